@@ -1,1 +1,1 @@
-"""Boards and references: run, time, compare."""
+"""Run networks: on boards, on this computer, in reference frameworks; measure, compare, evaluate."""

@@ -1,4 +1,4 @@
-"""``microc.verify``: a model beside the framework that made it."""
+"""``microc.verify``: compare a compiled model with the framework that made it."""
 
 from __future__ import annotations
 
@@ -37,56 +37,60 @@ if TYPE_CHECKING:
     from microc.compiler.option_values import CompileOptions
 
 
-# ---- A few random rows through a network and the object that it was compiled from, whose framework is imported
-# anyway.
+# ---- The quick check after compiling a Python object: a few random rows, compared with the object's own framework,
+# which is imported anyway.
 
 Run = Callable[[Sequence[Array]], Sequence[Array]]
 
-_MOST_ROWS = 8
-_COMPILED, _INTERPRETED = 100_000_000, 1_000_000
-"""Multiply-accumulates that the rows may take together, compiled or by the operators' references: tenths of a second."""
-_TOLERANCE, _QUANTISED = 1e-3, 5e-2
-"""Relative to the largest magnitude of an output. Quantised networks and those with halves have coarse
-steps, of which a sum that is rounded otherwise may take a few."""
+_MAX_ROWS = 8
+_MAX_COMPILED_MACS, _MAX_REFERENCE_MACS = 100_000_000, 1_000_000
+"""Multiply-accumulates of all rows together, for compiled code and for the operators' numpy references: tenths of a second
+each."""
+_TOLERANCE, _COARSE_TOLERANCE = 1e-3, 5e-2
+"""Tolerated difference, relative to the largest magnitude of an output. Networks that quantise or use 16-bit floats get
+more: one different rounding moves a result by a whole quantisation step."""
 _SEED = 20
 
 
 def quick_check(
     model: Any, network: Run | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
 ) -> None:
-    """Compare answers; VerificationError where they differ by more than rounding can explain.
+    """Compare a few answers of a compiled model with its framework; VerificationError if they differ by more than rounding
+    explains.
 
-    ``model``: the object; ``network``: what was compiled (None: the graph by the operators' references); ``tensors``: its inputs,
-    as a manifest describes them; ``graph``: the network as it was read. Nothing is compared where that would take long, where
-    the options make another network of it, or where the framework does not take such inputs. Floats decide where there are any,
-    for classes of equal scores are rounding's.
+    ``model``: the Python object. ``network``: runs the compiled code (None: run ``graph`` by the operators' references).
+    ``tensors``: the inputs as a manifest describes them. ``graph``: the model as it was read.
+
+    The check is skipped if it would take long, if options change what the network computes, or if the framework does not
+    take the inputs. If there are float outputs, these alone decide: the class of two equal scores depends on rounding.
     """
-    rows = _rows(graph, compiled=network is not None)
+    rows = _affordable_rows(graph, compiled=network is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
         return
-    run, tallies = network or _interpreted(graph), _tallies(graph)
+    run, tallies = network or _reference_runner(graph), _output_tallies(graph)
     try:
         reference = reference_for(model, NATURAL, options, inside=False)
     except MicrocError:
         return
-    inputs = draws({}, tensors, graph, 3 * rows, _SEED)[::3]  # numbers of every kind, none extreme
-    for arrays in [*inputs, *_known(model, graph, rows)]:
+    # Of three sets, draws() makes one ordinary, one of extremes and one of zeros: keep the ordinary ones.
+    inputs = draws({}, tensors, graph, 3 * rows, _SEED)[::3]
+    for arrays in [*inputs, *_training_like_rows(model, graph, rows)]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 answer = reference.run(arrays)
         except RuntimeRefusal:
             return
-        for position, (tally, mine, theirs) in enumerate(zip(tallies, run(arrays), answer.outputs, strict=False)):
-            if mine.size != theirs.size:
+        for position, (tally, ours, theirs) in enumerate(zip(tallies, run(arrays), answer.outputs, strict=False)):
+            if ours.size != theirs.size:
                 raise VerificationError(
-                    f"the network's output {tally.tensor} has {mine.size} elements, that of {reference.name} {theirs.size}",
+                    f"the network's output {tally.tensor} has {ours.size} elements, that of {reference.name} {theirs.size}",
                     where=type(model).__name__,
                     hint="compile(..., check=False) leaves this comparison out",
                 )
-            tally.add(mine, theirs.reshape(mine.shape), answer.undecided.get(position))
-    found = [tally.agreement() for tally in tallies if tally.pairs]
-    deciding = tuple(a for a in found if dtypes.is_float(a.dtype)) or tuple(found)
+            tally.add(ours, theirs.reshape(ours.shape), answer.undecided.get(position))
+    agreements = [tally.agreement() for tally in tallies if tally.pairs]
+    deciding = tuple(agreement for agreement in agreements if dtypes.is_float(agreement.dtype)) or tuple(agreements)
     comparison = Comparison(reference.name, reference.version, rows, deciding, ())
     if not comparison.agrees:
         raise comparison.error(
@@ -95,34 +99,36 @@ def quick_check(
         )
 
 
-def _known(model: Any, graph: Graph, count: int) -> list[list[Array]]:
-    """Rows like those that an estimator was fitted on; none for other models."""
-    kind = graph.types[graph.inputs[0]]
-    if len(graph.inputs) != 1 or len(kind.shape) != 2 or not hasattr(model, "get_params"):
+def _training_like_rows(model: Any, graph: Graph, count: int) -> list[list[Array]]:
+    """Generate rows like those that an estimator was fitted on; none for other models."""
+    tensor_type = graph.types[graph.inputs[0]]
+    if len(graph.inputs) != 1 or len(tensor_type.shape) != 2 or not hasattr(model, "get_params"):
         return []
-    rows = known_rows(model, kind.shape[1], count * kind.shape[0]).astype(dtypes.to_numpy(kind.dtype))
-    return [[part] for part in np.split(rows, len(rows) // kind.shape[0])] if len(rows) else []
+    rows = known_rows(model, tensor_type.shape[1], count * tensor_type.shape[0]).astype(
+        dtypes.to_numpy(tensor_type.dtype)
+    )
+    return [[row] for row in np.split(rows, len(rows) // tensor_type.shape[0])] if len(rows) else []
 
 
-def _rows(graph: Graph, compiled: bool) -> int:
-    """How many inferences are cheap enough."""
-    work = max(sum(_work(graph, node) for node in graph.nodes), 1)
-    return min(_MOST_ROWS, (_COMPILED if compiled else _INTERPRETED) // work)
+def _affordable_rows(graph: Graph, compiled: bool) -> int:
+    """Return the number of inferences that are cheap enough."""
+    work = max(sum(_estimate_macs(graph, node) for node in graph.nodes), 1)
+    return min(_MAX_ROWS, (_MAX_COMPILED_MACS if compiled else _MAX_REFERENCE_MACS) // work)
 
 
-def _work(graph: Graph, node: Node) -> int:
-    """About how much an operator does: elements that it makes, times what each of them sums up."""
+def _estimate_macs(graph: Graph, node: Node) -> int:
+    """Estimate an operator's multiply-accumulates: elements of its result times the terms of each."""
     size = sum(graph.types[name].size for name in node.outputs if name)
     if node.op == "tree_ensemble":
         return graph.types[node.inputs[4]].size * int(node.attr("depth")) * graph.types[node.inputs[0]].shape[0] * 100
     if node.op in ("loop", "branch"):
-        return _INTERPRETED
+        return _MAX_REFERENCE_MACS
     weights = [graph.types[name].size for name in node.inputs[1:] if name in graph.consts]
     return size * max(1, max(weights, default=1) // max(graph.types[node.outputs[0]].shape[-1:] or (1,)))
 
 
-def _interpreted(graph: Graph) -> Run:
-    """The network by the operators' references, which what is compiled must equal."""
+def _reference_runner(graph: Graph) -> Run:
+    """Return a function that runs a graph by the operators' numpy references, which compiled code must equal."""
 
     def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
@@ -135,16 +141,16 @@ def _interpreted(graph: Graph) -> Run:
     return run
 
 
-def _tallies(graph: Graph) -> list[Tally]:
+def _output_tallies(graph: Graph) -> list[Tally]:
+    """Create one tally for each output."""
     coarse = any(node.op in ("quantize", "dequantize", "dynamic_quantize") for node in graph.nodes)
-    coarse |= any(kind.dtype in dtypes.HALF for kind in graph.types.values())
-    bound = _QUANTISED if coarse else _TOLERANCE
-    kinds = [(name, graph.types[name].dtype) for name in graph.outputs]
-    return [Tally(name, dtype, bound if dtypes.is_float(dtype) else 0.0) for name, dtype in kinds]
+    coarse |= any(tensor_type.dtype in dtypes.HALF for tensor_type in graph.types.values())
+    bound = _COARSE_TOLERANCE if coarse else _TOLERANCE
+    outputs = [(name, graph.types[name].dtype) for name in graph.outputs]
+    return [Tally(name, dtype, bound if dtypes.is_float(dtype) else 0.0) for name, dtype in outputs]
 
 
-# ---- ``microc.verify``: compile a model, run it beside the framework that made it, on data of the user's own or at
-# random.
+# ---- ``microc.verify``: compile a model and compare it with its framework, on the user's data or on random inputs.
 
 SAMPLES = 4
 SEED = 20
@@ -169,31 +175,35 @@ def verify(
 ) -> Comparison:
     """Compile a model and compare its answers with those of the framework that made it, by output and by layer.
 
-    ``model``: a path or an object, as :func:`microc.compile` takes it; ``target``, ``board``, ``options``
-    too: the kernels of that core are run, in portable C on this computer. ``against``: ``tflm``, ``litert``, ``onnxruntime``,
-    ``torch``, ``keras``, ``sklearn``, ``lightgbm``, or ``reference`` for the natural one: the runtime whose rounding is compiled,
-    or where ``weight_dtype`` rounds weights, numpy on the network of these.
+    ``model``: a path or an object, as for :func:`microc.compile`; so are ``target``, ``board`` and ``options``. The kernels
+    for that core run as portable C on this computer. ``against``: ``tflm``, ``litert``, ``onnxruntime``, ``torch``,
+    ``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, or ``reference`` for the natural choice: the runtime whose rounding
+    the options select. With a 16-bit ``weight_dtype`` it is numpy on the network with rounded weights.
 
-    ``data``: a path (as ``--data`` of the command), an array or one for every input with the samples along the first axis, or a
-    mapping of such by the inputs' names; None: ``samples`` random sets, by ``seed`` (:mod:`microc.run.reference.frameworks`).
-    ``layers``: compare these, too, not the outputs alone; ``progress(what, done, of)`` is told of every stage. ``tolerance``:
-    for floats, relative to the largest magnitude of a tensor (default 1e-4 for float32); ``quanta``: for integers.
+    ``data``: a path (as for ``--data`` of the command), an array or one per input with the samples along the first axis, or
+    a mapping from input names to such arrays. None: ``samples`` random sets generated from ``seed``
+    (:mod:`microc.run.reference.frameworks`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called for
+    every stage. ``tolerance``: for floats, relative to the largest magnitude of a tensor (default 1e-4 for float32).
+    ``quanta``: for integers.
 
-    ``.agrees`` of the result says whether all outputs do. Raises ToolError where the framework is not installed, UsageError
-    where it does not run such a model or the options change what the model is, and what compiling raises.
+    The result's ``.agrees`` is True if all outputs agree. Raises ToolError if the framework is not installed; UsageError if
+    it does not run such a model or the options change what the model computes; and what compiling raises.
     """
-    chosen = make_options(**options)
-    reference = reference_of(model, against, chosen)
-    source = source_of(model, chosen)
-    found = load_board(board) if isinstance(board, (str, Path)) else board
-    library = host_kernels(source, chosen, found.target if found else target_for(target), progress)
-    graph = graph_of(source, chosen)
+    parsed_options = make_options(**options)
+    reference = reference_of(model, against, parsed_options)
+    source = source_of(model, parsed_options)
+    board_object = load_board(board) if isinstance(board, (str, Path)) else board
+    library = host_kernels(
+        source, parsed_options, board_object.target if board_object else target_for(target), progress
+    )
+    graph = graph_of(source, parsed_options)
     inputs = given_sets(library, data) if data is not None else random_sets(library, graph, samples, seed)
-    return hold(library, reference, inputs, chosen, graph, tolerance, quanta, layers=layers, progress=progress)
+    return hold(library, reference, inputs, parsed_options, graph, tolerance, quanta, layers=layers, progress=progress)
 
 
 def reference_of(model: Any, against: str, options: Options) -> Reference:
-    """The model in a framework; UsageError under options with which the network is another one than the framework runs."""
+    """Load the model in a framework. UsageError for options with which the network computes something else than the
+    model."""
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
     if changed:
         raise UsageError(
@@ -201,12 +211,12 @@ def reference_of(model: Any, against: str, options: Options) -> Reference:
             hint="compare without it; what it adds is operators at the network's ends, or a walk over the sequence",
         )
     if against == NATURAL and options.weight_dtype in dtypes.HALF:
-        return _rounded(model, options)
+        return _rounded_weights_reference(model, options)
     return reference_for(model, against, options)
 
 
-def _rounded(model: Any, options: Options) -> Reference:
-    """The network of rounded weights; UsageError where its sizes vary."""
+def _rounded_weights_reference(model: Any, options: Options) -> Reference:
+    """Build the reference for rounded weights: the optimised graph run by numpy. UsageError for variable sizes."""
     if options.bounds:
         raise UsageError("a network whose sizes vary is compared with a framework alone", hint="name it: --against")
     from microc.run.reference.engines import Rounded
@@ -215,13 +225,13 @@ def _rounded(model: Any, options: Options) -> Reference:
 
 
 def host_kernels(source: Path | Graph, options: Options, target: Target, progress: Progress | None = None) -> Library:
-    """The network with a core's kernels, as a library for this computer."""
+    """Compile a network's kernels for ``target`` as a library for this computer."""
     module = compile_model(source, target, options, progress)
     return build_library(shared_files(module, __version__))
 
 
 def graph_of(source: Path | Graph, options: Options) -> Graph | None:
-    """The network as it was read, whole: what its inputs choose, and what its layers are called. None where sizes are open."""
+    """Read the whole model as a graph, for the ranges of inputs and the names of layers. None if sizes vary."""
     return None if options.bounds else read_model(source, replace(options, outputs=()))
 
 
@@ -237,8 +247,11 @@ def hold(
     layers: bool = True,
     progress: Progress | None = None,
 ) -> Comparison:
-    """A compiled network beside its framework. ``graph``: as it was read (:func:`graph_of`). Where weights were rounded and
-    the framework's were not, or products are summed in halves, outputs may differ as halves do, unless told."""
+    """Compare a compiled network with its framework. ``graph``: the model as it was read (:func:`graph_of`).
+
+    Unless ``tolerance`` is given, it is that of 16-bit floats if products are summed in float16, or if the network's
+    weights were rounded to 16 bits and the framework's were not.
+    """
     if tolerance is None and options.math == "half":
         tolerance = TOLERANCES["float16"]
     if tolerance is None and options.weight_dtype in dtypes.HALF and reference.name in AGAINST:
@@ -257,45 +270,45 @@ def hold(
 
 
 def by_layer(graph: Graph | None) -> Mapping[str, str]:
-    """The values that are the results of layers, by the layers' names: what was written last for each."""
+    """Map the names of layers to the values that they compute: the last node that carries a layer's name counts."""
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
 
 
 def random_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
-    """Random sets of inputs; UsageError for no sets."""
+    """Generate random sets of inputs; UsageError if ``samples`` is less than 1."""
     if samples < 1:
         raise UsageError(f"cannot compare {samples} samples", hint="take 1 or more")
     return draws(library.manifest, library.inputs, graph, samples, seed)
 
 
 def given_sets(library: Library, data: Any) -> list[list[Array]]:
-    """The sets of inputs in a user's data; UsageError says what does not fit."""
+    """Split the user's data into sets of inputs. UsageError for data that do not fit."""
     if isinstance(data, (str, Path)):
         inputs = with_colours(library.inputs, library.manifest["options"])
-        found = read_samples(inputs, library.outputs, Path(data))
-        return [list(found.sample(k)) for k in range(len(found))]
+        dataset = read_samples(inputs, library.outputs, Path(data))
+        return [list(dataset.sample(k)) for k in range(len(dataset))]
     arrays = _by_position(library, data)
-    fitting = [
+    converted = [
         fit(array[None] if array.shape == tuple(tensor["shape"]) else array, tensor, Path("data"))[0]
         for array, tensor in zip(arrays, library.inputs, strict=True)
     ]
-    counts = {len(array) for array in fitting}
+    counts = {len(array) for array in converted}
     if len(counts) != 1 or 0 in counts:
         raise UsageError(f"the inputs hold {sorted(counts)} samples", hint="give as many of each, one at least")
-    return [[array[k] for array in fitting] for k in range(counts.pop())]
+    return [[array[k] for array in converted] for k in range(counts.pop())]
 
 
 def _by_position(library: Library, data: Any) -> list[Array]:
-    """One array for every input."""
+    """Order the user's arrays by the network's inputs."""
     if isinstance(data, Mapping):
         names = [next((n for n in (t["name"], t["label"]) if n in data), None) for t in library.inputs]
         if None in names or len(data) != len(names):
-            known = ", ".join(t["label"] or t["name"] for t in library.inputs)
-            raise UsageError(f"the data are called {', '.join(map(str, data))}", hint=f"the inputs are {known}")
+            input_names = ", ".join(t["label"] or t["name"] for t in library.inputs)
+            raise UsageError(f"the data are called {', '.join(map(str, data))}", hint=f"the inputs are {input_names}")
         return [np.asarray(data[name]) for name in names]
-    several: Sequence[Any] = data if isinstance(data, (list, tuple)) and len(library.inputs) > 1 else [data]
-    if len(several) != len(library.inputs):
+    arrays: Sequence[Any] = data if isinstance(data, (list, tuple)) and len(library.inputs) > 1 else [data]
+    if len(arrays) != len(library.inputs):
         raise UsageError(
-            f"the network takes {len(library.inputs)} inputs, {len(several)} were given", hint="one array for each"
+            f"the network takes {len(library.inputs)} inputs, {len(arrays)} were given", hint="one array for each"
         )
-    return [np.asarray(array) for array in several]
+    return [np.asarray(array) for array in arrays]

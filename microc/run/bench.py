@@ -1,4 +1,4 @@
-"""One network on several boards: what it takes on each, and where it does not run, why."""
+"""``microc bench``: run one network on several boards and measure time, memory and energy on each."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ from microc.run.verify import SEED, random_inputs
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
-"""Names for all boards that an emulator or a simulator runs here, and for all that are on a serial port by their USB ids."""
+"""Names for all boards that an emulator or simulator can run, and for all boards found on serial ports by their USB ids."""
 Write = Callable[[Board, Path], Path]
-"""Compiles for a board into a folder, and gives the project's."""
+"""Compiles for a board into a folder; returns the project's folder."""
 
 
 @frozen
 class BoardFigures:
-    """What a network takes on a board. ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``), ``seconds`` where
-    that is a time of the chip; an emulator that counts nothing tells neither, and ``unit_meaning`` says so. ``flash`` and ``ram``
-    in bytes, stack included, and what the board has, 0 if anything; ``joules`` of one inference where a meter was named. None is
-    what is not known; ``error`` says why."""
+    """Measurements of a network on one board; None for what is unknown, with the reason in ``error``.
+
+    ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``). ``seconds``: None if the unit is no time of the
+    real chip. An emulator that does not count instructions gives neither, and ``unit_meaning`` says so. ``flash``, ``ram``:
+    bytes, stack included. ``room_flash``, ``room_ram``: the board's, 0 if unbounded. ``joules``: of one inference, with a
+    meter.
+    """
 
     board: str
     cpu: str
@@ -61,27 +64,28 @@ class BoardFigures:
 
 
 def boards_of(words: Sequence[str]) -> tuple[Board, ...]:
-    """The boards that are meant, each once: names, paths of board files, :data:`EMULATED`, :data:`ATTACHED`. UsageError for what
-    is none, and where nothing is attached."""
-    found: dict[str, Board] = {}
+    """List the boards that ``words`` select, each once: names, paths of board files, :data:`EMULATED`, :data:`ATTACHED`.
+    UsageError for an unknown board, or if no board is attached."""
+    boards: dict[str, Board] = {}
     for word in words:
-        for board in _meant(word):
-            found.setdefault(board.name, board)
-    return tuple(found.values())
+        for board in _select_boards(word):
+            boards.setdefault(board.name, board)
+    return tuple(boards.values())
 
 
-def _meant(word: str) -> tuple[Board, ...]:
+def _select_boards(word: str) -> tuple[Board, ...]:
+    """List the boards that one word selects."""
     if word == EMULATED:
         return tuple(board for board in map(load_board, list_boards()) if board.virtual)
     if word == ATTACHED:
         ids = {port.usb for port in list_ports() if port.usb}
         known = map(load_board, list_boards())
-        here = tuple(board for board in known if ids & set(board.raw.get("usb", ())))
-        if not here:
+        attached = tuple(board for board in known if ids & set(board.raw.get("usb", ())))
+        if not attached:
             raise UsageError(
                 "no board is attached that we recognise", hint="microc ports shows what is; or name boards"
             )
-        return here
+        return attached
     return (load_board(word),)
 
 
@@ -94,10 +98,10 @@ def measure_boards(
     patience: float = PATIENCE,
     progress: Progress | None = None,
 ) -> tuple[BoardFigures, ...]:
-    """Compile, build, load and run one network on every board, one after the other, on the same random inputs.
+    """Compile, build, flash and run one network on every board in turn, on the same random inputs.
 
-    ``write``: compiles it. ``repeat``: inferences, of which the mean is taken. ``meter``: a command
-    (:mod:`microc.run.profile`) that measures them. What goes wrong on a board is told in its row.
+    ``write``: compiles it. ``repeat``: inferences, whose mean is reported. ``meter``: a command (:mod:`microc.run.profile`)
+    that measures their energy. An error on a board is reported in its row.
     """
     rows = []
     for k, board in enumerate(boards):
@@ -107,23 +111,24 @@ def measure_boards(
             board.name, board.target.cpu, "emulator" in board.raw, capacity(board, "flash"), capacity(board, "ram")
         )
         with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-            rows.append(_measured(row, board, write, Path(folder), meter, repeat, patience))
+            rows.append(_measure_board(row, board, write, Path(folder), meter, repeat, patience))
     if progress is not None:
         progress("", len(boards), len(boards) + 1)
     return tuple(rows)
 
 
-def _measured(
+def _measure_board(
     row: BoardFigures, board: Board, write: Write, folder: Path, meter: str, repeat: int, patience: float
 ) -> BoardFigures:
+    """Measure one board; an error becomes part of the row."""
     try:
         project = open_project(write(board, folder / "firmware"))
         sizes = build(project).sizes
         row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack)
-        here = project.emulated or "simulator" in board.raw or board.target.isa == "host"
-        if not here:
+        is_virtual = project.emulated or "simulator" in board.raw or board.target.isa == "host"
+        if not is_virtual:
             flash_project(project, port=AUTO, patience=patience)
-        with Device(project, "" if here else AUTO, patience=patience) as device:
+        with Device(project, "" if is_virtual else AUTO, patience=patience) as device:
             device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(SEED)))
             if meter:
                 with metering(meter, board.name, repeat) as reading:
@@ -136,7 +141,7 @@ def _measured(
                 row = replace(row, time=amount, unit=clock.unit, seconds=clock.seconds(amount))
             row = replace(row, unit_meaning=clock.meaning, self_test=device.self_test)
             if meter:
-                row = replace(row, joules=reading.each(row.seconds))
+                row = replace(row, joules=reading.per_inference(row.seconds))
             return replace(row, error=device.failed_self_test())
     except MicrocError as error:
         return replace(row, error=error)

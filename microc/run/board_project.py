@@ -1,4 +1,4 @@
-"""A generated project: opened, built, its line, its network packed for slots."""
+"""A generated project: open and build it, reach its board, pack its network for loading, and send it to a board's slot."""
 
 from __future__ import annotations
 
@@ -43,22 +43,27 @@ from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
 from microc.target import Board
 
-# ---- The network of a project as a blob: linked twice, proved to be the same wherever it lies, and described for a
-# board.
+# ---- Packing a relocatable network into a blob. It is linked at two addresses; equal bytes prove position independence.
 
 NETWORK = "network.bin"
-"""The blob of a project."""
+"""File name of a project's blob."""
 _IMAGE, _THREAD = ".image", ".tbss"
+"""Sections that a relocatable network may have: code and constants, and thread-local data without initial values."""
 
 
 def pack(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
-    """Make ``network.bin`` of what a relocatable project has linked. ToolError where code or constants depend on where they lie,
-    or where the program writes memory that is not the network's."""
-    first, second = (_linked(folder / name, at) for name, at in LINKED.items())
-    (here, symbols), (there, _) = first, second
-    if here != there:
-        at = next((k for k, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there)))
-        raise _fixed(folder, _function_at(symbols, min(LINKED.values()) + at))
+    """Write ``network.bin`` from the two linked images of a relocatable project.
+
+    ToolError if code or constants depend on their address, or if the program has writable memory of its own.
+    """
+    first, second = (_read_image(folder / name, address) for name, address in LINKED.items())
+    (first_image, symbols), (second_image, _) = first, second
+    if first_image != second_image:
+        mismatch = next(
+            (k for k, (a, b) in enumerate(zip(first_image, second_image, strict=False)) if a != b),
+            min(len(first_image), len(second_image)),
+        )
+        raise _address_error(folder, _function_at(symbols, min(LINKED.values()) + mismatch))
     entries = {s.name: (s.address & ~1) - min(LINKED.values()) for s in symbols}
     blob = Blob(
         name=manifest["model"],
@@ -69,7 +74,7 @@ def pack(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
         stack=manifest["stack_bound"],
         kernels=len(manifest["kernels"]),
         tensors=_tensors(manifest),
-        image=here,
+        image=first_image,
         run=entries["microc_enter"],
         reset=entries.get("microc_reset"),
     )
@@ -78,26 +83,28 @@ def pack(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
     return blob
 
 
-def _linked(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
-    """The bytes of the image, and its symbols."""
-    found: tuple[Segment, ...] = segments(elf)
+def _read_image(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
+    """Read the bytes of an image that is linked at ``address``, and its symbols."""
+    content: tuple[Segment, ...] = segments(elf)
     sizes = section_sizes(elf)
-    others = [name for name, _ in sizes.sections if name not in (_IMAGE, _THREAD)]
-    if others or [at for at, _ in found] != [address]:
-        named = [s.name for s in sizes.symbols if s.section in others]
+    foreign_sections = [name for name, _ in sizes.sections if name not in (_IMAGE, _THREAD)]
+    if foreign_sections or [at for at, _ in content] != [address]:
+        names = [s.name for s in sizes.symbols if s.section in foreign_sections]
         raise ToolError(
-            f"the network writes memory that is not its own: {', '.join(named[:4]) or ', '.join(others)}",
+            f"the network writes memory that is not its own: {', '.join(names[:4]) or ', '.join(foreign_sections)}",
             where=str(elf),
             hint="functions of the C library do that; --math fast computes exp, tanh, erf and log without it",
         )
-    return found[0][1], sizes.symbols
+    return content[0][1], sizes.symbols
 
 
 def _function_at(symbols: tuple[Symbol, ...], address: int) -> str:
+    """Name the function at an address."""
     return next((s.name for s in symbols if s.address & ~1 <= address < (s.address & ~1) + s.size), "a function")
 
 
-def _fixed(folder: Path, name: str) -> ToolError:
+def _address_error(folder: Path, name: str) -> ToolError:
+    """Return the error about code that depends on its address."""
     return ToolError(
         f"{name} reaches its constants by fixed addresses, so that the network cannot lie anywhere",
         where=str(folder),
@@ -106,25 +113,25 @@ def _fixed(folder: Path, name: str) -> ToolError:
 
 
 def _tensors(manifest: dict[str, Any]) -> tuple[BlobTensor, ...]:
-    """The board's table, in the manifest's order."""
-    written = {name: k["index"] for k in manifest["kernels"] for name in k["outputs"]}
-    begins = {"arena": 0, **{m["name"]: m["offset"] for m in manifest["memory"]}}
+    """List the tensors for the board's table, in the manifest's order."""
+    kernel_of = {name: k["index"] for k in manifest["kernels"] for name in k["outputs"]}
+    base_of = {"arena": 0, **{m["name"]: m["offset"] for m in manifest["memory"]}}
     return tuple(
-        BlobTensor(begins[t["buffer"]] + t["offset"], t["bytes"], t["dtype"], t["kind"], written.get(t["name"]))
+        BlobTensor(base_of[t["buffer"]] + t["offset"], t["bytes"], t["dtype"], t["kind"], kernel_of.get(t["name"]))
         for t in manifest["tensors"]
     )
 
 
-# ---- A generated project: open it, build its firmware, have its network on this computer.
+# ---- A generated project: open it, build its firmware, compile its network for this computer.
 
 NEW = "firmware"
-"""The folder of a project in hints and examples."""
-_AGAIN = "compile again: microc compile MODEL --board BOARD -o {}"
+"""Folder name of a project in hints and examples."""
+_COMPILE_AGAIN = "compile again: microc compile MODEL --board BOARD -o {}"
 
 
 @frozen
 class Project:
-    """A folder that ``microc compile`` wrote, and one of the networks in it: ``index`` is its number on the board."""
+    """A folder that ``microc compile`` wrote, and one of its networks. ``index``: the network's number on the board."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -138,17 +145,17 @@ class Project:
 
     @property
     def relocatable(self) -> bool:
-        """Whether the network is loaded into a firmware that does not hold it."""
+        """True if the network is loaded at run time into firmware that does not contain it."""
         return is_relocatable(self.manifest["options"])
 
     @property
     def blob(self) -> Path:
-        """The network as it is loaded."""
+        """Path of the network's blob."""
         return self.folder / NETWORK
 
     @property
     def program(self) -> Path:
-        """The linked program that holds the network."""
+        """Path of the linked program that contains the network."""
         return self.folder / next(iter(LINKED)) if self.relocatable else self.elf
 
     @property
@@ -161,19 +168,19 @@ class Project:
         return "emulator" in self.board.raw
 
     def networks(self) -> tuple[Project, ...]:
-        """All networks of the firmware, in the board's order; the project itself where it has one."""
-        names = _manifest(self.folder / MARKER).get("models", ())
+        """List all networks of the firmware in the board's order; the project itself if it has one."""
+        names = _read_manifest(self.folder / MARKER).get("models", ())
         return tuple(open_project(self.folder, name) for name in names) or (self,)
 
     @property
     def peak_stack(self) -> int:
-        """Bytes of stack that a run of any of its networks takes at most, as gcc compiles them."""
+        """Bytes of stack of a run at most, over all networks of the firmware, as gcc compiles them."""
         return max(int(network.manifest["stack_bound"]) for network in self.networks())
 
 
 @frozen
 class BuildResult:
-    """A linked firmware and the memory it takes. ``network``: bytes of the network that is loaded into it, None if it has it."""
+    """A linked firmware and its memory. ``network``: bytes of the blob of a relocatable network, else None."""
 
     elf: Path
     sizes: Sizes
@@ -181,21 +188,21 @@ class BuildResult:
 
 
 def open_project(folder: str | Path, model: str = "") -> Project:
-    """The project in a folder, and its network called ``model``, which may be left out when there is one.
+    """Open the project in a folder, and its network ``model``, which may be omitted if there is only one.
 
-    UsageError or OutputError when there is no project, one of another version, or no such network.
+    UsageError or OutputError if there is no project, it is from another version, or it has no such network.
     """
     root = validation.path("a project", folder)
     validation.text("a network", model)
     path = root / MARKER
     hint = f"make one: microc compile MODEL --board BOARD -o {NEW}"
     if not root.is_dir():
-        known = nearest_file(root) if not root.exists() else ""
+        nearest_folder = nearest_file(root) if not root.exists() else ""
         what = f"{root} is a file, not a project" if root.exists() else f"there is no folder {root}"
-        raise OutputError(what, where=str(root), hint=known or hint)
+        raise OutputError(what, where=str(root), hint=nearest_folder or hint)
     if not path.is_file():
         raise OutputError(f"{root} is no project of microc: it has no {MARKER}", where=str(root), hint=hint)
-    data = _manifest(path)
+    data = _read_manifest(path)
     names = data.get("models", [data.get("model")])
     if model and model not in names:
         raise UsageError(
@@ -203,11 +210,14 @@ def open_project(folder: str | Path, model: str = "") -> Project:
         )
     index = names.index(model) if model else 0
     sources = root / names[index] if "models" in data else root
-    own = _manifest(sources / MARKER) if "models" in data else data
-    return Project(root, own, load_copy(root / "board" / "board.json", own["board"]), index, sources)
+    model_manifest = _read_manifest(sources / MARKER) if "models" in data else data
+    return Project(
+        root, model_manifest, load_copy(root / "board" / "board.json", model_manifest["board"]), index, sources
+    )
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Read and check a manifest."""
     try:
         data: dict[str, Any] = json.loads(read_text(path))
         if "format" in data:
@@ -218,25 +228,25 @@ def _manifest(path: Path) -> dict[str, Any]:
         version, _ = data["schema_version"], str(data["board"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise OutputError(
-            f"{path} is damaged", where=str(path), hint=_AGAIN.format(shlex.quote(str(path.parent)))
+            f"{path} is damaged", where=str(path), hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent)))
         ) from error
     if version != SCHEMA_VERSION:
         raise OutputError(
             f"the project has schema version {readable(str(version), 40)}, this microc knows {SCHEMA_VERSION}",
             where=str(path),
-            hint=_AGAIN.format(shlex.quote(str(path.parent))),
+            hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
-    if wrong := fault(data):
+    if problem := fault(data):
         raise OutputError(
-            f"{path} is damaged: {readable(wrong, 200)}",
+            f"{path} is damaged: {readable(problem, 200)}",
             where=str(path),
-            hint=_AGAIN.format(shlex.quote(str(path.parent))),
+            hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
     return data
 
 
 def build(project: Project) -> BuildResult:
-    """Run make. FitError with the numbers when the linker runs out of memory, ToolError when anything else fails."""
+    """Run make. FitError, with figures, if the linker runs out of memory; ToolError for other failures."""
     framework, compiler = project.board.raw.get("framework"), project.board.raw["build"]["prefix"]
     if framework:
         require(framework["tool"], framework["install"])
@@ -257,8 +267,9 @@ def build(project: Project) -> BuildResult:
 def linked_sizes(files: Mapping[str, str | bytes], board: Board) -> Sizes | None:
     """Link the firmware of a project's ``files`` in a temporary folder, and read its sizes.
 
-    None where they say nothing of the network on the board (it is loaded, or external code brings data of its own), or where
-    compiler or make are absent. FitError where the linker finds no room, ToolError where the C does not build.
+    None if the sizes would not describe the network on the board (it is loaded at run time, or external code brings data of
+    its own), or if compiler or make are missing. FitError if the linker runs out of memory, ToolError if the C does not
+    build.
     """
     if board.target.isa == "host" or "framework" in board.raw or not all(map(shutil.which, board_tools(board)[:2])):
         return None
@@ -271,34 +282,37 @@ def linked_sizes(files: Mapping[str, str | bytes], board: Board) -> Sizes | None
 
 
 def host_library(project: Project) -> Library:
-    """The project's own network, compiled for this computer; externs of plugins by their meaning, so that a board that runs
-    their C text is compared with it, and so that external code is compared with ours."""
-    folder, told = project.sources, project.manifest
+    """Compile the project's own network for this computer.
+
+    External functions of plugins run by their Python meaning, and external code is replaced by our kernels, so that both
+    can be compared with the board.
+    """
+    folder, manifest = project.sources, project.manifest
     try:
-        if "external" in told:
+        if "external" in manifest:
             folder = folder / OWN
-            told = json.loads(read_text(folder / "manifest.json"))
-            if wrong := fault(told):
-                raise ValueError(f"{folder / 'manifest.json'} is damaged: {readable(wrong, 200)}")
+            manifest = json.loads(read_text(folder / "manifest.json"))
+            if problem := fault(manifest):
+                raise ValueError(f"{folder / 'manifest.json'} is damaged: {readable(problem, 200)}")
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: read_text(folder / name) for name in names}
     except (OSError, ValueError, RecursionError) as error:
         raise OutputError(f"the project lacks a source file: {error}", where=str(project.folder)) from error
-    return build_library({**sources, "shared.c": shared_source(told)}, f"-D{PORTABLE}")
+    return build_library({**sources, "shared.c": shared_source(manifest)}, f"-D{PORTABLE}")
 
 
-# ---- The line to a board: which one it is, at which rate, and whose project answers on it.
+# ---- The line to a board: find it, choose its rate, and find the project whose firmware answers.
 
 AUTO = "auto"
-"""The port that is to be found by the board's USB ids."""
+"""The port to be found by the board's USB ids."""
 BAUD = 115200
-"""The rate of a board whose file names none."""
+"""Default baud rate of boards whose file names none."""
 _PROBE_SECONDS = 0.2  # for an answer at one of several rates
 _SCHEMES = ("socket://", "pipe:", "rfc2217://")
 
 
 def is_line(source: Project | str | Path) -> bool:
-    """Whether a source is a line: a device file or port, no folder."""
+    """Test whether a source is a line (a device file, port or URL), not a folder."""
     if isinstance(source, Project) or Path(source).is_dir():
         return False
     text = str(source)
@@ -306,18 +320,18 @@ def is_line(source: Project | str | Path) -> bool:
 
 
 def project_behind(transport: Transport, network: str) -> Project:
-    """The project whose firmware answers, of this folder and those in it; the line is closed where there is none."""
+    """Find the project whose firmware answers, in this folder and its subfolders. Closes the line if there is none."""
     try:
         board = Client(transport).hello()
-        built = {model.fingerprint for model in board.models}
-        places = [Path(), *sorted(path for path in Path().iterdir() if path.is_dir())]
-        for place in (place for place in places if (place / MARKER).is_file()):
+        fingerprints = {model.fingerprint for model in board.models}
+        folders = [Path(), *sorted(path for path in Path().iterdir() if path.is_dir())]
+        for folder in (folder for folder in folders if (folder / MARKER).is_file()):
             try:
-                found = open_project(place).networks()
+                networks = open_project(folder).networks()
             except MicrocError:  # an export, or of another version
                 continue
-            for project in found:
-                if project.manifest["fingerprint"] in built and network in ("", project.manifest["model"]):
+            for project in networks:
+                if project.manifest["fingerprint"] in fingerprints and network in ("", project.manifest["model"]):
                     return project
         names = ", ".join(model.name for model in board.models)
         raise UsageError(
@@ -333,7 +347,8 @@ def project_behind(transport: Transport, network: str) -> Project:
 def reach(
     project: Project, port: str, bauds: Sequence[int], patience: float, stack: ExitStack
 ) -> tuple[Transport, float, bool]:
-    """The line to a project's board, for how long to wait for it when it is lost, and whether it is our emulator's."""
+    """Open the line to a project's board; return it, the seconds to wait if it is lost, and whether it belongs to our
+    emulator."""
     protocol = project.manifest["options"]["protocol"]
     if protocol == "mlperf":
         raise UsageError(
@@ -346,18 +361,21 @@ def reach(
     if port or not (project.emulated or project.board.target.isa == "host"):
         port = find_port(project.board) if port in ("", AUTO) else port
         return open_line(port, bauds, project.board.raw["console"].get("baud", BAUD)), patience, False
-    own = stack.enter_context(Emulator(project.board, project.elf)).url if project.emulated else _process(project)
-    return open_transport(own), 0.0, project.emulated
+    address = (
+        stack.enter_context(Emulator(project.board, project.elf)).url if project.emulated else _host_program(project)
+    )
+    return open_transport(address), 0.0, project.emulated
 
 
-def _process(project: Project) -> str:
+def _host_program(project: Project) -> str:
+    """Return the address of a host project's program."""
     if not project.elf.is_file():
         raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
     return "pipe:" + shlex.quote(str(project.elf.resolve()))
 
 
 def open_line(port: str, bauds: Sequence[int], usual: int = BAUD) -> Transport:
-    """The line at the first rate at which something answers; with one rate to choose from, at that."""
+    """Open a line at the first rate that is answered; a single rate is not probed."""
     rates = tuple(bauds) or (usual,)
     for rate in rates:
         transport = open_transport(port, rate)
@@ -378,15 +396,14 @@ def open_line(port: str, bauds: Sequence[int], usual: int = BAUD) -> Transport:
     )
 
 
-# ---- Networks into a board that runs: what does not fit is refused before a byte is sent, and the board inspects
-# what came.
+# ---- Loading a network into a running board. The host checks that it fits before sending; the board checks what arrived.
 
-_TENSOR, _ALIGN = 12, 16
-"""Bytes of an entry of the table that a board makes, and what the network's own memory behind it is aligned to."""
+_TENSOR_ENTRY, _ALIGN = 12, 16
+"""Bytes of an entry in the board's tensor table, and the alignment of the network's memory behind that table."""
 
 
 def built_network(project: Project) -> Blob:
-    """The network of a project as it is loaded. UsageError for one that was not compiled for that, or is not built."""
+    """Read the blob of a project. UsageError if the project is not relocatable or not built."""
     if not project.relocatable:
         raise UsageError(
             f"the network {project.manifest['model']!r} is part of its firmware",
@@ -399,7 +416,7 @@ def built_network(project: Project) -> Blob:
 
 
 def write_network(files: Mapping[str, str | bytes], target: Path) -> None:
-    """Build the project of these files, and keep its network as a file."""
+    """Build the project with these files and write its blob to ``target``."""
     with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
         folder = Path(name) / "network"
         write_tree(folder, files)
@@ -410,10 +427,11 @@ def write_network(files: Mapping[str, str | bytes], target: Path) -> None:
 
 
 def send_network(client: Client, blob: Blob) -> Slots:
-    """Send a network into the slot of a board that does not run, and have it run; what the board says of its slots then.
+    """Send a network into the board's inactive slot and activate it; return the board's slots afterwards.
 
-    What ran before runs until the board has accepted the network, and further if it does not or the power goes. FitError where
-    the board has too little room, UsageError for a network for another core, DeviceError where the board refuses or is gone.
+    The previous network stays active until the board has accepted the new one, and longer if it rejects it or the power
+    fails. FitError if the board has too little room, UsageError for a network for another core, DeviceError if the board
+    refuses or is gone.
     """
     data = blob.pack()
     slots = ask_slots(client)
@@ -429,7 +447,7 @@ def send_network(client: Client, blob: Blob) -> Slots:
 
 
 def _check_core(blob: Blob, slots: Slots) -> None:
-    """What the board would refuse as BAD_TARGET, with its reasons."""
+    """Raise UsageError where the board would answer BAD_TARGET, with the reason."""
     if slots.format != FORMAT:
         raise UsageError(
             f"the board's firmware reads networks of format {slots.format}, this microc makes format {FORMAT}",
@@ -448,8 +466,8 @@ def _check_core(blob: Blob, slots: Slots) -> None:
 
 
 def _check_room(blob: Blob, nbytes: int, slots: Slots) -> None:
-    """What the board would refuse as NO_ROOM, with numbers."""
-    table = -(-len(blob.tensors) * _TENSOR // _ALIGN) * _ALIGN
+    """Raise FitError where the board would answer NO_ROOM, with figures."""
+    table = -(-len(blob.tensors) * _TENSOR_ENTRY // _ALIGN) * _ALIGN
     reasons = [
         f"takes {need:,} bytes of {what}, the board has {room:,}"
         for what, need, room in (

@@ -1,4 +1,4 @@
-"""Where the time goes, by clocks and meters."""
+"""Time of a network by layer: units of time on boards and emulators, energy meters, and profiles."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from microc.run.board_project import Project
 
 
-# ---- What a board's timings mean: ticks of a timer, or instructions that an emulator counts.
+# ---- Units of a board's timings: ticks of a timer, or instructions that an emulator counts.
 
 INSTRUCTIONS, TICKS = "instructions", "ticks"
 
 
 @frozen
 class Clock:
-    """The unit of all timings of a board. ``tick_hz``: ticks a second of the timer that its firmware reads; ``emulated``: we run
-    its emulator.
+    """Unit of a board's timings. ``tick_hz``: ticks per second of the timer that the firmware reads. ``emulated``: an
+    emulator of ours runs the board.
 
-    An emulator that counts instructions makes the timer follow them, at some pace: its ticks, and a time made of them, say
-    nothing about the chip. There instructions are the unit, and no time is told.
+    An emulator that counts instructions advances the timer with them at a fixed, arbitrary pace. Its ticks, and times
+    computed from them, say nothing about the chip. Instructions are the unit there, and no time is reported.
     """
 
     board: Board
@@ -47,7 +47,7 @@ class Clock:
 
     @property
     def counts(self) -> bool:
-        """Whether ticks stand for a number of instructions."""
+        """True if ticks stand for a number of instructions."""
         return self.emulated and "ticks_per_instruction" in self.board.raw["emulator"]
 
     @property
@@ -56,7 +56,7 @@ class Clock:
 
     @property
     def meaning(self) -> str:
-        """What the unit is, in words that stand behind it."""
+        """Meaning of the unit, as a phrase that follows the number."""
         if self.counts:
             return "counted by the emulator: neither cycles nor time"
         rate = f"{self.tick_hz:,} a second"
@@ -69,18 +69,18 @@ class Clock:
         return f"{rate}, of the board's timer"
 
     def amount(self, ticks: int) -> int:
-        """Ticks in the unit."""
+        """Convert ticks to the unit."""
         return instructions(self.board, ticks) if self.counts else ticks
 
     def seconds(self, amount: int) -> float | None:
-        """The time that an amount of the unit is; None where it says nothing about the chip."""
+        """Convert an amount of the unit to seconds; None if it is no time of the chip."""
         return None if self.emulated else amount / self.tick_hz
 
 
 def instructions(board: Board, ticks: int) -> int:
-    """Instructions that took ``ticks`` on an emulated board: the least number whose time reaches them.
+    """Convert ``ticks`` of an emulated board to instructions: the least number that takes so long.
 
-    Exact wherever a tick is no longer than an instruction. Raises :class:`UsageError` on a board that is not emulated.
+    Exact if a tick is no longer than an instruction. UsageError for a board without an emulator.
     """
     if "emulator" not in board.raw:
         raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
@@ -88,30 +88,31 @@ def instructions(board: Board, ticks: int) -> int:
     return -(-ticks * ratio.denominator // ratio.numerator)
 
 
-# ---- An external meter: a program that prints how much energy, or power, something took while it ran.
+# ---- An external meter: a program that measures energy or power while a board runs.
 #
-# It is started before the inferences, and its standard input is closed behind them; then it prints a number and a unit, ``1.25
-# mJ`` or ``18 mW``. A J, mJ, uJ or nJ is the energy of all that lay between, a W, mW or uW the mean power. The environment
-# holds what is measured: ``MICROC_BOARD`` and ``MICROC_INFERENCES``.
+# It is started before the inferences. After them its standard input is closed; then it prints a number and a unit, ``1.25 mJ``
+# or ``18 mW``: the energy of all inferences (J, mJ, uJ, nJ), or the mean power (W, mW, uW). The environment tells it what is
+# measured: ``MICROC_BOARD`` and ``MICROC_INFERENCES``.
 
 JOULES = MappingProxyType({"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9})
 WATTS = MappingProxyType({"W": 1.0, "mW": 1e-3, "uW": 1e-6})
 _ANSWER = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([munJW]+)")
 _SECONDS = 30.0
-"""That it has to print what it found."""
+"""Seconds for the meter to print its result."""
 _HINT = "it prints a number and a unit: 1.25 mJ (all of it) or 18 mW (the mean power)"
 
 
 @dataclass
 class Reading:
-    """What the meter says when the ``with`` is over: joules of all inferences, or mean watts; the other is None."""
+    """Result of a meter, available after the ``with``: joules of all inferences or mean watts; the other is None."""
 
     joules: float | None = None
     watts: float | None = None
     inferences: int = field(default=1)
 
-    def each(self, seconds: float | None) -> float:
-        """Joules of one inference, which took so many seconds; ToolError where power needs a time that nobody knows."""
+    def per_inference(self, seconds: float | None) -> float:
+        """Compute joules per inference; ``seconds``: of one inference. ToolError if only power is known and the time is
+        not."""
         if self.joules is not None:
             return self.joules / self.inferences
         if self.watts is None or seconds is None:
@@ -123,7 +124,7 @@ class Reading:
 
 
 def words_of(command: str) -> list[str]:
-    """The command as words; no shell is asked. UsageError where it is none."""
+    """Split a command into words as a shell does, without running a shell. UsageError if it is malformed or empty."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -137,20 +138,20 @@ def words_of(command: str) -> list[str]:
 
 @contextmanager
 def metering(command: str, board: str, inferences: int) -> Iterator[Reading]:
-    """A meter for the length of a ``with``; ToolError where it does not run, end or print what it should."""
-    words, reading = words_of(command), Reading(inferences=inferences)
+    """Run a meter for the length of a ``with``. ToolError if it cannot be started, does not end, or prints no energy."""
+    argv, reading = words_of(command), Reading(inferences=inferences)
     environment = {**os.environ, "MICROC_BOARD": board, "MICROC_INFERENCES": str(inferences)}
     pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
     except OSError as error:
-        raise ToolError(f"the meter {words[0]} does not run: {error.strerror or error}", hint=_HINT) from error
+        raise ToolError(f"the meter {argv[0]} does not run: {error.strerror or error}", hint=_HINT) from error
     try:
         yield reading
-        out, told = process.communicate(timeout=_SECONDS)
+        out, errors = process.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise ToolError(
-            f"the meter {words[0]} did not end within {_SECONDS:.0f} s",
+            f"the meter {argv[0]} did not end within {_SECONDS:.0f} s",
             hint="it ends when its standard input is closed",
         ) from error
     finally:
@@ -159,31 +160,31 @@ def metering(command: str, board: str, inferences: int) -> Iterator[Reading]:
             process.wait()
     text = out.decode("utf-8", "replace").strip()
     if process.returncode:
-        last = told.decode("utf-8", "replace").strip().splitlines()[-1:]
+        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise ToolError(
-            f"the meter {words[0]} failed: {readable(last[0], 200) if last else process.returncode}", hint=_HINT
+            f"the meter {argv[0]} failed: {readable(last[0], 200) if last else process.returncode}", hint=_HINT
         )
-    found = _ANSWER.fullmatch(text)
-    unit = found[2] if found else ""
-    if found is None or unit not in {**JOULES, **WATTS}:
-        raise ToolError(f"the meter {words[0]} says {readable(text)!r}, which is no energy", hint=_HINT)
+    match = _ANSWER.fullmatch(text)
+    unit = match[2] if match else ""
+    if match is None or unit not in {**JOULES, **WATTS}:
+        raise ToolError(f"the meter {argv[0]} says {readable(text)!r}, which is no energy", hint=_HINT)
     if unit in JOULES:
-        reading.joules = float(found[1]) * JOULES[unit]
+        reading.joules = float(match[1]) * JOULES[unit]
     else:
-        reading.watts = float(found[1]) * WATTS[unit]
+        reading.watts = float(match[1]) * WATTS[unit]
 
 
-# ---- Where the time goes: by layer, with the multiply-accumulates, the flash and the memory that it takes.
+# ---- Profiles: time, multiply-accumulates, flash and memory by layer.
 
 
 @frozen
 class KernelTime:
-    """One kernel of one inference. ``time`` is in the profile's unit, ``share`` its part of the whole; ``ticks`` are the timer's,
-    ``instructions`` known under emulation alone.
+    """Measurement of one kernel in one inference.
 
-    ``rule`` names the schedule, ``schedule`` is its trace; ``estimated_cycles`` is the cost model's, for a core at the board's
-    speed of flash. ``code`` and ``constants``: bytes of flash (None where there is no linked program here); ``arena``: bytes of
-    it that hold something meanwhile; ``tensor_unit``: what it does on a tensor unit, by the unit's rule, not measured.
+    ``time``: in the profile's unit; ``share``: of the total; ``ticks``: of the timer; ``instructions``: known for emulators
+    that count them. ``rule``: name of the schedule; ``schedule``: its trace. ``estimated_cycles``: by the cost model, for
+    the board's core and flash. ``code``, ``constants``: bytes of flash, None without a linked program. ``arena``: bytes of
+    the arena in use during the kernel. ``tensor_unit``: its work on a tensor unit, by the unit's rule, not measured.
     """
 
     kernel: int
@@ -217,8 +218,8 @@ class KernelTime:
 
 @frozen
 class Profile:
-    """One inference of ``project``. All times are in the unit of ``clock``, and ``time`` is the sum of the kernels'. ``size`` is
-    that of the firmware, None where there is no linked program here."""
+    """Measurement of one inference of ``project``. Times are in the unit of ``clock``; ``time`` is the sum over kernels.
+    ``size``: the firmware's, None without a linked program."""
 
     project: Project
     clock: Clock
@@ -251,7 +252,7 @@ class Profile:
         return sum(k.estimated_cycles for k in self.kernels)
 
     def __str__(self) -> str:
-        """A line for every kernel, and the total; as wide as the terminal at most."""
+        """Format a table with a row per kernel and the total, within the width of the terminal."""
         numbers = len(f"  {0:>12}  {0:6.1%}  {0:>12}")
         room = max(12, min(LAYER_WIDTH, shutil.get_terminal_size().columns - numbers))
         names = [shorten_layer(k.layer, room) for k in self.kernels]
@@ -268,7 +269,7 @@ class Profile:
         return f"<Profile of {name} on {self.board}: {self.time:,} {self.unit}, {len(self.kernels)} kernels>"
 
     def _repr_html_(self) -> str:
-        """The same for a notebook."""
+        """Format the table for a notebook."""
         cells = [(escape(shorten_layer(k.layer)), f"{k.time:,}", f"{k.share:.1%}", f"{k.macs:,}") for k in self.kernels]
         lines = [(f"<b>{name}</b>" for name in ("layer", self.unit, "share", "MACs")), *cells]
         lines.append(("total", f"{self.time:,}", "100.0%", f"{self.macs:,}"))
@@ -300,7 +301,7 @@ class Profile:
 
 
 def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: SizeReport | None) -> Profile:
-    """What the ticks of a project's kernels, in order, say."""
+    """Build a profile from the ticks of a project's kernels, in order."""
     times = [clock.amount(t) for t in ticks]
     total = sum(times) or 1
     arena = live_bytes(project.manifest)
@@ -329,6 +330,6 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
 
 
 def short_layer(layer: str) -> str:
-    """A layer without the name of the model file, and of names that a converter has glued together the first."""
+    """Shorten a layer's name: omit the model's file name, and of names joined by a converter (``a;b``) keep the first."""
     start = layer.find("#")
     return (layer[start:] if start > 0 else layer).partition(";")[0]

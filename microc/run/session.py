@@ -1,4 +1,4 @@
-"""A board that runs a project, kernels that it loads, its firmware flashed."""
+"""Sessions with a board: run a project, load kernels at run time, flash firmware."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ if TYPE_CHECKING:
     from microc.run.profile import Profile
 
 
-# ---- Kernels that a board loads while it runs: built for the memory that it has left, sent, called, without
-# flashing.
+# ---- Kernels loaded into a running board's RAM: linked for the memory that is left, sent, and called without flashing.
 #
-# Constants are kept by what is in them: those that kernels share are sent once. SPEC.md of the runtime, "Loading code".
+# Constants are identified by content, so that those that kernels share are sent once. See runtime_c/SPEC.md, "Loading code".
 
-MOST_PLACES = 32
-"""Addresses of a call (``MICROC_LOAD_PLACES``)."""
+MAX_ADDRESSES = 32
+"""Maximum number of addresses in a call (``MICROC_LOAD_PLACES``)."""
 _CALL_HEADER = 24
+"""Bytes of a CALL request before the addresses."""
 _ALIGN = 16
 
 
 def load_kernel(device: Device, what: Any, constants: Mapping[str, Any]) -> Loaded:
-    """A kernel in the memory of a device's board: ``loaded(x)`` runs it there.
+    """Load a kernel into the memory of a device's board; ``loaded(x)`` runs it there.
 
-    ``what``: a PrimFunc or a Schedule, with the data of its constants by name, or what :func:`microc.build` and
-    :func:`microc.compile` made for a board of the same core. UsageError where the firmware was not built for tuning, or for a
-    network that keeps state; FitError where no room is left.
+    ``what``: a PrimFunc or a Schedule, with the data of its constants by name; or a program that :func:`microc.build` or
+    :func:`microc.compile` made for a board with the same core. UsageError if the firmware was not built for tuning, or the
+    network keeps state; FitError if no room is left.
     """
     from microc.compiler.user_functions import build
 
@@ -92,7 +92,7 @@ def load_kernel(device: Device, what: Any, constants: Mapping[str, Any]) -> Load
 
 
 class Loader:
-    """The memory of a board that takes code, as the host keeps it: what is left of it, and which constants are there."""
+    """Allocates the memory of a board that accepts code. Tracks the used part and the constants that are already there."""
 
     def __init__(self, client: Client, board: Board) -> None:
         self.client, self.board = client, board
@@ -101,28 +101,29 @@ class Loader:
         self._top = 0
 
     def load(self, module: Module) -> Loaded:
-        """A planned module, in memory and ready to be called. FitError where no room is left, ToolError where it does not build,
-        UsageError for one that keeps state or whose sizes vary."""
+        """Build and send a planned module. FitError if no room is left, ToolError if it does not build, UsageError if it
+        keeps state or its sizes vary."""
         self._check(module)
         before = dict(self._constants), self._top
         try:
-            return self._loaded(module)
+            return self._allocate_and_send(module)
         except BaseException:
             self._constants, self._top = before
             raise
 
     def release(self, loaded: Loaded) -> None:
-        """Have the room of what was loaded last; constants stay."""
+        """Free the memory of the module that was loaded last; constants stay."""
         self._top = loaded.begin
 
     def clear(self) -> None:
-        """Forget all that was loaded."""
+        """Forget all loaded modules and constants."""
         self._constants, self._top = {}, 0
 
-    def _loaded(self, module: Module) -> Loaded:
+    def _allocate_and_send(self, module: Module) -> Loaded:
+        """Allocate constants, arena, buffers and code, in this order, then send what the board does not have."""
         fresh: dict[int, bytes] = {}
         constants = {
-            name: self._place(value.data.tobytes(), fresh)
+            name: self._constant_offset(value.data.tobytes(), fresh)
             for name, value in module.values.items()
             if value.storage == "const" and value.data is not None
         }
@@ -132,21 +133,22 @@ class Loader:
         arena = self._reserve(module.plan.size)
         buffers = {name: self._reserve(module.values[name].nbytes) for name in own}
         start = self._reserve(0)
-        code, entry, symbols = self._built(module, constants, start)
+        code, entry, symbols = self._link(module, constants, start)
         self._reserve(len(code))
         for offset, data in (*fresh.items(), (start, code)):
             self.client.load(offset, data)
         image = Image(start, len(code), zlib.crc32(code), entry)
         return Loaded(self, module, image, begin, arena, buffers, symbols)
 
-    def _place(self, data: bytes, fresh: dict[int, bytes]) -> int:
-        """Where a constant lies; among ``fresh`` unless it is there."""
+    def _constant_offset(self, data: bytes, fresh: dict[int, bytes]) -> int:
+        """Return the offset of a constant. A new one is allocated and added to ``fresh``."""
         if data not in self._constants:
             self._constants[data] = self._reserve(len(data))
             fresh[self._constants[data]] = data
         return self._constants[data]
 
     def _reserve(self, nbytes: int) -> int:
+        """Allocate aligned memory; FitError if there is too little."""
         begin = -(-self._top // _ALIGN) * _ALIGN
         if begin + nbytes > self.region.nbytes:
             raise FitError(
@@ -157,8 +159,8 @@ class Loader:
         self._top = begin + nbytes
         return begin
 
-    def _built(self, module: Module, constants: dict[str, int], start: int) -> tuple[bytes, int, tuple[Symbol, ...]]:
-        """The code as it lies from ``start`` on, where it is entered, and its symbols."""
+    def _link(self, module: Module, constants: dict[str, int], start: int) -> tuple[bytes, int, tuple[Symbol, ...]]:
+        """Link the module for the offset ``start``; return its code, its entry's offset, and its symbols."""
         base = self.region.address
         addresses = {name: base + at for name, at in constants.items()}
         with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
@@ -172,26 +174,29 @@ class Loader:
             return binary(segments(elf)), (entry & ~1) - base, sizes.symbols
 
     def _check(self, module: Module) -> None:
-        refused = ""
+        """Raise UsageError for a module that cannot be loaded."""
+        reason = ""
         if module.state:
-            refused = "it keeps something from run to run"
+            reason = "it keeps something from run to run"
         elif module.sizes:
-            refused = "its sizes vary"
+            reason = "its sizes vary"
         elif any(value.storage == "const" and value.data is None for value in module.values.values()):
-            refused = "a constant of it is defined elsewhere"
-        if refused:
+            reason = "a constant of it is defined elsewhere"
+        if reason:
             raise UsageError(
-                f"{module.name} cannot be loaded: {refused}", hint="compile it into a firmware, and flash that"
+                f"{module.name} cannot be loaded: {reason}", hint="compile it into a firmware, and flash that"
             )
-        most = min(MOST_PLACES, (self.client.info.max_payload - _CALL_HEADER) // 4)
-        if 1 + len(module.inputs) + len(module.outputs) > most:
-            raise UsageError(f"{module.name} has too many inputs and outputs to be loaded: {most - 1} are possible")
+        max_addresses = min(MAX_ADDRESSES, (self.client.info.max_payload - _CALL_HEADER) // 4)
+        if 1 + len(module.inputs) + len(module.outputs) > max_addresses:
+            raise UsageError(
+                f"{module.name} has too many inputs and outputs to be loaded: {max_addresses - 1} are possible"
+            )
 
 
 class Loaded:
-    """A kernel, or several, in a board's memory: ``loaded(x)`` runs them on arrays, and gives arrays.
+    """Kernels in a board's memory; ``loaded(x)`` runs them on arrays and returns arrays.
 
-    ``last``: the timing of the last call, in ticks. It is there until the board restarts, or :meth:`Device.unload`.
+    ``last``: timing of the last call, in ticks. Valid until the board restarts or :meth:`Device.unload`.
     """
 
     def __init__(
@@ -209,10 +214,10 @@ class Loaded:
         self.inputs = tuple(tensor_data(module, name) for name in module.inputs)
         self.outputs = tuple(tensor_data(module, name) for name in module.outputs)
         self._client, self._arena, self._buffers, self._symbols = loader.client, arena, buffers, symbols
-        self._places = (arena, *(self._offset(name) for name in (*module.inputs, *module.outputs)))
+        self._addresses = (arena, *(self._offset(name) for name in (*module.inputs, *module.outputs)))
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """One run on arrays in the function's order; one output comes as an array, several as a tuple."""
+        """Run once on arrays in the function's order; returns an array, or a tuple if there are several outputs."""
         self.set_inputs(*arrays)
         self.last = self.run()
         results = tuple(self.read(name) for name in self.module.outputs)
@@ -222,8 +227,10 @@ class Loaded:
         return f"<Loaded {self.module.name}: {self.image.nbytes} bytes of code, {len(self.module.calls)} kernels>"
 
     def time_evaluator(self, repeat: int = 10) -> Callable[..., Timing]:
-        """A function that sends arrays, executes ``repeat`` times and gives the ticks, as TVM's does. Where the kernel's
-        inputs share memory with its results, only the first execution computes from what was sent."""
+        """Return a function that sends arrays, executes ``repeat`` times and returns the ticks, as TVM's does.
+
+        If inputs share memory with results, only the first execution computes from the arrays that were sent.
+        """
         count = validation.integer("repeat", repeat, 1, (1 << 32) - 1)
 
         def timed(*arrays: Any) -> Timing:
@@ -239,31 +246,32 @@ class Loaded:
             self._client.load(self._offset(tensor["name"]), data)
 
     def run(self, kernel: int | None = None, repeat: int = 1, timeout: float | None = None) -> Timing:
-        """Execute one kernel by its number, or all in order; ``timeout`` in seconds, as of :meth:`Client.call`."""
+        """Execute one kernel by its number, or all in order. ``timeout``: seconds, see :meth:`Client.call`."""
         number = len(self.module.calls) if kernel is None else kernel
-        return self._client.call(self.image, number, self._places, repeat, timeout)
+        return self._client.call(self.image, number, self._addresses, repeat, timeout)
 
     def read(self, name: str) -> Array:
-        """A value of the module that lies in memory, by its name."""
+        """Read a value of the module from the board's memory, by its name."""
         value = self.module.values[name]
         dtype = dtypes.to_numpy(value.dtype)
         data = self._client.fetch(self._offset(name), prod(value.shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(value.shape)
 
     def spoil(self, name: str, data: bytes) -> None:
-        """Overwrite the first bytes of a value, so that what it held is not taken for a result."""
+        """Overwrite the first bytes of a value, so that a kernel that writes nothing is noticed."""
         self._client.load(self._offset(name), data)
 
     def holds(self, name: str, array: Array) -> bool:
-        """Whether a value is equal to an array, bit by bit: the board answers a CRC-32 instead of its bytes."""
+        """Test whether a value equals an array, bit by bit. The board returns a CRC-32 instead of the bytes."""
         data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
         return self._client.check(self._offset(name), len(data)) == zlib.crc32(data)
 
     def code_of(self, kernel: str) -> int:
-        """Bytes of a kernel's function."""
+        """Return the bytes of a kernel's function."""
         return sum(s.size for s in self._symbols if s.name.partition(".")[0] == kernel)
 
     def _offset(self, name: str) -> int:
+        """Return the offset of a value in the board's region."""
         base, offset = self.module.base_of(name)
         assert self.module.plan is not None
         if base in self._buffers:
@@ -271,17 +279,18 @@ class Loaded:
         return self._arena + self.module.plan.offsets[base] + offset
 
 
-# ---- A board that runs a project, as an object: arrays in, arrays out, and what it costs.
+# ---- A board that runs a project, as an object: arrays in, arrays out, timings.
 
 PATIENCE = 10.0
-"""Seconds without an answer after which a board is given up."""
-_ATTEMPTS = 20.0  # a client with time-out t gives up after about 20 t, see Client._exchange
+"""Seconds without an answer before a board is given up."""
+_ATTEMPTS = 20.0
+"""Time-outs after which a client gives up: 7 attempts that wait 1, 1.5, 2.25, 3.4, 4, 4 and 4 of them, see ``Link.patience``."""
 
 
 def open_client(
     port: str, bauds: Sequence[int], patience: float, *, usual: int = BAUD, progress: Progress | None = None
 ) -> Client:
-    """A board behind a line, whatever it runs; ``usual``: the rate where none is asked for."""
+    """Open a client on a line, whatever the board runs. ``usual``: the rate if ``bauds`` is empty."""
     return Client(open_line(port, bauds, usual), patience / _ATTEMPTS, reconnect=patience, progress=progress)
 
 
@@ -291,16 +300,15 @@ class Device:
         with microc.Device("firmware") as dev:              # an emulated board, or one that is found by its USB ids
             y = dev.run(x)
             print(dev.profile())
-        with microc.Device("/dev/ttyACM0") as dev: ...      # its project is looked for in this folder and those in it
+        with microc.Device("/dev/ttyACM0") as dev: ...      # its project is searched for in this folder and its subfolders
 
-    ``source``: a project or its folder, which must be built, or a line (a serial port, ``socket://HOST:PORT``). ``port``: the
-    line of a project's board, or ``auto``; ``network``: which one of a project of several. ``bauds``: the rates to try
-    (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. DeviceError when
-    nothing answers, or when the board runs another build. ``load``: send the network of a project that was compiled to be loaded
-    first, see :meth:`load_network`; an emulator of ours always gets it, since it has just begun.
+    ``source``: a built project or its folder, or a line (a serial port, ``socket://HOST:PORT``). ``port``: the line of a
+    project's board, or ``auto``. ``network``: name of one network of a project with several. ``bauds``: rates to try
+    (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``: first
+    send the network of a relocatable project, see :meth:`load_network`; an emulator of ours always gets it, since it starts
+    empty. DeviceError if nothing answers, or the board runs another build.
 
-    ``last`` is the timing of the last :meth:`run`, in ticks, which :attr:`clock` makes something of. ``emulated``: it is an
-    emulator that we run.
+    ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: we run its emulator.
     """
 
     def __init__(
@@ -319,7 +327,7 @@ class Device:
         validation.text("a port", port)
         validation.text("a network", network)
         validation.truth("load", load)
-        told = teller(progress)
+        progress_callback = teller(progress)
         bauds = validation.integers("bauds", bauds, 1)
         patience = validation.number("patience", patience, 0.001, 1e6, "seconds")
         with ExitStack() as stack:
@@ -329,23 +337,24 @@ class Device:
             else:
                 project = source if isinstance(source, Project) else open_project(source, network)
                 transport, reconnect, emulated = reach(project, port, bauds, patience, stack)
-            options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": told}
+            options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": progress_callback}
             client = stack.enter_context(Client(transport, patience / _ATTEMPTS, **options))
-            begun = reconnect == 0.0  # by us, just now
-            if load or (begun and project.relocatable):
+            is_fresh = reconnect == 0.0  # an emulator or process that we have just started
+            if load or (is_fresh and project.relocatable):
                 send_network(client, built_network(project))
             self._attach(project, client, emulated)
             self._stack = stack.pop_all()
 
     @classmethod
     def over(cls, project: Project, client: Client, *, emulated: bool = False) -> Device:
-        """A session over a client that is somebody else's to close."""
+        """Open a session on a client that the caller closes."""
         device = cls.__new__(cls)
         device._attach(project, client, emulated)
         device._stack = ExitStack()
         return device
 
     def _attach(self, project: Project, client: Client, emulated: bool) -> None:
+        """Check that the board runs the project, and take its tables."""
         load = f"load it: microc load {shlex.quote(str(project.folder))} --port PORT"
         client.expect(project.manifest["fingerprint"], *([load] if project.relocatable else []))
         self.project = project
@@ -361,11 +370,12 @@ class Device:
         self.outputs = tuple(self._tensors[n] for n in project.manifest["outputs"])
 
     def _expect_tables(self) -> None:
-        """A board with the right fingerprint has the manifest's tensors and kernels, or does not tell the truth."""
-        told = self.client.model
+        """Raise DeviceError unless the board's tensors and kernels are the manifest's. The fingerprint matched, so firmware
+        that differs here is faulty."""
+        model = self.client.model
         sizes = [4 * len(self.shapes.sizes)] if self.shapes.sizes else []
-        if [t.nbytes for t in told.tensors] != [t["bytes"] for t in self._tensors.values()] + sizes or (
-            told.kernel_count != len(self.kernels)
+        if [t.nbytes for t in model.tensors] != [t["bytes"] for t in self._tensors.values()] + sizes or (
+            model.kernel_count != len(self.kernels)
         ):
             raise DeviceError(
                 "the board's tensors and kernels are not those of the project",
@@ -382,7 +392,7 @@ class Device:
         self.close()
 
     def close(self) -> None:
-        """Let go of the line; end the emulator or process if it is ours."""
+        """Close the line; end the emulator or process if it is ours."""
         self._stack.close()
 
     def __repr__(self) -> str:
@@ -405,17 +415,17 @@ class Device:
 
     @property
     def clock(self) -> Clock:
-        """What ticks are."""
+        """Unit of the board's timings."""
         return Clock(self.project.board, self.tick_hz, self.emulated)
 
     @property
     def self_test(self) -> str | None:
-        """What the networks found that checked themselves at boot: ``passed``, ``failed``; None where the firmware does not."""
+        """Result of the self-tests at boot: ``passed``, ``failed``, or None if the firmware has none."""
         result = self.client.info.self_test
         return None if not result else "passed" if result == 1 else "failed"
 
     def failed_self_test(self) -> VerificationError | None:
-        """The error to tell where one failed."""
+        """Return the error for a failed self-test, else None."""
         info = self.client.info
         if info.self_test < 2:
             return None
@@ -429,33 +439,33 @@ class Device:
     @property
     def kernels(self) -> list[dict[str, Any]]:
         """The manifest's kernels in the order of execution."""
-        found: list[dict[str, Any]] = self.project.manifest["kernels"]
-        return found
+        kernels: list[dict[str, Any]] = self.project.manifest["kernels"]
+        return kernels
 
     def run(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """One inference on arrays in the graph's order; one output comes as an array, several as a tuple."""
+        """Run one inference on arrays in the graph's order; returns an array, or a tuple if there are several outputs."""
         self.set_inputs(*arrays)
         self.last = self.client.run()
         results = tuple(self.read(t["name"]) for t in self.outputs)
         return results[0] if len(results) == 1 else results
 
     def set_inputs(self, *arrays: Any) -> None:
-        """Send all inputs, and the sizes that their shapes tell where they vary. Shapes and dtypes must match; nothing is
-        converted silently."""
-        fitting = self.shapes.fitting(self.inputs, arrays)
+        """Send all inputs, and the sizes that their shapes imply if sizes vary. Shapes and dtypes must match; nothing is
+        converted."""
+        converted = self.shapes.fitting(self.inputs, arrays)
         if self.shapes.sizes:
             self.client.write_tensor(len(self._tensors), self.shapes.vector.astype("<i4").tobytes())
-        for tensor, array in zip(self.inputs, fitting, strict=True):
+        for tensor, array in zip(self.inputs, converted, strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
             self.client.write_tensor(self._index[tensor["name"]], data, part="extents" in tensor)
 
     def run_kernel(self, kernel: int) -> Timing:
-        """Execute one kernel; all in order are one inference."""
+        """Execute one kernel; all kernels in order are one inference."""
         number = validation.integer("a kernel", kernel, most=len(self.kernels) - 1)
         return self.client.run(number, number)
 
     def read(self, name: str) -> Array:
-        """A tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
+        """Read a tensor of the manifest. An intermediate tensor is valid only until its memory is reused."""
         tensor = self._tensors.get(validation.text("a tensor", name))
         if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint=suggestion(name, self._tensors, "tensors"))
@@ -465,11 +475,11 @@ class Device:
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
     def spoil(self, name: str, data: bytes) -> None:
-        """Overwrite the first bytes of a tensor, so that what it held is not taken for a result."""
+        """Overwrite the first bytes of a tensor, so that a kernel that writes nothing is noticed."""
         self.client.write_tensor(self._index[name], data, part=True)
 
     def profile(self) -> Profile:
-        """One inference on the inputs in memory: what every layer takes. Printed, it is a table."""
+        """Measure every layer of one inference on the inputs in memory. The result prints as a table."""
         from microc.reports.firmware_size import measure
         from microc.run.profile import make_profile
 
@@ -477,26 +487,26 @@ class Device:
         return make_profile(self.project, self.clock, self.kernel_ticks(), size)
 
     def kernel_ticks(self) -> tuple[int, ...]:
-        """One inference on the inputs in memory; ticks of each kernel."""
+        """Run one inference on the inputs in memory; return the ticks of each kernel."""
         return self.client.profile()
 
     def time(self, repeat: int = 10) -> Timing:
-        """Ticks of ``repeat`` inferences; see :meth:`microc.device.client.Client.run` about the inputs."""
+        """Measure the ticks of ``repeat`` inferences; see :meth:`microc.device.client.Client.run` about the inputs."""
         return self.client.run(repeat=validation.integer("repeat", repeat, 1, (1 << 32) - 1))
 
     def load_network(self, source: Project | Program | str | Path) -> None:
-        """Send another network into the slot of the board that does not run, commit it, and speak to it from now on.
+        """Send another network into the board's inactive slot, activate it, and continue the session with it.
 
-        ``source``: a project or its folder, which must be built, or what :func:`microc.compile` made; compiled with
-        ``relocatable=True``, for a board with the same core and compiler options. FitError where the board has no room,
-        UsageError where the network is for another core, DeviceError where the board refuses it: what ran before still runs.
+        ``source``: a built project or its folder, or a result of :func:`microc.compile`; compiled with ``relocatable=True``
+        for a board with the same core and compiler options. FitError if the board has no room, UsageError if the network is
+        for another core, DeviceError if the board refuses it; the previous network keeps running then.
         """
-        project = source if isinstance(source, Project) else self._opened(source)
+        project = source if isinstance(source, Project) else self._open_project(source)
         send_network(self.client, built_network(project))
         self._attach(project, self.client, self.emulated)
 
-    def _opened(self, source: Program | str | Path) -> Project:
-        """The project in a folder, or of a program, which is built in a folder that lasts as long as the session."""
+    def _open_project(self, source: Program | str | Path) -> Project:
+        """Open the project in a folder, or build a program in a temporary folder that lasts as long as the session."""
         from microc.compiler.api import Program
 
         if not isinstance(source, Program):
@@ -507,24 +517,24 @@ class Device:
         return project
 
     def load(self, what: Any, **constants: Any) -> Loaded:
-        """A kernel into the board's memory, without flashing; see :func:`microc.run.session.load_kernel`."""
+        """Load a kernel into the board's memory without flashing; see :func:`microc.run.session.load_kernel`."""
 
         return load_kernel(self, what, constants)
 
     def unload(self) -> None:
-        """Forget all that was loaded: its memory is free again."""
+        """Free the memory of all loaded kernels."""
         self.loader = None
 
     def stats(self) -> Stats:
-        """Stack depth and counters of the line."""
+        """Read stack depth and counters of the line."""
         return self.client.stats()
 
     def reset(self) -> None:
-        """Put the state (recurrent layers) to its initial content."""
+        """Reset the state of recurrent layers to its initial content."""
         self.client.reset_state()
 
 
-# ---- A project's firmware onto its board.
+# ---- Flashing.
 
 
 def flash_project(
@@ -536,15 +546,15 @@ def flash_project(
     dry_run: bool = False,
     patience: float = PATIENCE,
 ) -> tuple[tuple[tuple[str, ...], ...], bool]:
-    """Bring the firmware onto its board: the commands, and whether the board answered as this project afterwards.
+    """Flash a project's firmware; return the commands, and True if the board then answered as this project.
 
-    An emulated board is loaded through its debugger and asked at once; hardware is asked when ``port`` is given.
+    An emulated board is loaded through its debugger and queried at once; hardware is queried if ``port`` is given.
     """
-    chosen = select_runner(project.board, runner)
+    selected = select_runner(project.board, runner)
     port = find_port(project.board) if port == AUTO else port
     if dry_run:
         return flash(project.board, project.elf, runner=runner, port=port, dry_run=True), False
-    if not chosen.emulated:
+    if not selected.emulated:
         commands = flash(project.board, project.elf, runner=runner, port=port)
         if port and project.relocatable:
             with open_client(port, bauds, patience, usual=project.board.raw["console"].get("baud", BAUD)) as client:

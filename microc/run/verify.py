@@ -1,4 +1,4 @@
-"""Board against host, kernel by kernel; a network on a user's data."""
+"""Compare board and host kernel by kernel, and evaluate a network on the user's data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from microc.run.session import Device
 
 # ---- Board against host, kernel by kernel and bit by bit.
 #
-# Two C libraries may round ``expf`` or ``tanhf`` differently in the last place. Float tensors are therefore allowed a tolerance,
-# relative to the largest magnitude in the tensor; where it was needed the host goes on with the board's values, so that every
-# kernel is judged by itself and no error adds up. Integers must agree in every bit.
+# Two C libraries may round ``expf`` or ``tanhf`` differently in the last place. Float tensors therefore have a tolerance,
+# relative to the largest magnitude in the tensor. After a tolerated difference the host continues with the board's values, so
+# that each kernel is judged by itself and errors do not accumulate. Integers must agree in every bit.
 
 SEED = 20
 TOLERANCE = 1e-6
@@ -31,7 +31,7 @@ TOLERANCE = 1e-6
 
 @frozen
 class LayerCheck:
-    """What was compared after one kernel, over all samples. ``error``: the largest difference; 0 when all bits agree."""
+    """Comparison after one kernel, over all samples. ``error``: the largest tolerated difference; 0 if all bits agree."""
 
     kernel: int
     layer: str
@@ -43,7 +43,7 @@ class LayerCheck:
 
 @frozen
 class Difference:
-    """The first disagreement. ``index`` is a position in the tensor; ``count`` elements of it differ in ``sample``."""
+    """The first disagreement: at ``index`` in the tensor; ``count`` of its elements differ in ``sample``."""
 
     sample: int
     kernel: int
@@ -57,10 +57,10 @@ class Difference:
     elements: int
 
     def error(self, where: str, details: Mapping[str, Any] | None = None) -> VerificationError:
-        """The refusal that reports it."""
-        place = f"[{', '.join(map(str, self.index))}]"
+        """Return the error that reports it."""
+        index_text = f"[{', '.join(map(str, self.index))}]"
         return VerificationError(
-            f"board and host differ after kernel {self.kernel} ({self.op}): {self.tensor}{place} is {self.board} on the "
+            f"board and host differ after kernel {self.kernel} ({self.op}): {self.tensor}{index_text} is {self.board} on the "
             f"board, {self.host} on the host; {self.count} of {self.elements} elements differ",
             where=f"{self.layer}, sample {self.sample}, {where}",
             hint="was the firmware built from this project, with another compiler or other flags?",
@@ -71,9 +71,9 @@ class Difference:
 def random_inputs(
     tensors: Sequence[dict[str, Any]], generator: np.random.Generator, shapes: RunShapes | None = None
 ) -> list[Array]:
-    """One array for each input of a manifest: any integer of the dtype, standard normal floats.
+    """Generate one array for each input of a manifest: integers over the whole dtype, standard normal floats.
 
-    ``shapes``: the sizes of the run, where they vary; None: the largest.
+    ``shapes``: the sizes of the run, if they vary; None: the largest.
     """
     return [_random(shapes.of(t) if shapes else t["shape"], t["dtype"], generator) for t in tensors]
 
@@ -88,15 +88,16 @@ def _random(shape: Sequence[int], dtype: str, generator: np.random.Generator) ->
 
 
 def samples(device: Device, count: int, seed: int = SEED) -> list[list[Array]]:
-    """``count`` sets of random inputs, the same for the same seed; where sizes vary, of the largest at first, then of any."""
+    """Generate ``count`` sets of random inputs from a seed. If sizes vary, the first set has the largest, the others random
+    ones."""
     if count < 1:
         raise UsageError(f"cannot verify {count} samples", hint="--samples takes a number from 1 on")
     generator = np.random.default_rng(seed)
-    found, shapes = [], RunShapes(device.project.manifest)
+    sets, shapes = [], RunShapes(device.project.manifest)
     for _ in range(count):
-        found.append(random_inputs(device.inputs, generator, shapes))
+        sets.append(random_inputs(device.inputs, generator, shapes))
         shapes.draw(generator)
-    return found
+    return sets
 
 
 def verify(
@@ -106,18 +107,18 @@ def verify(
     progress: Progress | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[tuple[LayerCheck, ...], Difference | None]:
-    """Run every kernel on both sides and compare what it wrote, right then, before a later kernel uses the memory again.
+    """Run every kernel on both sides and compare its outputs immediately, before a later kernel reuses their memory.
 
-    ``inputs``: sets of arrays in the graph's order; state is reset once and lives from set to set. Stops at the first
-    difference, with what was compared before it. ``tolerance`` is for floats, 0 demands equal bits; those of external code may
-    differ by its backend's bound from ours.
+    ``inputs``: sets of arrays in the graph's order; state is reset once and continues from set to set. Stops at the first
+    difference; the checks before it are returned with it. ``tolerance``: for floats; 0 demands equal bits. Kernels of
+    external code may differ from ours by their backend's bound.
     """
     tolerance = validation.number("a tolerance", tolerance, 0, 1)
     device.reset()
     library.reset()
     kernels = device.kernels
     external = device.project.manifest.get("external", {}).get("kernels", ())
-    bounds = {each["index"]: max(tolerance, each["bound"]) for each in external}
+    bounds = {entry["index"]: max(tolerance, entry["bound"]) for entry in external}
     elements, errors = [0] * len(kernels), [0.0] * len(kernels)
     for sample, arrays in enumerate(inputs):
         device.set_inputs(*arrays)
@@ -130,8 +131,8 @@ def verify(
                 )
             device.run_kernel(k)
             library.run_kernel(k)
-            for name, own in zip(kernel["outputs"], library.manifest["kernels"][k]["outputs"], strict=True):
-                board, host = device.read(name), library.tensor(own)
+            for name, host_name in zip(kernel["outputs"], library.manifest["kernels"][k]["outputs"], strict=True):
+                board, host = device.read(name), library.tensor(host_name)
                 comparison = compare(board, host, bounds.get(k, tolerance))
                 if comparison.wrong:
                     checks = _checks(kernels, elements, errors)
@@ -139,7 +140,7 @@ def verify(
                         sample, k, kernel, name, board, host, comparison
                     )
                 if comparison.error:
-                    library.set_tensor(own, board)
+                    library.set_tensor(host_name, board)
                 elements[k] += board.size
                 errors[k] = max(errors[k], comparison.error)
     return _checks(kernels, elements, errors), None
@@ -148,6 +149,7 @@ def verify(
 def _checks(
     kernels: Sequence[dict[str, Any]], elements: Sequence[int], errors: Sequence[float]
 ) -> tuple[LayerCheck, ...]:
+    """Summarise the kernels that were compared."""
     rows = enumerate(zip(kernels, elements, errors, strict=True))
     return tuple(LayerCheck(k, c["layer"], c["op"], tuple(c["outputs"]), n, e) for k, (c, n, e) in rows)
 
@@ -155,6 +157,7 @@ def _checks(
 def _difference(
     sample: int, number: int, kernel: dict[str, Any], name: str, board: Array, host: Array, comparison: Comparison
 ) -> Difference:
+    """Describe the first wrong element of a tensor."""
     at = comparison.first
     index = tuple(int(i) for i in np.unravel_index(at, board.shape))
     values = board.reshape(-1)[at].item(), host.reshape(-1)[at].item()
@@ -163,7 +166,7 @@ def _difference(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How many elements are wrong, the position of the first, and the largest tolerated difference."""
+    """Number of wrong elements, position of the first, and the largest tolerated difference."""
 
     wrong: int
     first: int
@@ -171,9 +174,9 @@ class Comparison:
 
 
 def compare(board: Array, host: Array, tolerance: float) -> Comparison:
-    """Compare arrays of one shape and dtype. NaN agrees with NaN of the same bits, or of any bits within a tolerance."""
+    """Compare arrays of one shape and dtype. NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
     a, b = board.reshape(-1), host.reshape(-1)
-    differs = (_bytes(a) != _bytes(b)).any(axis=1)
+    differs = (_element_bytes(a) != _element_bytes(b)).any(axis=1)
     error = 0.0
     if tolerance and differs.any() and a.dtype.kind == "f":
         finite = np.isfinite(a) & np.isfinite(b)
@@ -186,19 +189,20 @@ def compare(board: Array, host: Array, tolerance: float) -> Comparison:
     return Comparison(len(wrong), int(wrong[0]) if len(wrong) else -1, error)
 
 
-def _bytes(flat: Array) -> Array:
+def _element_bytes(flat: Array) -> Array:
+    """View each element as a row of bytes."""
     return np.ascontiguousarray(flat).view(np.uint8).reshape(flat.size, flat.dtype.itemsize)
 
 
-# ---- A network on a user's data: what the board answers, whether the host agrees, and how good the answers are.
+# ---- Evaluation on the user's data: the board's answers, their agreement with the host, and their quality.
 
-_MOST_CLASSES = 10_000
+_MAX_CLASSES = 10_000
 
 
 @frozen
 class Answers:
-    """What the board answered. ``outputs``: by name, of shape (samples, ...). ``differing``: samples in which a bit of the
-    outputs is not the host's; ``deviation``: the largest distance of any float in them."""
+    """The board's answers. ``outputs``: by name, of shape (samples, ...). ``differing``: samples whose outputs differ from
+    the host's in any bit. ``deviation``: the largest difference of floats in these."""
 
     outputs: Mapping[str, Array]
     differing: tuple[int, ...]
@@ -207,7 +211,7 @@ class Answers:
 
 @frozen
 class Classification:
-    """How often the classes are right. ``answers``: the class of each sample; ``confusion[truth, answer]`` counts samples."""
+    """Accuracy of a classifier. ``answers``: the class of each sample; ``confusion[truth, answer]`` counts samples."""
 
     output: str
     correct: int
@@ -220,21 +224,21 @@ class Classification:
         return self.correct / self.total
 
     def recall(self, truth: int) -> float | None:
-        """The share of a class's samples that are recognised; None if it has none."""
+        """Compute the share of a class's samples that are recognised; None if it has none."""
         count = int(self.confusion[truth].sum())
         return float(self.confusion[truth, truth]) / count if count else None
 
     def mistakes(self) -> list[tuple[int, int, int]]:
-        """Truth, answer and how often, the most frequent first."""
+        """List (truth, answer, count) of wrong answers, the most frequent first."""
         wrong = self.confusion * (1 - np.eye(len(self.confusion), dtype=np.int64))
-        found = [(int(t), int(a), int(wrong[t, a])) for t, a in np.argwhere(wrong)]
-        return sorted(found, key=lambda m: (-m[2], m[0], m[1]))
+        mistakes = [(int(t), int(a), int(wrong[t, a])) for t, a in np.argwhere(wrong)]
+        return sorted(mistakes, key=lambda m: (-m[2], m[0], m[1]))
 
 
 @frozen
 class Closeness:
-    """An output against what was expected, as real numbers: root of the mean square, and largest, of the differences; cosine of
-    the angle between both, over all samples (None where one of them is all zeros)."""
+    """Difference between an output and the expected one as real numbers, over all samples: root mean square, maximum, and
+    the cosine of the angle between both (None if one is all zeros)."""
 
     output: str
     rmse: float
@@ -243,7 +247,7 @@ class Closeness:
 
 
 def run_samples(device: Device, library: Library, samples: Samples, progress: Progress | None = None) -> Answers:
-    """Run all samples on both sides, in order; state is reset once, and lives from sample to sample."""
+    """Run all samples on both sides in order. State is reset once and continues from sample to sample."""
     device.reset()
     library.reset()
     rows: list[tuple[Array, ...]] = []
@@ -253,7 +257,7 @@ def run_samples(device: Device, library: Library, samples: Samples, progress: Pr
         if progress is not None:
             progress(f"sample {number + 1} of {len(samples)}", number, len(samples))
         arrays = samples.sample(number)
-        board, host = (_tuple(run(*arrays)) for run in (device.run, library))
+        board, host = (_as_tuple(run(*arrays)) for run in (device.run, library))
         if any(a.tobytes() != b.tobytes() for a, b in zip(board, host, strict=True)):
             differing.append(number)
             deviation = max(deviation, *(_deviation(a, b) for a, b in zip(board, host, strict=True)))
@@ -262,12 +266,13 @@ def run_samples(device: Device, library: Library, samples: Samples, progress: Pr
     return Answers(outputs, tuple(differing), deviation)
 
 
-def _tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+def _as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return outputs as a tuple."""
     return result if isinstance(result, tuple) else (result,)
 
 
 def _deviation(a: Array, b: Array) -> float:
-    """The largest distance of finite floats."""
+    """Compute the largest difference of finite floats."""
     if a.dtype.kind != "f":
         return 0.0
     finite = np.isfinite(a) & np.isfinite(b)
@@ -277,22 +282,23 @@ def _deviation(a: Array, b: Array) -> float:
 def classify(
     outputs: Mapping[str, Array], tensors: Mapping[str, Mapping[str, Any]], labels: Array, answer: str = ""
 ) -> Classification:
-    """Compare classes. ``answer``: the output that holds them, by default the first that is a class number, else the first.
+    """Compare classes with labels. ``answer``: the output with the class; by default the first that is a class number, else
+    the first.
 
-    An output of one integer without a scale is the class itself; another of one element is the probability of class 1; of
-    several, the largest wins (the first of equals). UsageError when a label is beyond the classes.
+    An output of one integer without a scale is the class number. Another output of one element is the probability of class
+    1. Of several elements the largest wins, the first of equals. UsageError if a label is beyond the classes.
     """
     name = answer or next((n for n in outputs if _is_class(outputs[n], tensors[n])), next(iter(outputs)))
     if name not in outputs:
         raise UsageError(f"there is no output {name!r}", hint=suggestion(name, outputs, "outputs"))
-    flat = outputs[name].reshape(len(labels), -1)
+    rows = outputs[name].reshape(len(labels), -1)
     if _is_class(outputs[name], tensors[name]):
-        answers, classes = flat[:, 0].astype(np.int64), int(max(flat.max(), labels.max())) + 1
-    elif flat.shape[1] == 1:
-        answers, classes = (_real(flat[:, 0], tensors[name]) >= 0.5).astype(np.int64), 2
+        answers, classes = rows[:, 0].astype(np.int64), int(max(rows.max(), labels.max())) + 1
+    elif rows.shape[1] == 1:
+        answers, classes = (_real(rows[:, 0], tensors[name]) >= 0.5).astype(np.int64), 2
     else:
-        answers, classes = flat.argmax(axis=1), flat.shape[1]
-    if classes > _MOST_CLASSES:
+        answers, classes = rows.argmax(axis=1), rows.shape[1]
+    if classes > _MAX_CLASSES:
         raise UsageError(
             f"output {name!r} and labels hold {classes - 1}: these are no class numbers",
             hint="--answer names the output that classifies; labels count from 0",
@@ -308,11 +314,12 @@ def classify(
 
 
 def _is_class(output: Array, tensor: Mapping[str, Any]) -> bool:
+    """Test whether an output is a class number."""
     return output[0].size == 1 and output.dtype.kind in "iu" and tensor["scale"] is None
 
 
 def closeness(output: Array, tensor: Mapping[str, Any], expected: Array) -> Closeness:
-    """Compare an output with what was expected of it: integers with integers as they are stored, else as real numbers.
+    """Compare an output with the expected one: integers with integers as stored, else as real numbers.
 
     https://en.wikipedia.org/wiki/Root_mean_square_deviation, https://en.wikipedia.org/wiki/Cosine_similarity
     """
@@ -329,6 +336,6 @@ def closeness(output: Array, tensor: Mapping[str, Any], expected: Array) -> Clos
 
 
 def _real(stored: Array, tensor: Mapping[str, Any]) -> Array:
-    """The numbers that stored integers mean; others as they are."""
+    """Dequantise stored integers; other numbers are unchanged."""
     real = stored.astype(np.float64)
     return real if tensor["scale"] is None else (real - tensor["zero_point"]) * tensor["scale"]

@@ -1,1 +1,1 @@
-"""Data of users' own: arrays, tables, pictures, folders."""
+"""Users' data: arrays, tables, pictures, sounds, folders of samples."""

@@ -1,4 +1,4 @@
-"""Files that hold arrays, and sounds."""
+"""Files that hold arrays: NumPy's, tables, WAV sounds, folders of samples."""
 
 from __future__ import annotations
 
@@ -24,121 +24,128 @@ from microc.device.board_info import readable
 from microc.errors import UsageError, nearest_file
 from microc.run.data import pictures
 
-# ---- NumPy's .npy and .npz files of others, in bounded time and memory.
+# ---- NumPy's .npy and .npz files from untrusted sources, read in bounded time and memory.
 #
-# A header is believed only as far as the file, or the member of the archive, has the bytes for it. ValueError, whose words are
-# for the user, for all that is refused; zipfile's and numpy's own errors for damaged files.
+# The size that a header promises is checked against the bytes of the file or archive member before anything is allocated.
+# Refused files raise ValueError with a message for the user; damaged ones raise the errors of zipfile and numpy.
 
 _MAGIC = b"\x93NUMPY"
 _HEADERS = MappingProxyType({(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0})
-"""Readers of headers, which take 10,000 characters at most."""
+"""Readers of headers by version; each reads at most 10,000 characters."""
 _KINDS = "biufcSU"
-"""Kinds of dtypes that are numbers or texts."""
-_MOST_AXES = 32
-_MOST_MEMBERS = 1 << 16
-_MOST_DIRECTORY = 16 << 20
-"""Bytes of an archive's list of members, 200 each: zipfile makes an object of every one before anybody is asked."""
-_ROOM = 1 << 30
-_RATIO = 16
-"""All members may unpack to ``_ROOM`` bytes and so many times the archive's size: masks and spectrograms pack by 10 to 1,
-zeros, which bombs are made of, by 1,030 to 1."""
-_ZIP64 = 20
-"""Bytes of the record in front of an archive's end where the archive is a large one."""
+"""numpy kinds of dtypes that are numbers or text."""
+_MAX_AXES = 32
+_MAX_MEMBERS = 1 << 16
+_MAX_DIRECTORY = 16 << 20
+"""Bytes of an archive's directory, about 200 per member. zipfile creates an object for each member when it opens the
+file."""
+_UNPACKED_BASE = 1 << 30
+_MAX_RATIO = 16
+"""All members together may unpack to ``_ROOM`` bytes plus this multiple of the archive's size. Masks and spectrograms are
+compressed by about 10 to 1; zip bombs consist of zeros, which deflate compresses by 1,030 to 1."""
+_ZIP64_LOCATOR = 20
+"""Bytes of the ZIP64 locator before the end record of a large archive."""
 
 
 def load(file: BinaryIO) -> Array | dict[str, Array]:
-    """The array of a .npy file, or the arrays of a .npz file by their names."""
+    """Load the array of a .npy file, or the arrays of a .npz file by name."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(len(_MAGIC))
     file.seek(0)
     if start == _MAGIC:
-        return _array(file, size, "it")
+        return _load_array(file, size, "it")
     if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         raise ValueError("it is no file of NumPy's")
-    return _arrays(file, size)
+    return _load_archive(file, size)
 
 
-def _arrays(file: BinaryIO, size: int) -> dict[str, Array]:
+def _load_archive(file: BinaryIO, size: int) -> dict[str, Array]:
+    """Load the members of an archive, after checking their number and total size."""
     _check_directory(file, size)
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        if len(members) > _MOST_MEMBERS:
-            raise ValueError(f"it has {len(members):,} arrays; the most are {_MOST_MEMBERS:,}")
-        total, most = sum(member.file_size for member in members), _ROOM + _RATIO * size
-        if total > most:
-            raise ValueError(f"its {size:,} bytes unpack to {total:,}; the most are {most:,}")
-        found = {}
+        if len(members) > _MAX_MEMBERS:
+            raise ValueError(f"it has {len(members):,} arrays; the most are {_MAX_MEMBERS:,}")
+        unpacked_size, max_size = sum(member.file_size for member in members), _UNPACKED_BASE + _MAX_RATIO * size
+        if unpacked_size > max_size:
+            raise ValueError(f"its {size:,} bytes unpack to {unpacked_size:,}; the most are {max_size:,}")
+        arrays = {}
         for member in members:
             name = member.filename.removesuffix(".npy")
-            if name in found:
+            if name in arrays:
                 raise ValueError(f"it has two arrays {name[:80]!r}")
-            with archive.open(member) as part:
-                found[name] = _array(cast(BinaryIO, part), member.file_size, repr(name[:80]))
-        return found
+            with archive.open(member) as stream:
+                arrays[name] = _load_array(cast(BinaryIO, stream), member.file_size, repr(name[:80]))
+        return arrays
 
 
 def _check_directory(file: BinaryIO, size: int) -> None:
-    """ValueError for a list of members that is too large to be read."""
-    longest = 22 + (1 << 16) + _ZIP64
+    """Raise ValueError if the archive's directory is too large to read."""
+    longest = 22 + (1 << 16) + _ZIP64_LOCATOR
     file.seek(max(0, size - longest))
-    end = file.read(longest)
+    tail = file.read(longest)
     file.seek(0)
-    at = end.rfind(b"PK\x05\x06")
-    if at < 0 or at + 22 > len(end):
-        return  # zipfile says that it is no archive
-    sizes = [struct.unpack_from("<I", end, at + 12)[0]]
-    if at >= _ZIP64 and end[at - _ZIP64 :].startswith(b"PK\x06\x07"):
-        file.seek(min(struct.unpack_from("<Q", end, at - _ZIP64 + 8)[0], size))
+    position = tail.rfind(b"PK\x05\x06")
+    if position < 0 or position + 22 > len(tail):
+        return  # not an archive: zipfile will report that
+    sizes = [struct.unpack_from("<I", tail, position + 12)[0]]
+    if position >= _ZIP64_LOCATOR and tail[position - _ZIP64_LOCATOR :].startswith(b"PK\x06\x07"):
+        file.seek(min(struct.unpack_from("<Q", tail, position - _ZIP64_LOCATOR + 8)[0], size))
         record = file.read(56)
         file.seek(0)
         sizes = [struct.unpack_from("<Q", record, 40)[0]] if len(record) == 56 else sizes
-    if max(sizes) > _MOST_DIRECTORY:
-        raise ValueError(f"its list of arrays has {max(sizes):,} bytes; the most are {_MOST_DIRECTORY:,}")
+    if max(sizes) > _MAX_DIRECTORY:
+        raise ValueError(f"its list of arrays has {max(sizes):,} bytes; the most are {_MAX_DIRECTORY:,}")
 
 
-def _array(file: BinaryIO, size: int, what: str) -> Array:
-    """The array of ``size`` bytes of a file, header included."""
+def _load_array(file: BinaryIO, size: int, what: str) -> Array:
+    """Load an array from ``size`` bytes, header included."""
     version = npy.read_magic(file)
-    if version not in _HEADERS:  # 3.0 is written for records alone
+    if version not in _HEADERS:  # version 3.0 is for records only
         raise ValueError(f"{what} is of version {version}, expected 1.0 or 2.0")
     shape, by_columns, dtype = _HEADERS[version](file)
     if dtype.hasobject:
         raise ValueError(f"{what} holds Python objects, which would be run: save numbers")
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
         raise ValueError(f"{what} is of dtype {dtype}, expected numbers")
-    if len(shape) > _MOST_AXES or any(type(extent) is not int or extent < 0 for extent in shape):
+    if len(shape) > _MAX_AXES or any(type(extent) is not int or extent < 0 for extent in shape):
         raise ValueError(f"{what} has the shape {str(shape)[:80]}")
-    count, taken = prod(shape), file.tell()
-    if count * dtype.itemsize > size - taken or max(shape, default=0) > 1 << 62:
-        raise ValueError(f"{what} promises {count:,} numbers of {dtype}; there are {max(size - taken, 0):,} bytes")
-    data = _exactly(file, count * dtype.itemsize)
+    count, header_size = prod(shape), file.tell()
+    if count * dtype.itemsize > size - header_size or max(shape, default=0) > 1 << 62:
+        raise ValueError(
+            f"{what} promises {count:,} numbers of {dtype}; there are {max(size - header_size, 0):,} bytes"
+        )
+    data = _read_exactly(file, count * dtype.itemsize)
     array = np.frombuffer(data, dtype) if dtype.itemsize else np.zeros(0 if not count else 1, dtype)
     if array.size != count:
         raise ValueError(f"{what} holds empty texts")
     return array.reshape(shape[::-1]).T if by_columns else array.reshape(shape)
 
 
-def _exactly(file: BinaryIO, count: int) -> bytearray:
+def _read_exactly(file: BinaryIO, count: int) -> bytearray:
+    """Read ``count`` bytes; EOFError if there are fewer."""
     data, step = bytearray(), 1 << 20
     while len(data) < count:
-        part = file.read(min(step, count - len(data)))
-        if not part:
+        block = file.read(min(step, count - len(data)))
+        if not block:
             raise EOFError("the file ends before its numbers do")
-        data += part
+        data += block
     return data
 
 
-# ---- Sounds as inputs: WAV files of linear PCM, full scale as one.
+# ---- Sounds: WAV files with linear PCM; full scale is 1.
 
 SUFFIX = ".wav"
 
 
 def is_sound(path: Path) -> bool:
+    """Test whether a file is a sound, by its suffix."""
     return path.suffix.lower() == SUFFIX
 
 
 def read_sound(path: Path) -> Array:
-    """The samples (frames,), or (frames, channels) of several, in float32 from -1 to 1. UsageError for what is no linear PCM."""
+    """Read samples in float32 from -1 to 1, shape (frames,) or (frames, channels). UsageError for anything but linear
+    PCM."""
     try:
         with open_regular(path) as opened, wave.open(opened, "rb") as file:
             width, channels = file.getsampwidth(), file.getnchannels()
@@ -148,7 +155,7 @@ def read_sound(path: Path) -> Array:
             f"{path} is no sound that can be read: {error}", where=str(path),
             hint="WAV files of linear PCM, 8 to 32 bits, are read; or save the arrays with numpy.save",
         ) from error  # fmt: skip
-    if width == 1:  # the only width without a sign
+    if width == 1:  # in WAV files, samples of 8 bits are unsigned, wider ones signed
         reals = data.astype(np.float32) / 128 - 1
     else:
         wide = np.zeros((len(data) // width, 4), np.uint8)
@@ -157,33 +164,34 @@ def read_sound(path: Path) -> Array:
     return reals if channels == 1 else reals[: len(reals) // channels * channels].reshape(-1, channels)
 
 
-# ---- Files and folders that hold arrays: NumPy's, tables, and a file for each sample.
+# ---- Files and folders that hold arrays: NumPy's, tables, and folders with one file per sample.
 
 CLASSES = "classes of folders"
-"""The name of the array of class numbers that come from the names of folders."""
+"""Name of the array of class numbers derived from the names of subfolders."""
 ROWS = ""
-"""The name of an array that has none."""
+"""Name of an array without a name."""
 DAMAGE = (
     ValueError, EOFError, MemoryError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError,
     KeyError, TypeError, OverflowError, IndexError, AttributeError, struct.error, csv.Error,
 )  # fmt: skip
-"""What numpy, zipfile and csv raise for files that are damaged, encrypted or of a kind that they do not know."""
+"""Errors of numpy, zipfile and csv for files that are damaged, encrypted or of an unknown type."""
 _TABLES = (".csv", ".txt", ".tsv")
-_DATA = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), pictures, sounds (.wav), or folders of samples"
+_HINT = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), pictures, sounds (.wav), or folders of samples"
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds numbers as text."""
+    """Test whether a file is a table of numbers as text, by its suffix."""
     return path.suffix.lower() in _TABLES
 
 
 def holds_pictures(path: Path) -> bool:
-    """Whether a file is a picture, or a folder holds some."""
+    """Test whether a path is a picture, or a folder that contains some."""
     return (path.is_dir() and any(map(pictures.is_picture, path.rglob("*")))) or pictures.is_picture(path)
 
 
 def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]:
-    """Arrays by name; ``picture`` reads pictures where they make sense. UsageError for what cannot be read."""
+    """Read arrays by name from a file or folder. ``picture`` reads pictures if the input can take them. UsageError for what
+    cannot be read."""
     try:
         if path.is_dir():
             return _read_folder(path, picture)
@@ -197,17 +205,19 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
             loaded = load(file)
             return {ROWS: loaded} if isinstance(loaded, np.ndarray) else loaded
     except OSError as error:
-        hint = nearest_file(path) or _DATA
+        hint = nearest_file(path) or _HINT
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except DAMAGE as error:
-        why = f": {error}" if type(error) in (ValueError, EOFError) else ""
+        reason = f": {error}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(
-            f"{path} holds no arrays that can be read{readable(why, 300)}", where=str(path), hint=_rename(path) or _DATA
+            f"{path} holds no arrays that can be read{readable(reason, 300)}",
+            where=str(path),
+            hint=_rename_hint(path) or _HINT,
         ) from error
 
 
-def _rename(path: Path) -> str:
-    """The hint for a table under a name that says something else."""
+def _rename_hint(path: Path) -> str:
+    """Return the hint for a table whose suffix says something else; empty if it is none."""
     try:
         _read_table(path)
     except (OSError, ValueError, UsageError):
@@ -216,17 +226,22 @@ def _rename(path: Path) -> str:
 
 
 def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Array]:
-    """One file for each sample; folders inside are classes: by their numbers, or else in the order of their names."""
-    kinds = sorted(path for path in folder.iterdir() if path.is_dir() and _samples(path))
-    numbers = [int(k.name) for k in kinds] if all(k.name.isdecimal() for k in kinds) else list(range(len(kinds)))
-    classes = [n for k, n in zip(kinds, numbers, strict=True) for _ in _samples(k)]
-    files = _samples(folder) + [path for kind in kinds for path in _samples(kind)]
-    if not files or (kinds and len(classes) != len(files)):
+    """Read one file per sample. Subfolders are classes: numbered by their names if all are numbers, else in alphabetical
+    order."""
+    class_folders = sorted(path for path in folder.iterdir() if path.is_dir() and _sample_files(path))
+    numbers = (
+        [int(k.name) for k in class_folders]
+        if all(k.name.isdecimal() for k in class_folders)
+        else list(range(len(class_folders)))
+    )
+    classes = [n for k, n in zip(class_folders, numbers, strict=True) for _ in _sample_files(k)]
+    files = _sample_files(folder) + [path for folder in class_folders for path in _sample_files(folder)]
+    if not files or (class_folders and len(classes) != len(files)):
         reason = "files beside folders of classes" if files else "no .npy files, pictures or sounds"
         raise UsageError(f"{folder} holds {reason}", where=str(folder), hint="one file for each sample")
     if picture is None and any(map(pictures.is_picture, files)):
-        raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_DATA)
-    arrays = [_sample(path, picture) for path in files]
+        raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_HINT)
+    arrays = [_read_sample(path, picture) for path in files]
     for path, array in zip(files, arrays, strict=True):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
             raise UsageError(
@@ -234,20 +249,22 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
                 where=str(folder),
                 hint="all samples have one shape and dtype",
             )
-    found: dict[str, Array] = {ROWS: np.stack(arrays)}
-    return {**found, CLASSES: np.array(classes)} if kinds else found
+    arrays_by_name: dict[str, Array] = {ROWS: np.stack(arrays)}
+    return {**arrays_by_name, CLASSES: np.array(classes)} if class_folders else arrays_by_name
 
 
-def _samples(folder: Path) -> list[Path]:
+def _sample_files(folder: Path) -> list[Path]:
+    """List the files of samples in a folder."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".npy" or _is_recording(path))
 
 
 def _is_recording(path: Path) -> bool:
+    """Test whether a file is a picture or a sound."""
     return pictures.is_picture(path) or is_sound(path)
 
 
-def _sample(path: Path, picture: pictures.Reader | None) -> Array:
-    """What a file holds of one sample."""
+def _read_sample(path: Path, picture: pictures.Reader | None) -> Array:
+    """Read the array of one sample."""
     if picture and pictures.is_picture(path):
         return picture.read(path)
     if is_sound(path):
@@ -260,7 +277,8 @@ def _sample(path: Path, picture: pictures.Reader | None) -> Array:
 
 
 def _read_table(path: Path) -> dict[str, Array]:
-    """Reals between commas (or tabs, semicolons), one sample a row; with names in the first row, columns by name too."""
+    """Read reals separated by commas, tabs or semicolons, one sample per row. If the first row has names, columns are also
+    returned by name."""
     text = read_text(path, encoding="utf-8-sig")
     mark = next((m for m in "\t;" if m in text), ",")
     rows = [row for row in csv.reader(text.splitlines(), delimiter=mark) if row]
@@ -284,6 +302,7 @@ def _read_table(path: Path) -> dict[str, Array]:
 
 
 def _is_number(text: str) -> bool:
+    """Test whether text is a number."""
     try:
         float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Pictures as inputs, and arrays as tensors take them."""
+"""Arrays and pictures as the tensors of a network: reshaping, quantising, scaling."""
 
 from __future__ import annotations
 
@@ -17,51 +17,55 @@ from microc.base.immutable import frozen
 from microc.errors import ToolError, UsageError
 from microc.numerics import round_half_away
 
-# ---- Arrays as the tensors of a network take them: in shape, and in dtype where the conversion is told.
+# ---- Arrays in the shape and dtype of a network's tensors. Every conversion of dtype is reported in a note.
 
 FINITE = "leave these samples out: array[numpy.isfinite(array).reshape(len(array), -1).all(axis=1)]"
-"""What to do about numbers that are none."""
+"""Hint for samples with infinities or NaN."""
 
 
 def shaped(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
-    """The samples in the tensor's shape; the axis of a batch of one may be absent, and rows may be flat. Of a tensor with
-    ``sequences`` they may be sequences of samples, along one axis more."""
+    """Reshape samples to a tensor's shape. The axis of a batch of one may be missing, and rows may be flat. A tensor with
+    ``sequences`` also accepts sequences of samples, with one more axis."""
     shape = tuple(tensor["shape"])
-    if _holds(array, shape):
+    if _is_batch_of(array, shape):
         return np.ascontiguousarray(array).reshape(len(array), *shape)
-    if tensor.get("sequences") and len(array) and _holds(array[0], shape):
+    if tensor.get("sequences") and len(array) and _is_batch_of(array[0], shape):
         return np.ascontiguousarray(array).reshape(*array.shape[:2], *shape)
-    wanted = "x".join(map(str, ("N", *shape)))
+    shape_text = "x".join(map(str, ("N", *shape)))
     raise UsageError(
-        f"{tensor['name']} takes samples of shape {wanted}, {array.shape} was given", where=str(path),
-        hint=_reshaping(array, shape),
+        f"{tensor['name']} takes samples of shape {shape_text}, {array.shape} was given", where=str(path),
+        hint=_reshape_hint(array, shape),
     )  # fmt: skip
 
 
-def _holds(array: Array, shape: tuple[int, ...]) -> bool:
-    """Whether the first axis counts samples of a shape."""
-    flat = array.ndim == 2 and array.shape[1] == prod(shape)
-    alone = shape[:1] == (1,) and array.shape[1:] == shape[1:]
-    return array.ndim > 0 and (array.shape[1:] == shape or alone or flat)
+def _is_batch_of(array: Array, shape: tuple[int, ...]) -> bool:
+    """Test whether an array consists of samples of a shape along its first axis."""
+    is_flat = array.ndim == 2 and array.shape[1] == prod(shape)
+    lacks_batch = shape[:1] == (1,) and array.shape[1:] == shape[1:]
+    return array.ndim > 0 and (array.shape[1:] == shape or lacks_batch or is_flat)
 
 
 def one_shaped(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """What makes the array of an input of one in another shape, as far as the shape tells."""
+    """Return the numpy expression that converts an array to the shape of an input, as far as the shapes tell."""
     if prod(given) != prod(wanted):
         return f"give {prod(wanted)} elements of shape {wanted}; there are {prod(given)}"
-    alike = len(given) == len(wanted) and sorted(given) == sorted(wanted)
-    moved = alike and [e for e in given if e > 1] != [e for e in wanted if e > 1]
-    return f"numpy.transpose(array, {_moved(given, wanted)})" if moved else f"array.reshape({wanted})"
+    is_permutation = len(given) == len(wanted) and sorted(given) == sorted(wanted)
+    needs_transpose = is_permutation and [e for e in given if e > 1] != [e for e in wanted if e > 1]
+    return (
+        f"numpy.transpose(array, {_axis_permutation(given, wanted)})" if needs_transpose else f"array.reshape({wanted})"
+    )
 
 
-def _moved(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Which axis of an array becomes which of another order; of equal extents in turn."""
-    left = list(enumerate(given))
-    return tuple(left.pop(next(k for k, (_, extent) in enumerate(left) if extent == each))[0] for each in wanted)
+def _axis_permutation(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the permutation of axes from one shape to another; axes of equal extent keep their order."""
+    remaining = list(enumerate(given))
+    return tuple(
+        remaining.pop(next(k for k, (_, extent) in enumerate(remaining) if extent == size))[0] for size in wanted
+    )
 
 
-def _reshaping(array: Array, shape: tuple[int, ...]) -> str:
-    """What makes samples of an array, as far as its shape tells."""
+def _reshape_hint(array: Array, shape: tuple[int, ...]) -> str:
+    """Return the hint that converts an array to samples, as far as its shape tells."""
 
     def extents(of: tuple[int, ...]) -> list[int]:
         return [extent for extent in of if extent != 1]
@@ -73,33 +77,38 @@ def _reshaping(array: Array, shape: tuple[int, ...]) -> str:
         wanted = ", ".join(map(str, (-1, *shape[shape[:1] == (1,) :])))
         return f"an axis of one element is missing or too many: array.reshape({wanted})"
     if array.ndim > 1 and sorted(samples) == sorted(extents(shape)):
-        moved = (
+        axes = (
             0,
-            *(1 + axis for axis in _moved(array.shape[1:], shape[shape[:1] == (1,) and array.ndim == len(shape) :])),
+            *(
+                1 + axis
+                for axis in _axis_permutation(array.shape[1:], shape[shape[:1] == (1,) and array.ndim == len(shape) :])
+            ),
         )
-        return f"the axes are those of the model in another order: numpy.transpose(array, {moved})"
+        return f"the axes are those of the model in another order: numpy.transpose(array, {axes})"
     return "the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else "")
 
 
 def fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str]:
-    """The samples in the tensor's shape and dtype, and a note on what was converted."""
-    found, dtype = shaped(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
-    name, given = tensor["name"], found.dtype
+    """Convert samples to a tensor's shape and dtype; return them with a note on the conversion of dtype."""
+    array_in_shape, dtype = shaped(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
+    name, given = tensor["name"], array_in_shape.dtype
     if given == dtype:
-        return found, ""
-    if given.kind == "f" and dtype.kind in "iu" and not np.isfinite(found).all():
+        return array_in_shape, ""
+    if given.kind == "f" and dtype.kind in "iu" and not np.isfinite(array_in_shape).all():
         raise UsageError(
             f"the samples for {name} hold infinities or NaN, which have no integer",
             where=str(path),
             hint=FINITE,
         )
     if dtype.kind == "f" and given.kind in "biuf":
-        with np.errstate(over="ignore"):  # infinities are told of where all samples are looked at
-            return found.astype(dtype), f"{name}: {given} taken as {dtype}"
+        with np.errstate(over="ignore"):  # infinities are reported later, for all samples at once
+            return array_in_shape.astype(dtype), f"{name}: {given} taken as {dtype}"
     if given.kind == "f" and tensor["scale"] is not None:
-        return quantise(found, tensor), f"{name}: {given} quantised by {tensor['scale']:.9g}, {tensor['zero_point']}"
-    if tensor["scale"] is None and dtype.kind in "iub" and given.kind in "biuf" and _within(found, dtype):
-        return found.astype(dtype), f"{name}: {given} taken as {dtype}"
+        return quantise(
+            array_in_shape, tensor
+        ), f"{name}: {given} quantised by {tensor['scale']:.9g}, {tensor['zero_point']}"
+    if tensor["scale"] is None and dtype.kind in "iub" and given.kind in "biuf" and _fits_dtype(array_in_shape, dtype):
+        return array_in_shape.astype(dtype), f"{name}: {given} taken as {dtype}"
     hint = f"give {dtype}"
     if tensor["scale"] is not None:
         hint += ", which are taken as they are, or floats, which are quantised"
@@ -107,36 +116,39 @@ def fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str
 
 
 def quantise(real: Array, tensor: Mapping[str, Any]) -> Array:
-    """Reals as the stored integers of a tensor: round(x / scale) + zero point in single precision, as TFLite does; saturated."""
+    """Quantise reals to a tensor's integers: round(x / scale) + zero point in single precision, as TFLite does,
+    saturated."""
     low, high = dtypes.int_range(tensor["dtype"])
     steps = round_half_away(real.astype(np.float32) / np.float32(tensor["scale"])).astype(np.float64)
     stored: Array = np.clip(steps + tensor["zero_point"], low, high).astype(dtypes.to_numpy(tensor["dtype"]))
     return stored
 
 
-def _within(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether all elements are whole numbers of a dtype."""
+def _fits_dtype(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Test whether all elements are integers in the range of a dtype."""
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     whole = array.dtype.kind != "f" or bool(np.all(np.mod(array, 1) == 0))
     return not array.size or (whole and low <= int(array.min()) and int(array.max()) <= high)
 
 
-# ---- Pictures as inputs: files that Pillow reads, in the size, the channels and the numbers that an input takes.
+# ---- Pictures: files that Pillow reads, converted to the size, channels and numbers of an input.
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
-"""Of files that are taken for pictures."""
+"""Suffixes of files that are treated as pictures."""
 _MODES = {1: "L", 3: "RGB"}
+"""Pillow's modes by the number of channels."""
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
-"""What is looked for in them: Pillow runs a program for some others, whatever the file is called."""
+"""Formats that Pillow may open, whatever a file is called. For some others it would run external programs."""
 
 
 def is_picture(path: Path) -> bool:
+    """Test whether a file is a picture, by its suffix."""
     return path.suffix.lower() in SUFFIXES
 
 
 @frozen
 class Geometry:
-    """How a picture lies in a tensor: extents in pixels, 1 or 3 channels, and whether these come before the rows."""
+    """Layout of a picture in a tensor: extents in pixels, 1 or 3 channels; ``first``: channels precede the rows (CHW)."""
 
     height: int
     width: int
@@ -144,12 +156,13 @@ class Geometry:
     first: bool
 
     def placed(self, pixels: Array) -> Array:
-        """Pixels (height, width, channels) in the tensor's order."""
+        """Transpose pixels (height, width, channels) to the tensor's layout."""
         return pixels.transpose(2, 0, 1) if self.first else pixels
 
 
 def geometry(tensor: Mapping[str, Any]) -> Geometry:
-    """That of a tensor of shape HxW, HxWxC or CxHxW, with a batch of one before it or without; UsageError for any other."""
+    """Derive the layout from a tensor's shape: HxW, HxWxC or CxHxW, with or without a batch of one. UsageError for any
+    other."""
     shape = tuple(tensor["shape"])
     match shape[1:] if len(shape) in (3, 4) and shape[0] == 1 else shape:
         case (height, width, channels) if channels in _MODES:
@@ -166,54 +179,58 @@ def geometry(tensor: Mapping[str, Any]) -> Geometry:
 
 
 def with_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Inputs of a manifest with the ``colour`` that its ``options`` say each has: ``NAME=bgr``, of all others ``*=rgb``."""
-    said = options.get("input_colour", "")
+    """Add to the inputs of a manifest the ``colour`` that its ``options`` give: ``NAME=bgr``, or ``*=rgb`` for all
+    others."""
+    colours = options.get("input_colour", "")
 
     def colour(name: str) -> str:
-        found = re.search(rf"(?:^| ){re.escape(name)}=(\w+)(?: |$)", said)
-        return found[1] if found else ""
+        match = re.search(rf"(?:^| ){re.escape(name)}=(\w+)(?: |$)", colours)
+        return match[1] if match else ""
 
     return [{**tensor, "colour": colour(tensor["name"]) or colour("*")} for tensor in tensors]
 
 
 @frozen
 class Reader:
-    """Reads pictures for an input, in the order of channels of its ``colour``. ``span``: the reals that pixels of 0 and of 255
-    stand for; None: integers of 8 bits take pixels in order (0 is their lowest), all else takes 0 to 1."""
+    """Reads pictures for an input, with channels in the order of its ``colour``.
+
+    ``span``: the reals for pixels 0 and 255. None: 8-bit integers take the pixel's value in order (0 becomes the lowest),
+    other inputs take 0 to 1.
+    """
 
     tensor: Mapping[str, Any]
     span: tuple[float, float] | None = None
 
     def read(self, path: Path) -> Array:
-        """The picture in the tensor's shape and dtype; UsageError for a file that is none."""
-        place = geometry(self.tensor)
-        pixels = _pixels(path, place)
-        if self._reversed:
+        """Read a picture in the tensor's shape and dtype; UsageError if it is none."""
+        layout = geometry(self.tensor)
+        pixels = _read_pixels(path, layout)
+        if self._is_bgr:
             pixels = pixels[:, :, ::-1]
-        return self._numbers(place.placed(pixels)).reshape(self.tensor["shape"])
+        return self._convert(layout.placed(pixels)).reshape(self.tensor["shape"])
 
     def note(self) -> str:
-        """What pictures become."""
-        place, name = geometry(self.tensor), self.tensor["name"]
-        mode = "BGR" if self._reversed and place.channels == 3 else _MODES[place.channels]
-        what = f"{name}: pictures in {place.width}x{place.height}, {mode}, pixels of 0 to 255 taken as"
-        if self._stored:
+        """Describe the conversion."""
+        layout, name = geometry(self.tensor), self.tensor["name"]
+        mode = "BGR" if self._is_bgr and layout.channels == 3 else _MODES[layout.channels]
+        what = f"{name}: pictures in {layout.width}x{layout.height}, {mode}, pixels of 0 to 255 taken as"
+        if self._takes_raw_pixels:
             lowest, highest = dtypes.int_range(self.tensor["dtype"])
             return f"{what} {lowest} to {highest}"
         low, high = self.span or (0.0, 1.0)
         return f"{what} {low:g} to {high:g}"
 
     @property
-    def _reversed(self) -> bool:
+    def _is_bgr(self) -> bool:
         return self.tensor.get("colour") == "bgr"
 
     @property
-    def _stored(self) -> bool:
+    def _takes_raw_pixels(self) -> bool:
         return self.span is None and self.tensor["dtype"] in ("int8", "uint8")
 
-    def _numbers(self, pixels: Array) -> Array:
+    def _convert(self, pixels: Array) -> Array:
         dtype = dtypes.to_numpy(self.tensor["dtype"])
-        if self._stored:
+        if self._takes_raw_pixels:
             return (pixels.astype(np.int16) + dtypes.int_range(self.tensor["dtype"])[0]).astype(dtype)
         low, high = self.span or (0.0, 1.0)
         reals = (low + pixels.astype(np.float64) * ((high - low) / 255)).astype(np.float32)
@@ -228,15 +245,15 @@ class Reader:
         )
 
 
-def _pixels(path: Path, place: Geometry) -> Array:
-    """(height, width, channels), scaled where the picture has another size."""
+def _read_pixels(path: Path, layout: Geometry) -> Array:
+    """Read pixels (height, width, channels), scaled if the picture has another size."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ToolError("Pillow reads pictures and is not installed", hint="pip install microc[pictures]") from error
     try:
         with open_regular(path) as file, Image.open(file, formats=_FORMATS) as picture:
-            fitting = picture.convert(_MODES[place.channels])
+            converted = picture.convert(_MODES[layout.channels])
     except (UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} is no picture", where=str(path), hint=f"known: {', '.join(SUFFIXES)}") from error
     except OSError as error:
@@ -244,6 +261,6 @@ def _pixels(path: Path, place: Geometry) -> Array:
         raise UsageError(
             f"cannot read {path}: {reason}", where=str(path), hint="is it there, and does a viewer show it?"
         ) from error
-    if fitting.size != (place.width, place.height):
-        fitting = fitting.resize((place.width, place.height), resample=Image.Resampling.BILINEAR)
-    return np.asarray(fitting, np.uint8).reshape(place.height, place.width, place.channels)
+    if converted.size != (layout.width, layout.height):
+        converted = converted.resize((layout.width, layout.height), resample=Image.Resampling.BILINEAR)
+    return np.asarray(converted, np.uint8).reshape(layout.height, layout.width, layout.channels)

@@ -1,4 +1,4 @@
-"""Data of users' own: samples, and a network's self-test."""
+"""Samples for a network from users' data, and the self-test that a network carries."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from microc.run.data.array_files import CLASSES, ROWS, holds_pictures, is_table,
 from microc.run.data.pictures import Reader, fit, shaped
 from microc.run.desktop.load import build_library
 
-# ---- Data of users' own: samples for a network, with labels or expected outputs, from arrays, tables and folders.
+# ---- Samples from users' data, with labels or expected outputs, from arrays, tables and folders.
 #
-# Every array has the samples along its first axis. Floats are reals: quantised where the input says how, else taken as integers
-# where they are whole. Integers of another dtype are taken where all fit and the input is not quantised, which would leave open
-# whether they are stored numbers or reals. Notes tell of every conversion; all else that does not match is refused.
+# Every array has the samples along its first axis. Floats are reals: a quantised input quantises them, an integer input takes
+# whole numbers. Integers of another dtype are taken if all fit and the input is not quantised; for a quantised input it would
+# be ambiguous whether they are stored integers or reals. Every conversion is noted; everything else is refused.
 
 _NUMBERED = "number the classes from 0 on: numpy.unique(labels, return_inverse=True)[1]"
 
 
 @frozen
 class Samples:
-    """``inputs``: for each input of the network an array of its dtype, of shape (samples, ...). ``labels``: class numbers;
-    ``expected``: by output, arrays of shape (samples, ...). ``notes``: what was converted."""
+    """Samples for a network. ``inputs``: for each input an array of its dtype, of shape (samples, ...). ``labels``: class
+    numbers. ``expected``: by output, arrays of shape (samples, ...). ``notes``: conversions that were made."""
 
     inputs: tuple[Array, ...]
     labels: Array | None
@@ -45,7 +45,7 @@ class Samples:
         return len(self.inputs[0])
 
     def sample(self, number: int) -> tuple[Array, ...]:
-        """The inputs of one inference."""
+        """Return the inputs of one inference."""
         return tuple(array[number] for array in self.inputs)
 
 
@@ -57,62 +57,64 @@ def read_samples(
     expected: Path | None = None,
     pixels: tuple[float, float] | None = None,
 ) -> Samples:
-    """Samples for a network whose tensors a manifest describes.
+    """Read samples for a network whose tensors a manifest describes.
 
-    ``data``: a .npz file (arrays by the names of inputs), a .npy file, a table, a picture or a sound (one input), or a folder
-    of .npy files, pictures or sounds, one a sample, perhaps in folders by class. ``labels``: an array or a column of that by
-    name, or a file. ``expected``: a .npz file (by the names of outputs), or a .npy file or table (one output). ``pixels``: the
-    reals that those of 0 and 255 stand for (:class:`microc.run.data.pictures.Reader`). UsageError says what does not match.
+    ``data``: a .npz file (arrays by the names of inputs); a .npy file, table, picture or sound (one input); or a folder of
+    .npy files, pictures or sounds, one per sample, perhaps in subfolders by class. ``labels``: an array or column of
+    ``data`` by name, or a file. ``expected``: a .npz file (arrays by the names of outputs), or a .npy file or table (one
+    output). ``pixels``: the reals for pixels 0 and 255 (:class:`microc.run.data.pictures.Reader`). UsageError for what does
+    not match.
     """
     picture = Reader(inputs[0], pixels) if len(inputs) == 1 else None
     arrays = read(data, picture)
     truth = _labels(arrays, labels, data)
-    rest = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
-    found = [fit(_pick(rest, tensor, len(inputs), data), tensor, data) for tensor in inputs]
-    wanted = read(expected) if expected else {}
+    input_arrays = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
+    converted = [fit(_pick(input_arrays, tensor, len(inputs), data), tensor, data) for tensor in inputs]
+    expected_arrays = read(expected) if expected else {}
     answers = {
-        t["name"]: shaped(_pick(wanted, t, len(outputs), expected or data), t, expected or data)
+        t["name"]: shaped(_pick(expected_arrays, t, len(outputs), expected or data), t, expected or data)
         for t in outputs
-        if wanted and (len(outputs) == 1 or _named(wanted, t))
+        if expected_arrays and (len(outputs) == 1 or _array_name(expected_arrays, t))
     }
-    if wanted and not answers:
-        _pick(wanted, outputs[0], len(outputs), expected or data)
+    if expected_arrays and not answers:
+        _pick(expected_arrays, outputs[0], len(outputs), expected or data)
     notes = [picture.note()] if picture and holds_pictures(data) else []
-    notes += [note for _, note in found if note]
-    samples = Samples(tuple(array for array, _ in found), truth, answers, tuple(notes))
+    notes += [note for _, note in converted if note]
+    samples = Samples(tuple(array for array, _ in converted), truth, answers, tuple(notes))
     _check_lengths(samples, inputs, data)
     return samples
 
 
 def _labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
-    """Class numbers, whole and not negative; a column that holds them leaves the table."""
+    """Return class numbers: integers, not negative. A column that holds them is removed from the table of samples."""
     if not labels:
         return arrays.get(CLASSES)
     if labels in arrays:
-        found = arrays[labels]
+        labels_array = arrays[labels]
         if is_table(data):
             column = list(arrays).index(labels) - 1
             arrays[ROWS] = np.delete(arrays[ROWS], column, axis=1)
     elif Path(labels).exists():
-        several = read(Path(labels))
-        found = several[ROWS] if ROWS in several else next(iter(several.values()))
+        arrays_in_file = read(Path(labels))
+        labels_array = arrays_in_file[ROWS] if ROWS in arrays_in_file else next(iter(arrays_in_file.values()))
     else:
         names = sorted(name for name in arrays if name not in (ROWS, CLASSES))
         hint = nearest(labels, names) or f"name a file, or an array of the data: {', '.join(names) or 'it has none'}"
         raise UsageError(f"there are no labels {labels!r}", where=str(data), hint=hint)
-    flat = found.reshape(-1)
+    flat = labels_array.reshape(-1)
     if flat.dtype.kind not in "biuf" or np.any(np.mod(flat, 1) != 0) or np.any(flat < 0):
         raise UsageError("labels are no class numbers", where=labels, hint=_NUMBERED)
     return flat.astype(np.int64)
 
 
-def _named(arrays: Mapping[str, Array], tensor: Mapping[str, Any]) -> str:
+def _array_name(arrays: Mapping[str, Array], tensor: Mapping[str, Any]) -> str:
+    """Return the name, or label, under which a tensor's array is stored; empty if it is not."""
     return next((name for name in (tensor["name"], tensor["label"]) if name and name in arrays), "")
 
 
 def _pick(arrays: Mapping[str, Array], tensor: Mapping[str, Any], count: int, path: Path) -> Array:
-    """The array for a tensor: by name, or the only one there is for the only tensor."""
-    name = _named(arrays, tensor)
+    """Return the array for a tensor: by name, or the only one if there is one tensor."""
+    name = _array_name(arrays, tensor)
     if name:
         return arrays[name]
     if count == 1 and ROWS in arrays:
@@ -128,7 +130,7 @@ def _pick(arrays: Mapping[str, Array], tensor: Mapping[str, Any], count: int, pa
 
 
 def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: Path) -> None:
-    """As many samples of everything, and one at least."""
+    """Raise UsageError unless all arrays have the same number of samples, at least one."""
     lengths = {t["name"]: len(a) for t, a in zip(inputs, samples.inputs, strict=True)}
     lengths |= {f"expected {name}": len(array) for name, array in samples.expected.items()}
     if samples.labels is not None:
@@ -141,22 +143,21 @@ def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: 
         raise UsageError(f"the numbers of samples differ: {counts}", where=str(data), hint=hint)
 
 
-# ---- The samples that a network checks itself with: read from a file, run on this computer, and put beside its
-# weights.
+# ---- Self-tests: samples in flash that the firmware runs at boot, with the outputs that this computer computed.
 
 MOST_BYTES = 1 << 16
-"""Of flash; a test is a few samples, an evaluation is `microc verify --data`."""
+"""Bytes of flash that a self-test may take. It is meant for a few samples; an evaluation is `microc verify --data`."""
 BOUND = 1e-4
-"""What floats may differ by, relative to the largest magnitude of their output over all samples: sums in another order and other
-C libraries stay below it, a wrong weight that matters does not."""
+"""Tolerance for floats, relative to the largest magnitude of their output over all samples. Another order of summation and
+other C libraries stay below it; a wrong weight that matters does not."""
 
 
 def with_self_test(module: Module, data: Path) -> Module:
-    """The module with the samples of a file (:func:`microc.run.data.samples.read_samples`), which are one sequence for a
-    network with state, and with the outputs that it gives for them on this computer.
+    """Add a self-test to a module: the samples of a file (:func:`read_samples`) and the outputs that they give on this
+    computer. For a network with state the samples are one sequence.
 
-    Outputs that the file has must be those: integers equal, floats within :data:`BOUND`; VerificationError otherwise. UsageError
-    for data that do not fit or take more than :data:`MOST_BYTES`.
+    Outputs in the file must match the computed ones: integers exactly, floats within :data:`BOUND`; else VerificationError.
+    UsageError for data that do not fit or take more than :data:`MOST_BYTES`.
     """
     if module.options["protocol"] == "mlperf":
         raise UsageError("firmware for MLPerf's runner has no self-test", hint="leave out self_test, or the protocol")
@@ -167,7 +168,7 @@ def with_self_test(module: Module, data: Path) -> Module:
                 where=module.source,
                 hint="--output-dtype float32 makes it one that can be compared",
             )
-    samples = _read(module, data)
+    samples = _read_test_samples(module, data)
     size = len(samples) * sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
     if size > MOST_BYTES:
         raise UsageError(
@@ -175,50 +176,52 @@ def with_self_test(module: Module, data: Path) -> Module:
             where=str(data),
             hint="give fewer samples: what the network gets right is found by microc verify --data",
         )
-    found = _run(module, samples)
+    outputs = _run_samples(module, samples)
     for name, expected in samples.expected.items():
-        _check(name, expected, found[name], data)
+        _check_expected(name, expected, outputs[name], data)
     bounds = {
         name: BOUND * float(np.abs(array).max(initial=0))
-        for name, array in found.items()
+        for name, array in outputs.items()
         if dtypes.is_float(module.values[name].dtype)
     }
-    names = _fresh(module)
+    names = _constant_names(module)
     inputs = dict(zip(module.inputs, samples.inputs, strict=True))
     stored, answers = (
-        {name: _constant(names[name], array) for name, array in each.items()} for each in (inputs, found)
+        {name: _constant(names[name], array) for name, array in values.items()} for values in (inputs, outputs)
     )
     return replace(module, self_test=SelfTest(len(samples), stored, answers, bounds))
 
 
-def _read(module: Module, data: Path) -> Samples:
+def _read_test_samples(module: Module, data: Path) -> Samples:
+    """Read the samples of a self-test. The file may contain expected outputs."""
     inputs, outputs = ([tensor_data(module, name) for name in names] for names in (module.inputs, module.outputs))
     if not inputs:
         raise UsageError("a network without inputs has no samples", where=module.source, hint="leave out self_test")
-    known = {word for tensor in outputs for word in (tensor["name"], tensor["label"])}
-    return read_samples(inputs, outputs, data, expected=data if known & set(read(data)) else None)
+    output_names = {word for tensor in outputs for word in (tensor["name"], tensor["label"])}
+    return read_samples(inputs, outputs, data, expected=data if output_names & set(read(data)) else None)
 
 
-def _run(module: Module, samples: Samples) -> dict[str, Array]:
-    """The outputs of all samples, by name."""
+def _run_samples(module: Module, samples: Samples) -> dict[str, Array]:
+    """Run all samples on this computer; return the outputs by name."""
     library = build_library(shared_files(module.own or module, __version__), f"-D{PORTABLE}")
     library.reset()
     rows: list[Sequence[Array]] = []
     for number in range(len(samples)):
         result = library(*samples.sample(number))
         rows.append(result if isinstance(result, tuple) else (result,))
-    found = {name: np.stack([row[k] for row in rows]) for k, name in enumerate(module.outputs)}
-    for name, array in found.items():
+    outputs = {name: np.stack([row[k] for row in rows]) for k, name in enumerate(module.outputs)}
+    for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise UsageError(
                 f"output {name!r} of the self-test holds infinities or NaN, which are near nothing",
                 where=module.source,
                 hint="give samples whose outputs are finite",
             )
-    return found
+    return outputs
 
 
-def _check(name: str, expected: Array, found: Array, data: Path) -> None:
+def _check_expected(name: str, expected: Array, found: Array, data: Path) -> None:
+    """Raise VerificationError if an output is not the expected one."""
     if found.dtype.kind == "f":
         near = np.abs(expected.astype(np.float64) - found) <= BOUND * np.abs(found).max(initial=0)
     else:
@@ -234,19 +237,20 @@ def _check(name: str, expected: Array, found: Array, data: Path) -> None:
         )
 
 
-def _fresh(module: Module) -> Mapping[str, str]:
-    """Names for the constants, by input or output."""
+def _constant_names(module: Module) -> Mapping[str, str]:
+    """Choose unused names for the constants, by input or output."""
     taken = set(module.values)
 
-    def first(stem: str) -> str:
-        name = next(each for each in _numbered(stem) if each not in taken)
+    def unused(stem: str) -> str:
+        name = next(candidate for candidate in _name_candidates(stem) if candidate not in taken)
         taken.add(name)
         return name
 
-    return {name: first(f"test_{name}") for name in (*module.inputs, *module.outputs)}
+    return {name: unused(f"test_{name}") for name in (*module.inputs, *module.outputs)}
 
 
-def _numbered(stem: str) -> Iterable[str]:
+def _name_candidates(stem: str) -> Iterable[str]:
+    """Yield a stem, then the stem with numbers from 2."""
     yield stem
     number = 2
     while True:
@@ -255,7 +259,7 @@ def _numbered(stem: str) -> Iterable[str]:
 
 
 def _constant(name: str, array: Any) -> Value:
-    """All samples, one after the other; halves of floats are their bits in C."""
+    """Flatten all samples into one constant; 16-bit floats are stored as their bits."""
     flat: Array = np.ascontiguousarray(array).reshape(-1)
     stored = flat.view(np.uint16) if str(flat.dtype) in dtypes.HALF else flat
     return Value(name, stored.shape, str(stored.dtype), "const", stored)

@@ -1,1 +1,1 @@
-"""Networks on this computer: shared libraries and their callers."""
+"""Compiled networks on this computer: shared libraries, OpenCL functions, the ONNX test suite."""

@@ -1,4 +1,7 @@
-"""The desktop backend: generated C as a shared library, by levels of a core."""
+"""The desktop backend: generated C as a shared library that is called with numpy arrays.
+
+A library may contain the kernels of several cores, called levels; the first that this computer can run is used.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,15 @@ from microc.compiler.sizes.run_shapes import RunShapes, as_array
 from microc.device.toolchain import MOST_CORES, PLAIN, PORTABLE
 from microc.errors import ModelError, OutputError, UsageError, suggestion
 
-# ---- The sets of kernels in a library, one for each core that it was made for: which of them this computer runs.
+# ---- Levels: the kernels in a library, one set for each core that it was compiled for.
 
 _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
+"""Functions that each level exports."""
 
 
 @frozen
 class Level:
-    """The kernels for a core: what the library says of them, their folder in an archive, their entry points."""
+    """The kernels for one core: their manifest, their folder in a source archive, their entry points."""
 
     manifest: dict[str, Any]
     folder: str
@@ -49,54 +53,54 @@ class Level:
 
     @property
     def core(self) -> str:
-        """The core whose instructions it takes; ``portable`` where it takes none in particular."""
+        """Core whose instructions the kernels need; ``portable`` if none."""
         core = self.manifest["options"]["cpu"]
         return PORTABLE if core == PLAIN else str(core)
 
 
 def level_of(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
-    """The kernels that are to run: the first ones that this computer has the instructions for, or those of a core by its name.
+    """Select the kernels of ``core``, or the first that this computer has the instructions for.
 
-    ModelError where the file is no library of this version, or this computer is none of its cores; UsageError for a core that
-    the library was not made for.
+    ModelError if the file is no library of this version, or this computer can run none of its levels; UsageError if the
+    library was not compiled for ``core``.
     """
     levels = _levels(library, path)
     if core and core not in {level.core for level in levels}:
         known = ", ".join(level.core for level in levels)
         raise UsageError(f"{path.name} was not made for {core!r}", where=str(path), hint=f"it was made for: {known}")
-    wanted = [level for level in levels if core in ("", level.core)]
-    found = next((level for level in wanted if level.runs_here()), None)
-    if found is None:
-        names = " or ".join(level.core for level in wanted)
+    candidates = [level for level in levels if core in ("", level.core)]
+    level = next((level for level in candidates if level.runs_here()), None)
+    if level is None:
+        names = " or ".join(level.core for level in candidates)
         raise ModelError(
             f"{path.name} is made for {names}, whose instructions this computer does not have",
             where=str(path),
-            hint=f'export it from target="portable", or for both: target="{wanted[0].core},portable"',
+            hint=f'export it from target="portable", or for both: target="{candidates[0].core},portable"',
         )
-    return found
+    return level
 
 
 def _levels(library: ctypes.CDLL, path: Path) -> list[Level]:
-    """All that a library has, in its order; no kernel is called."""
-    found: list[Level] = []
+    """List all levels of a library in order, without calling a kernel."""
+    levels: list[Level] = []
     for number in range(MOST_CORES):
-        end = entry_end(number)
-        if number and not hasattr(library, f"microc_manifest{end}"):
+        suffix = entry_end(number)
+        if number and not hasattr(library, f"microc_manifest{suffix}"):
             break
         try:
-            place = ctypes.c_char.in_dll(library, f"microc_manifest{end}")
-            manifest = json.loads(ctypes.string_at(ctypes.addressof(place)).decode())
+            symbol = ctypes.c_char.in_dll(library, f"microc_manifest{suffix}")
+            manifest = json.loads(ctypes.string_at(ctypes.addressof(symbol)).decode())
         except ValueError as error:
             raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
-        entries = [getattr(library, f"microc_{name}{end}", None) for name in _ENTRIES]
+        entries = [getattr(library, f"microc_{name}{suffix}", None) for name in _ENTRIES]
         if manifest.get("schema_version") != SCHEMA_VERSION or None in entries:
             raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
         folder = f"{number}/" if number else ""
-        found.append(Level(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
-    return found
+        levels.append(Level(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
+    return levels
 
 
-# ---- Writing desktop libraries: shared objects and source archives. Both are whole or absent, never half there.
+# ---- Exporting libraries as shared objects or source archives. Files are written completely or not at all.
 
 
 def export_shared(library: Path, target: Path) -> Path:
@@ -108,7 +112,7 @@ def export_shared(library: Path, target: Path) -> Path:
 
 
 def export_tar(sources: Mapping[str, str], target: Path) -> Path:
-    """The C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes."""
+    """Write the C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes."""
     if not sources:
         raise OutputError("a library loaded from .so has no sources to export", where=str(target), hint="export to .so")
     if any("/" in name and name.startswith(FOLDER) for name in sources):
@@ -122,14 +126,15 @@ def export_tar(sources: Mapping[str, str], target: Path) -> Path:
     return target
 
 
-# ---- Inputs and outputs by their names, beside their places in the graph's order.
+# ---- Inputs and outputs by name or position.
 
 Tensors = Sequence[Mapping[str, Any]]
-"""As a manifest has them: ``name`` in C, ``label`` in the model."""
+"""Tensors as a manifest has them: ``name`` in C, ``label`` in the model."""
 
 
 def position_of(key: int | str, tensors: Tensors, what: str) -> int:
-    """The place of one of ``tensors``, which are ``what`` (``input``), by that or by a name; UsageError for what is neither."""
+    """Return the position of a tensor given by position, C name or label; ``what``: ``input`` or ``output``, for the error.
+    UsageError if there is no such tensor."""
     names = [t["name"] for t in tensors]
     labels = [t["label"] for t in tensors]
     if isinstance(key, str) and (key in names or key in labels):
@@ -143,20 +148,20 @@ def position_of(key: int | str, tensors: Tensors, what: str) -> int:
 
 
 def in_order(inputs: Tensors, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The arrays of a call, some by place and others by name, in order. UsageError where one is missing or given twice."""
-    found: dict[int, Any] = dict(enumerate(arrays))
+    """Order the arrays of a call that are given by position and by name. UsageError if one is missing or given twice."""
+    by_position: dict[int, Any] = dict(enumerate(arrays))
     for name, array in named.items():
-        place = position_of(name, inputs, "input")
-        if place in found:
+        position = position_of(name, inputs, "input")
+        if position in by_position:
             raise UsageError(f"input {name!r} is given twice", hint="by its place or by its name")
-        found[place] = array
-    missing = [tensor["name"] for place, tensor in enumerate(inputs) if place not in found]
+        by_position[position] = array
+    missing = [tensor["name"] for position, tensor in enumerate(inputs) if position not in by_position]
     if missing:
         raise UsageError(f"input {missing[0]!r} is missing", hint="inputs: " + ", ".join(t["name"] for t in inputs))
-    return tuple(found[place] for place in sorted(found))
+    return tuple(by_position[position] for position in sorted(by_position))
 
 
-# ---- How long runs of a library take.
+# ---- Timing.
 
 
 @frozen
@@ -176,7 +181,7 @@ class TimingResult:
 
 
 def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResult:
-    """Time ``repeats`` x ``number`` runs, after one that is not counted."""
+    """Time ``repeats`` x ``number`` runs, after one warm-up run."""
     run()
     seconds = []
     for _ in range(repeats):
@@ -187,22 +192,22 @@ def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResul
     return TimingResult(fmean(seconds), median(seconds), min(seconds), max(seconds), repeats, number)
 
 
-# ---- The desktop backend: the generated C as a shared library, driven with numpy arrays.
+# ---- The library as an object.
 
 if TYPE_CHECKING:
     pass
 
 
 class Library:
-    """A compiled network in this process. ``lib(x)`` runs it, :meth:`batch` on many samples; ``set_input / run / get_output /
-    reset`` do so in steps.
+    """A compiled network in this process. ``lib(x)`` runs it, :meth:`batch` runs many samples; ``set_input / run /
+    get_output / reset`` do it in steps.
 
-    A call reads arrays where they lie and writes into new ones; steps copy in and out, and go on with copies of what the last
-    call was given and gave. One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives
-    more of them.
+    A call reads its arrays in place and writes new ones. Steps copy inputs and outputs, and continue with copies of the
+    last call's arrays. An instance has one arena, which also holds its state: use one instance per thread
+    (:meth:`instance`).
 
-    ``elsewhere`` makes what is exported, where this one uses what only some computers have. ``core``: whose kernels run, where
-    the library has those of several; the first ones that this computer runs unless given.
+    ``elsewhere``: makes the library to export, if this one uses instructions that only some computers have. ``core``:
+    selects the kernels of a library with several levels; by default the first that this computer can run.
     """
 
     def __init__(
@@ -216,11 +221,11 @@ class Library:
         self.path = path
         self._elsewhere = elsewhere
         self._sources = dict(sources or {})
-        self._folder = folder  # keeps a temporary folder alive
+        self._folder = folder  # reference that keeps a temporary folder from being deleted
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise _not_loaded(path, error) from error
+            raise _load_error(path, error) from error
         self._level = level_of(library, path, core)
         self.manifest: dict[str, Any] = self._level.manifest
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
@@ -235,29 +240,31 @@ class Library:
             for t, a in zip((*self.inputs, *self.outputs), (*self._in, *self._out), strict=True)
         }
         self._shapes = RunShapes(self.manifest)
-        self._given = [self._shapes.of(t) for t in self.inputs]
+        self._input_shapes = [self._shapes.of(t) for t in self.inputs]
         self._memory = ctypes.c_void_p(self._arena.ctypes.data + self._start)
         self._in_pointers, self._out_pointers = _pointers(self._in), _pointers(self._out)
-        self._wanted, self._made = ([(a.shape, a.dtype) for a in each] for each in (self._in, self._out))
+        self._input_types, self._output_types = (
+            [(a.shape, a.dtype) for a in arrays] for arrays in (self._in, self._out)
+        )
         self._call_in, self._call_out = _pointers(self._in), _pointers(self._out)
-        # what the last call was given and gave, until steps have copied it
-        self._called: tuple[Sequence[Array], Sequence[Array]] | None = None
+        # Inputs and outputs of the last call, until a step needs them and copies them.
+        self._last_call: tuple[Sequence[Array], Sequence[Array]] | None = None
         self.reset()
 
     @property
     def core(self) -> str:
-        """The core whose kernels run; ``portable`` where they need none in particular."""
+        """Core whose kernels run; ``portable`` if they need no particular one."""
         return self._level.core
 
     @property
     def _sizes(self) -> tuple[Any, ...]:
-        """What entry points are told behind their arguments: the sizes of the run, where they vary."""
+        """Extra arguments of the entry points: the sizes of the run, if they vary."""
         return (self._shapes.vector.ctypes,) if self._shapes.sizes else ()
 
     def set_input(self, key: int | str, value: Any) -> None:
-        """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted silently.
+        """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted.
 
-        Where sizes vary, its shape tells some of them.
+        If sizes vary, its shape determines some of them.
         """
         index = position_of(key, self.inputs, "input")
         self._keep_call()
@@ -265,22 +272,23 @@ class Library:
         self._keep_input(index, self._shapes.checked(value, self.inputs[index]))
 
     def _keep_input(self, index: int, array: Array) -> None:
+        """Copy an array into an input's own memory."""
         self._in[index].reshape(-1)[: array.size] = array.reshape(-1)
-        self._given[index] = array.shape
+        self._input_shapes[index] = array.shape
 
     def _keep_call(self) -> None:
-        """Copy what the last call was given and gave, which the caller may change, to where steps find it."""
-        if self._called is not None:
-            (given, made), self._called = self._called, None
-            for index, array in enumerate(given):
+        """Copy inputs and outputs of the last call into memory of our own, since the caller may change its arrays."""
+        if self._last_call is not None:
+            (inputs, outputs), self._last_call = self._last_call, None
+            for index, array in enumerate(inputs):
                 self._keep_input(index, array)
-            for mine, array in zip(self._out, made, strict=True):
-                mine.reshape(-1)[: array.size] = array.reshape(-1)
+            for buffer, array in zip(self._out, outputs, strict=True):
+                buffer.reshape(-1)[: array.size] = array.reshape(-1)
 
     def run(self) -> None:
-        """One inference on the inputs set before."""
+        """Run one inference on the inputs that were set."""
         self._keep_call()
-        for tensor, shape in zip(self.inputs, self._given, strict=True) if self._shapes.sizes else ():
+        for tensor, shape in zip(self.inputs, self._input_shapes, strict=True) if self._shapes.sizes else ():
             if shape != self._shapes.of(tensor):
                 raise UsageError(
                     f"input {tensor['name']} of shape {shape} does not fit the sizes {self._shapes.sizes} of other inputs",
@@ -289,11 +297,12 @@ class Library:
         self._check(self._level.run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
 
     def _check(self, status: int) -> None:
+        """Raise UsageError if an entry point returned an error."""
         if status != 0:
             raise UsageError(f"the network returned error {status}")
 
     def run_kernel(self, kernel: int) -> None:
-        """One kernel of the call sequence; all in order are one inference."""
+        """Run one kernel of the call sequence; all kernels in order are one inference."""
         number = validation.integer("a kernel", kernel, most=(1 << 32) - 1)
         self._keep_call()
         status = self._level.run_kernel(
@@ -303,17 +312,17 @@ class Library:
             raise UsageError(f"there is no kernel {kernel}")
 
     def get_output(self, key: int | str) -> Array:
-        """A copy of an output, by position or name."""
+        """Copy an output, by position or name."""
         index = position_of(key, self.outputs, "output")
         self._keep_call()
         return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
     def instance(self) -> Library:
-        """The same network with memory of its own, at its initial state: what the two run does not touch each other."""
+        """Return the same network with memory and state of its own, for use in another thread."""
         return Library(self.path, self._sources, self._folder, self._elsewhere, self.core)
 
     def reset(self) -> None:
-        """Put the state (recurrent layers) to its initial content."""
+        """Reset the state of recurrent layers to its initial content."""
         self._level.reset(self._memory)
 
     def __repr__(self) -> str:
@@ -325,27 +334,31 @@ class Library:
         return table(signature(self.manifest["model"], self.inputs, self.outputs), rows)
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
-        """Run on arrays in the graph's order, or by name; one output comes as a new array, several as a tuple. Arrays whose
-        elements lie in the order of C are not copied."""
+        """Run on arrays in the graph's order, or by name; returns a new array, or a tuple if there are several outputs.
+        Contiguous arrays are not copied."""
         if named:
             arrays = in_order(self.inputs, arrays, named)
-        if len(arrays) == len(self._wanted) and all(map(_is_ready, arrays, self._wanted)) and not self._shapes.sizes:
-            given: Sequence[Array] = arrays
-            made = [np.empty(shape, dtype) for shape, dtype in self._made]
+        if (
+            len(arrays) == len(self._input_types)
+            and all(map(_is_ready, arrays, self._input_types))
+            and not self._shapes.sizes
+        ):
+            inputs: Sequence[Array] = arrays
+            outputs = [np.empty(shape, dtype) for shape, dtype in self._output_types]
         else:
-            self._refuse_samples(arrays)
-            given = [np.require(a, requirements=("C", "A")) for a in self._shapes.fitting(self.inputs, arrays)]
-            made = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
-        for k, array in enumerate(given):
+            self._check_single_sample(arrays)
+            inputs = [np.require(a, requirements=("C", "A")) for a in self._shapes.fitting(self.inputs, arrays)]
+            outputs = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
+        for k, array in enumerate(inputs):
             self._call_in[k] = _address(array)
-        for k, array in enumerate(made):
+        for k, array in enumerate(outputs):
             self._call_out[k] = _address(array)
-        self._called = given, made
+        self._last_call = inputs, outputs
         self._check(self._level.run(self._memory, self._call_in, self._call_out, *self._sizes))
-        return made[0] if len(made) == 1 else tuple(made)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _refuse_samples(self, arrays: Sequence[Any]) -> None:
-        """UsageError that names :meth:`batch` for a call with several samples."""
+    def _check_single_sample(self, arrays: Sequence[Any]) -> None:
+        """Raise UsageError that suggests :meth:`batch` for a call with several samples."""
         for tensor, array in zip(self.inputs, arrays, strict=False):
             shape, given = self._shapes.of(tensor), tuple(getattr(array, "shape", ()))
             if self._shapes.sizes or given == shape or not given or given[0] < 2:
@@ -359,32 +372,31 @@ class Library:
                 )
 
     def batch(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """Run on many samples, one after the other, in one call: ``arrays`` have an axis more than inputs, the first, and so
-        have the outputs, which come as in a call. State lives from sample to sample. Nothing is copied but samples whose
-        elements do not lie in the order of C.
+        """Run many samples in one call. Inputs and outputs have one more axis, the first, which counts the samples. State
+        continues from sample to sample. Only samples that are not contiguous are copied.
 
-        UsageError where inputs have different numbers of samples, and for what a call refuses.
+        UsageError if inputs have different numbers of samples, and for what a call refuses.
         """
-        given = [as_array(f"input {k}", array) for k, array in enumerate(arrays)]
-        counts = {len(array) if array.ndim else None for array in given}
+        inputs = [as_array(f"input {k}", array) for k, array in enumerate(arrays)]
+        counts = {len(array) if array.ndim else None for array in inputs}
         if len(counts) > 1:
             raise UsageError(
                 "the inputs of a batch have different numbers of samples",
                 hint="the first axis counts the samples, as many for each input",
             )
         count = next(iter(counts), 0) or 0
-        for tensor, array in zip(self.inputs, given, strict=False):
+        for tensor, array in zip(self.inputs, inputs, strict=False):
             self._check_samples(tensor, array)
-        self._shapes.fitting(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in given])
-        given = [np.require(array, requirements=("C", "A")) for array in given]
-        made = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
-        steps = [(ctypes.c_size_t * max(1, len(each)))(*(a[:1].nbytes for a in each)) for each in (given, made)]
-        places = _pointers(given), steps[0], _pointers(made), steps[1], ctypes.c_size_t(count)
-        self._check(self._level.run_batch(self._memory, *places, *self._sizes))
-        return made[0] if len(made) == 1 else tuple(made)
+        self._shapes.fitting(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in inputs])
+        inputs = [np.require(array, requirements=("C", "A")) for array in inputs]
+        outputs = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
+        steps = [(ctypes.c_size_t * max(1, len(group)))(*(a[:1].nbytes for a in group)) for group in (inputs, outputs)]
+        pointers = _pointers(inputs), steps[0], _pointers(outputs), steps[1], ctypes.c_size_t(count)
+        self._check(self._level.run_batch(self._memory, *pointers, *self._sizes))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _check_samples(self, tensor: Mapping[str, Any], array: Array) -> None:
-        """UsageError for samples that are not as large as the input, with the reshape that makes them so."""
+        """Raise UsageError, with the reshape to do, for samples that do not have the input's shape."""
         shape = self._shapes.of(tensor)
         if self._shapes.sizes or array.shape[1:] == shape:
             return
@@ -395,41 +407,41 @@ class Library:
         )
 
     def tensor(self, name: str) -> Array:
-        """A copy of any tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
-        found, memory = self._place(name)
-        return _front(np.frombuffer(memory.tobytes(), dtypes.to_numpy(found["dtype"])), self._shapes.of(found))
+        """Copy any tensor of the manifest. An intermediate tensor is valid only until its memory is reused."""
+        tensor, memory = self._tensor_memory(name)
+        return _front(np.frombuffer(memory.tobytes(), dtypes.to_numpy(tensor["dtype"])), self._shapes.of(tensor))
 
     def set_tensor(self, name: str, value: Any) -> None:
         """Overwrite any tensor of the manifest, for verification."""
-        found, memory = self._place(name)
-        data = np.ascontiguousarray(self._shapes.checked(value, found)).reshape(-1).view(np.uint8)
+        tensor, memory = self._tensor_memory(name)
+        data = np.ascontiguousarray(self._shapes.checked(value, tensor)).reshape(-1).view(np.uint8)
         memory[: data.size] = data
 
-    def _place(self, name: str) -> tuple[dict[str, Any], Array]:
-        """A tensor of the manifest and its bytes."""
-        found = self._tensors.get(validation.text("a tensor", name))
-        if found is None:
+    def _tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
+        """Find a tensor of the manifest and its bytes."""
+        tensor = self._tensors.get(validation.text("a tensor", name))
+        if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint=suggestion(name, self._tensors, "tensors"))
         self._keep_call()
-        return found, self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
+        return tensor, self._buffers[tensor["buffer"]][tensor["offset"] :][: tensor["bytes"]]
 
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
-        """Time ``repeats`` x ``number`` runs on the inputs set before."""
+        """Time ``repeats`` x ``number`` runs on the inputs that were set."""
         number, repeats = validation.integer("number", number, 1), validation.integer("repeats", repeats, 1)
         return time_runs(self.run, number, repeats)
 
     @property
     def model_c(self) -> str:
-        """C of the kernels that run; empty where the library was loaded as a shared object."""
+        """C source of the kernels that run; empty if the library was loaded as a shared object."""
         return self._sources.get(f"{self._level.folder}model.c", "")
 
     def export_library(self, path: str | Path) -> Path:
         """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``).
 
-        What was compiled for ``host`` is compiled again as portable C, so that it runs on any computer of this kind; floats may
-        differ in their last bits. A core that was named is kept, and needed where the library is loaded: elsewhere it is refused.
-        What was compiled for several holds the kernels of each, and chooses when it is loaded. OutputError where the model's
-        file has changed since.
+        A network compiled for ``host`` is compiled again as portable C, so that it runs on any computer with this processor
+        architecture; floats may differ in their last bits. A core that was named is kept, and computers without its
+        instructions refuse to load the library. A network compiled for several cores contains the kernels of each and
+        selects at loading. OutputError if the model's file has changed since it was compiled.
         """
         target = validation.path("a library", path)
         if target.suffix not in (".tar", ".so"):
@@ -447,12 +459,13 @@ def _empty(tensor: Mapping[str, Any]) -> Array:
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:
-    """The addresses of arrays as an array of C, of one element at least."""
+    """Return the addresses of arrays as a C array of at least one element."""
     return (ctypes.c_void_p * max(1, len(arrays)))(*map(_address, arrays))
 
 
 def _address(array: Any) -> int:
-    """Where the elements of an array lie. numpy's own way takes a microsecond; buffers are there for what may be written."""
+    """Return the address of an array's elements. ``ctypes.from_buffer`` is faster than numpy's own ``ctypes.data``, which
+    takes about a microsecond, but works for writable arrays only."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     except (TypeError, ValueError):  # read-only, empty, or of a dtype that has no buffers
@@ -460,7 +473,7 @@ def _address(array: Any) -> int:
 
 
 def _is_ready(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
-    """Whether C can read what was given as it lies; all else has to be looked at, and is perhaps refused."""
+    """Test whether C can read an array in place. Other arrays need checks or a copy."""
     if type(array) is not np.ndarray or (array.shape, array.dtype) != wanted:
         return False
     flags = array.flags
@@ -468,12 +481,12 @@ def _is_ready(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
 
 
 def _front(array: Array, shape: tuple[int, ...]) -> Array:
-    """The elements at the front of an array, in a shape."""
+    """Return the first elements of an array in a shape."""
     return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
-def _not_loaded(path: Path, error: OSError) -> ModelError:
-    """The refusal of a shared object by the system's loader, which names a missing dependency."""
+def _load_error(path: Path, error: OSError) -> ModelError:
+    """Return the error for a library that the system's loader rejects; it names a missing dependency."""
     text = str(error)
     missing = text.split(":")[0].strip()
     if "cannot open shared object file" in text and missing not in (str(path), path.name):

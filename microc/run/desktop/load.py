@@ -1,4 +1,4 @@
-"""Loading desktop libraries: shared objects as they are, source archives after the host's compiler."""
+"""Build and load desktop libraries: from C sources, shared objects, and source archives."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from microc.run.desktop.library import Library
 SOURCES = ("model.c", "model_data.c", "shared.c")
 MEMBERS = (*SOURCES, "model.h", "model_data.h", "manifest.json")
 _FOLDERS = tuple(str(level) for level in range(1, MOST_CORES))
-"""Of an archive: where the kernels for a library's second core are, and for others behind it."""
+"""Folders in an archive with the kernels of a library's second and further cores."""
 
 
 def load_library(path: str | Path, core: str = "") -> Library:
     """Load what :meth:`Library.export_library` wrote to ``path``; a source archive is compiled first.
 
-    Of a library for several cores the kernels run that are for the first which this computer is, or those of ``core``.
-    ModelError where this computer is none of them, and for what is no library.
+    If the library has several cores, the kernels of ``core`` run, or of the first that this computer can run. ModelError if
+    it can run none of them, or if the file is no library.
     """
-    source, wanted = validation.path("a library", path), validation.text("a core", core)
+    source, core_name = validation.path("a library", path), validation.text("a core", core)
     if not source.is_file():
         raise OutputError(f"there is no library {source}", where=str(source))
     if source.suffix != ".tar":
-        return Library(source.resolve(), core=wanted)
-    found = _read_tar(source)
-    if any("/" in name for name in found):
-        return build_levels(found, wanted)
-    return build_library(found, *_flags(found["manifest.json"], source), core=wanted)
+        return Library(source.resolve(), core=core_name)
+    sources = _read_tar(source)
+    if any("/" in name for name in sources):
+        return build_levels(sources, core_name)
+    return build_library(sources, *_core_flags(sources["manifest.json"], source), core=core_name)
 
 
-def _flags(manifest: str, path: Path) -> tuple[str, ...]:
-    """The options of the core that sources were made for, where this computer is one."""
+def _core_flags(manifest: str, path: Path) -> tuple[str, ...]:
+    """Return the compiler options of the core that sources were generated for, if this computer can run it."""
     try:
         core = CORES.get(json.loads(manifest)["options"]["cpu"])
     except (ValueError, KeyError, TypeError) as error:
@@ -49,72 +49,84 @@ def _flags(manifest: str, path: Path) -> tuple[str, ...]:
 
 
 def _read_tar(path: Path) -> dict[str, str]:
-    """The members that we write, nothing else; names are compared, never followed."""
-    known = {*MEMBERS, *(f"{folder}/{name}" for folder in _FOLDERS for name in MEMBERS)}
+    """Read the members of an archive that microc writes, and no others. Names are compared, never used as paths."""
+    member_names = {*MEMBERS, *(f"{folder}/{name}" for folder in _FOLDERS for name in MEMBERS)}
     try:
-        most = path.stat().st_size
-        # as it is: what is packed or sparse may unfold for ever
+        archive_size = path.stat().st_size
+        # mode "r:" excludes compression, and sparse members are skipped: either could expand without bound
         with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            found = {}
+            texts = {}
             for member in archive:
-                wanted = member.isreg() and not member.issparse() and member.size <= most and member.name in known
-                handle = archive.extractfile(member) if wanted else None
+                is_known = (
+                    member.isreg()
+                    and not member.issparse()
+                    and member.size <= archive_size
+                    and member.name in member_names
+                )
+                handle = archive.extractfile(member) if is_known else None
                 if handle is not None:
-                    found[member.name] = handle.read().decode()
+                    texts[member.name] = handle.read().decode()
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
     except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
         raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
-    folders = {name.rpartition("/")[0] for name in found} - {""}
-    places = ("", *(f"{folder}/" for folder in sorted(folders)))
-    missing = [f"{place}{name}" for place in places for name in MEMBERS if f"{place}{name}" not in found]
+    folders = {name.rpartition("/")[0] for name in texts} - {""}
+    prefixes = ("", *(f"{folder}/" for folder in sorted(folders)))
+    missing = [f"{prefix}{name}" for prefix in prefixes for name in MEMBERS if f"{prefix}{name}" not in texts]
     if missing:
         raise ModelError(f"{path.name} lacks {', '.join(missing)}", where=str(path), hint="export it again")
-    return found
+    return texts
 
 
 def build_library(
     sources: Mapping[str, str], *flags: str, elsewhere: Callable[[], Library] | None = None, core: str = ""
 ) -> Library:
-    """Compile C sources into a shared library and load it; ``flags`` are more arguments for the compiler, ``elsewhere`` and
-    ``core`` as in :class:`Library`."""
+    """Compile C sources into a shared library and load it. ``flags``: more arguments for the compiler; ``elsewhere`` and
+    ``core``: see :class:`Library`."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     library = compile_sources(sources, Path(folder.name), "model.so", *flags)
     return Library(library, sources, folder, elsewhere, core)
 
 
 def levels_of(cores: Sequence[Mapping[str, str]], model: str) -> dict[str, str]:
-    """The sources of a library for several cores from those for each, whose networks have names of their own; ``model``: what
-    all are called. Those of the first stand as those of a library for one core do, others in a folder each."""
-    found: dict[str, str] = {}
+    """Merge the sources for each core into those of a library for several cores.
+
+    ``cores``: the sources for each, with distinct C names; ``model``: the network's name. The first core's files are named
+    as in a library for one core; the others get a folder each.
+    """
+    merged: dict[str, str] = {}
     for level, sources in enumerate(cores):
-        place = f"{level}/" if level else ""
-        told = json.loads(sources["manifest.json"])
-        found |= {f"{place}{name}": text for name, text in sources.items()}
-        found[f"{place}shared.c"] = shared_source(told, level, model)
-    return found
+        prefix = f"{level}/" if level else ""
+        manifest = json.loads(sources["manifest.json"])
+        merged |= {f"{prefix}{name}": text for name, text in sources.items()}
+        merged[f"{prefix}shared.c"] = shared_source(manifest, level, model)
+    return merged
 
 
 def build_levels(sources: Mapping[str, str], core: str = "") -> Library:
-    """Compile what :func:`levels_of` made into a library, each level for its core, and load it."""
+    """Compile the result of :func:`levels_of` into a library, each level with the options of its core, and load it."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     root, objects = Path(folder.name), []
-    for place in ("", *sorted({name.partition("/")[0] for name in sources if "/" in name})):
-        home = root / (place or "0")
-        home.mkdir()
-        own = {name: sources[f"{place}/{name}" if place else name] for name in MEMBERS}
-        for name, text in own.items():
-            (home / name).write_text(text)
-        made_for = CORES.get(json.loads(own["manifest.json"])["options"]["cpu"])
-        flags = made_for.machine.split() if made_for and made_for.probe else []
-        objects.append(compile_object(home, [home / name for name in SOURCES], root / f"{home.name}.o", *flags))
+    for level in ("", *sorted({name.partition("/")[0] for name in sources if "/" in name})):
+        level_folder = root / (level or "0")
+        level_folder.mkdir()
+        texts = {name: sources[f"{level}/{name}" if level else name] for name in MEMBERS}
+        for name, text in texts.items():
+            (level_folder / name).write_text(text)
+        core_info = CORES.get(json.loads(texts["manifest.json"])["options"]["cpu"])
+        flags = core_info.machine.split() if core_info and core_info.probe else []
+        objects.append(
+            compile_object(
+                level_folder, [level_folder / name for name in SOURCES], root / f"{level_folder.name}.o", *flags
+            )
+        )
     library = link_shared(root, objects, root / "model.so")
     return Library(library, sources, folder, core=core)
 
 
 def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags: str) -> Path:
-    """Write C sources into a folder, and compile them into the shared library ``name`` there, with external code as its
-    manifest says."""
+    """Write C sources into a folder and compile them, with the external code that their manifest names, into the shared
+    library ``name``."""
     for file, text in sources.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text)
@@ -122,8 +134,8 @@ def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags:
     external = json.loads(sources["manifest.json"]).get("external") if "manifest.json" in sources else None
     if external:
         files += [folder / file for file in external["sources"]]
-        libraries = [part for each in external["folders"] for part in (f"-L{each}", f"-Wl,-rpath,{each}")]
+        libraries = [part for item in external["folders"] for part in (f"-L{item}", f"-Wl,-rpath,{item}")]
         libraries += [f"-l{library}" for library in external["libraries"]]
-        flags = (*flags, "-w", *(f"-I{folder / each}" for each in external["include"]))
-        flags += tuple(f"-D{each}" for each in external["defines"])
+        flags = (*flags, "-w", *(f"-I{folder / item}" for item in external["include"]))
+        flags += tuple(f"-D{item}" for item in external["defines"])
     return compile_shared(folder, files, folder / name, *flags, libraries=libraries)

@@ -1,4 +1,4 @@
-"""Many networks as one library; ONNX's test suite."""
+"""Many networks as one library, and microc as a backend of ONNX's test suite."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from microc.frontend.onnx import reader as onnx_reader
 from microc.module import Module
 from microc.target import target_for
 
-# ---- Many networks as one shared library of this computer: how test suites of thousands of small models are run.
+# ---- Many networks as one shared library, for test suites with thousands of small models.
 #
-# One run of the C compiler builds all; every network keeps its own prefix, as it would in a firmware that holds several. Large
-# constants are linked as they are: as C text, the weights of a network for servers would take the compiler minutes and gigabytes.
+# One run of the C compiler builds all; every network keeps its own prefix, as in firmware with several networks. Large constants
+# are included as binary files: as C text, the weights of a server-size network would take the compiler minutes and gigabytes.
 
 _ALIGN = 64
 _LARGE = 1 << 16
-"""Bytes from which on a constant is no C text."""
+"""Bytes from which a constant is included as a binary file."""
 
 
 @frozen
@@ -42,10 +42,10 @@ class Network:
 
     module: Module
     library: ctypes.CDLL
-    folder: Any  # keeps the temporary folder alive
+    folder: Any  # reference that keeps the temporary folder from being deleted
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
-        """The outputs; state starts anew. UsageError where the arrays are not what the network takes."""
+        """Run once from the initial state. UsageError if shapes or dtypes do not match."""
         module = self.module
         if len(arrays) != len(module.inputs):
             raise UsageError(f"{module.name} takes {len(module.inputs)} inputs, {len(arrays)} were given")
@@ -58,22 +58,24 @@ class Network:
             raise InternalError("the module has no memory plan")
         raw = np.zeros(max(1, plan.size) + _ALIGN, np.uint8)
         arena = ctypes.c_void_p(raw.ctypes.data + -raw.ctypes.data % _ALIGN)
-        given = [np.ascontiguousarray(array) for array in arrays]
-        made = [np.empty(v.shape, to_numpy(v.dtype)) for v in (module.values[name] for name in module.outputs)]
+        inputs = [np.ascontiguousarray(array) for array in arrays]
+        outputs = [np.empty(v.shape, to_numpy(v.dtype)) for v in (module.values[name] for name in module.outputs)]
         getattr(self.library, f"{module.name}_reset")(arena)
-        status = getattr(self.library, f"{module.name}_run")(arena, _pointers(given), _pointers(made))
+        status = getattr(self.library, f"{module.name}_run")(arena, _pointers(inputs), _pointers(outputs))
         if status != 0:
             raise InternalError(f"{module.name} returned {status}")
-        return tuple(made)
+        return tuple(outputs)
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:
-    """``struct <name>_inputs`` and ``_outputs`` hold pointers and nothing else, as an array of them does."""
+    """Return the addresses of arrays. ``struct <name>_inputs`` and ``_outputs`` contain only pointers, so an array of them
+    has the same layout."""
     return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
 
 
 def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str, Network]:
-    """The networks by name, which must differ. Modules are planned with inputs and outputs outside of the arena or inside."""
+    """Compile modules into one library; return the networks by name. Names must differ. Inputs and outputs may be inside or
+    outside of the arena."""
     names = [module.name for module in modules]
     if len(set(names)) != len(names):
         raise UsageError("two networks of a batch have one name")
@@ -89,7 +91,7 @@ def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str
 
 
 def _sources(module: Module, root: Path) -> list[Path]:
-    """Write a network into its folder: what is to be compiled."""
+    """Write the sources of a network into its folder; return the files to compile."""
     large = {n for n, value in module.values.items() if value.storage == "const" and value.nbytes >= _LARGE}
     lines = ['.section .note.GNU-stack, "", %progbits', ".section .rodata"]
     for name in sorted(large):
@@ -105,39 +107,39 @@ def _sources(module: Module, root: Path) -> list[Path]:
     return [root / "model.c", root / "model_data.c", *([root / "large.s"] if large else [])]
 
 
-# ---- microc as a backend of ONNX's own test suite (``onnx.backend.test``): to C, built by the host's compiler, run
-# in this process.
+# ---- microc as a backend of ONNX's own test suite (``onnx.backend.test``): compiled to C, built, and run in this process.
 #
-# Element types that C has not are stored in the next wider one (``int4`` as ``int8``); the backend converts at the border.
+# Element types that C lacks are stored in the next wider one (``int4`` as ``int8``); the backend converts inputs and outputs.
 
 Runner = Callable[..., tuple[Array, ...]]
-"""Runs a network: called with its inputs in the module's order, it gives its outputs."""
+"""Runs a network on its inputs in the module's order; returns its outputs."""
 
 
 @frozen
 class Compiled:
-    """A model as kernels, with the numpy dtypes in which callers hand over its inputs and want its outputs."""
+    """A compiled model, with the numpy dtypes that callers use for its inputs and outputs."""
 
     module: Module
     inputs: tuple[np.dtype[Any], ...]
     outputs: tuple[np.dtype[Any], ...]
 
     def run(self, network: Runner, arrays: Sequence[Any]) -> tuple[Array, ...]:
-        """The outputs of one inference."""
-        kinds = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
-        given = [np.asarray(array).astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
+        """Run one inference."""
+        stored_dtypes = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
+        converted = [np.asarray(array).astype(dtype) for array, dtype in zip(arrays, stored_dtypes, strict=True)]
         shapes = (
             self.module.values[name].shape for name in self.module.inputs
         )  # what has no elements tells its type only
-        given = [
-            array if array.size else np.zeros(shape, array.dtype) for array, shape in zip(given, shapes, strict=True)
+        converted = [
+            array if array.size else np.zeros(shape, array.dtype)
+            for array, shape in zip(converted, shapes, strict=True)
         ]
-        made = network(*given)
-        return tuple(array.astype(kind) for array, kind in zip(made, self.outputs, strict=True))
+        outputs = network(*converted)
+        return tuple(array.astype(dtype) for array, dtype in zip(outputs, self.outputs, strict=True))
 
 
 def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
-    """The model with some inputs fixed: those that say shapes and axes are known when a network is compiled."""
+    """Fix some inputs of a model as constants, such as shapes and axes, which microc must know at compile time."""
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
     inputs = [value for value in bound.graph.input if value.name not in values]
@@ -148,7 +150,7 @@ def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto
 
 
 def compile_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> Compiled:
-    """The model's kernels for a core, under the C prefix ``name``; MicrocError where microc refuses it."""
+    """Compile a model for a core under the C prefix ``name``; MicrocError if microc does not support it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     graph = onnx_reader.read(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)
@@ -158,8 +160,8 @@ def compile_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> Compi
 
 
 def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
-    kind: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-    return kind
+    dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+    return dtype
 
 
 class MicrocRep(BackendRep):  # type: ignore[misc]
@@ -173,7 +175,7 @@ class MicrocRep(BackendRep):  # type: ignore[misc]
 
 
 class MicrocBackend(Backend):  # type: ignore[misc]
-    """``onnx.backend.test.BackendTest(MicrocBackend, __name__)`` runs the suite, one compiler run a model."""
+    """Backend for ``onnx.backend.test.BackendTest(MicrocBackend, __name__)``; runs the C compiler once per model."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Functions on an accelerator of this computer: OpenCL C, compiled and run by the driver that PyOpenCL finds."""
+"""Functions on an accelerator of this computer: OpenCL C, compiled and run by a driver through PyOpenCL."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DRIVERS = "install a driver: the vendor's, or one for the processor (apt instal
 
 
 class OpenCLFunction:
-    """A function as a kernel of OpenCL. ``source`` is its text; ``groups`` of ``items`` run it, along x, y and z.
+    """A function as an OpenCL kernel. ``source``: its text. ``groups`` of ``items`` run it, along x, y and z.
 
-    Called with numpy arrays in the order of its inputs it gives its outputs, one as an array, several as a tuple. The first call
-    needs PyOpenCL and a driver: ToolError where they are missing, or where the driver refuses the kernel.
+    Called with numpy arrays in the order of its inputs, it returns an array, or a tuple if there are several outputs. The
+    first call needs PyOpenCL and a driver: ToolError if they are missing or the driver rejects the kernel.
     """
 
     def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
@@ -49,18 +49,18 @@ class OpenCLFunction:
 
     @property
     def device(self) -> str:
-        """What runs it."""
+        """Name of the device that runs it."""
         return str(self._device.name)
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        memory = self._placed(arrays)
+        memory = self._upload(arrays)
         self._launch(memory)
-        found = tuple(self._read(memory[name], name) for name in self.outputs)
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(self._read(memory[name], name) for name in self.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def time_evaluator(self, *arrays: Any, number: int = 10, repeats: int = 5) -> TimingResult:
-        """How long launches take, each waited for, with the arrays on the device before."""
-        memory = self._placed(arrays)
+        """Time launches, waiting for each, with the arrays already on the device."""
+        memory = self._upload(arrays)
         return time_runs(lambda: self._launch(memory), number, repeats)
 
     def __repr__(self) -> str:
@@ -71,18 +71,18 @@ class OpenCLFunction:
         return table(self._signature(), rows)
 
     def _signature(self) -> str:
-        kinds = {p.name: {"name": p.name, "dtype": p.dtype, "shape": p.shape} for p in self._params}
-        inputs, outputs = ([kinds[name] for name in names] for names in (self.inputs, self.outputs))
+        tensors = {p.name: {"name": p.name, "dtype": p.dtype, "shape": p.shape} for p in self._params}
+        inputs, outputs = ([tensors[name] for name in names] for names in (self.inputs, self.outputs))
         return signature(self._name, inputs, outputs)
 
-    def _placed(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Every parameter in the device's memory, by name."""
+    def _upload(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Copy every parameter to the device's memory; return the buffers by name. Outputs start as zeros."""
         if len(arrays) != len(self.inputs):
             raise UsageError(f"{self._name} takes {len(self.inputs)} arrays, given {len(arrays)}")
-        given = {name: as_array(f"input {name!r}", a) for name, a in zip(self.inputs, arrays, strict=True)}
+        arrays_by_name = {name: as_array(f"input {name!r}", a) for name, a in zip(self.inputs, arrays, strict=True)}
         cl, memory = _opencl(), {}
         for param in self._params:
-            array = self._constants.get(param.name, given.get(param.name))
+            array = self._constants.get(param.name, arrays_by_name.get(param.name))
             if array is None:
                 array = np.zeros(param.shape, dtypes.to_numpy(param.dtype))
             if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
@@ -95,7 +95,7 @@ class OpenCLFunction:
 
     def _launch(self, memory: Mapping[str, Any]) -> None:
         total = tuple(groups * items for groups, items in zip(self.groups, self.items, strict=True))
-        self._compiled(self._queue, total, self.items, *(memory[p.name] for p in self._params)).wait()
+        self._program_kernel(self._queue, total, self.items, *(memory[p.name] for p in self._params)).wait()
 
     def _read(self, buffer: Any, name: str) -> Array:
         param = next(p for p in self._params if p.name == name)
@@ -120,14 +120,14 @@ class OpenCLFunction:
         return _opencl().CommandQueue(self._context)
 
     @cached_property
-    def _compiled(self) -> Any:
+    def _program_kernel(self) -> Any:
         cl = _opencl()
         try:
             return cl.Kernel(cl.Program(self._context, self.source).build(), self._kernel.name)
         except cl.Error as error:
-            said = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
+            messages = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
             raise ToolError(
-                f"the driver refuses the kernel of {self._name}: {said[0].strip()}",
+                f"the driver refuses the kernel of {self._name}: {messages[0].strip()}",
                 where=self.device,
                 hint="groups may be too large, or share too much memory, for this device",
             ) from error

@@ -1,1 +1,1 @@
-"""The framework that made a model, run beside the compiled network: one file for each, and the comparison of the two."""
+"""Reference frameworks: run a model in the framework that made it, and compare it with the compiled network."""

@@ -1,4 +1,4 @@
-"""The frameworks: ONNX Runtime, TFLite, Keras, PyTorch, scikit-learn, XGBoost."""
+"""Adapters of frameworks: ONNX Runtime, TFLite Micro, LiteRT, Keras, PyTorch, scikit-learn, LightGBM, XGBoost."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.run.reference.frameworks import Answer, RuntimeRefusal, flat, imported, version_of
 
-# ---- A network with weights of 16 bits, as its operators mean it: by numpy, on the graph whose weights were rounded.
+# ---- A network with 16-bit weights: run by the operators' numpy references on the graph with rounded weights.
 #
-# No framework has this network: rounded are the weights that the graph passes leave, scales and normalisations in them.
+# No framework can run this network, since rounding comes after the passes that fold scales and normalisations into weights.
 
 
 class Rounded:
-    """``graph``: after the passes. Every value of it is shown."""
+    """Runs ``graph``, which has been through the passes, and shows every value."""
 
     name, version = "the network of rounded weights", __version__
 
@@ -47,20 +47,20 @@ class Rounded:
         self.state = dict(self.graph.state)
 
     def run(self, arrays: Sequence[Array]) -> Answer:
-        given = dict(zip(self.graph.inputs, arrays, strict=True))
+        inputs = dict(zip(self.graph.inputs, arrays, strict=True))
         try:
-            values = run(self.graph, given, lambda n, a: registry.get(n.op).reference(n.attrs, a), self.state)
+            values = run(self.graph, inputs, lambda n, a: registry.get(n.op).reference(n.attrs, a), self.state)
         except UsageError as error:
             raise RuntimeRefusal(error.what) from error
         self.state = {name: values[value] for name, value in self.graph.updates.items()}
         return Answer(tuple(values[name] for name in self.graph.outputs), values)
 
 
-# ---- Fitted scikit-learn and LightGBM estimators, which are asked themselves.
+# ---- Fitted scikit-learn and LightGBM estimators, run by their own predict methods.
 
 
 class Estimator:
-    """A fitted estimator, or LightGBM's booster: rows of features to a prediction, or to a label and probabilities."""
+    """A fitted estimator, or a LightGBM booster: maps rows of features to a prediction, or to a label and probabilities."""
 
     def __init__(self, estimator: Any) -> None:
         homes = {kind.__module__.split(".")[0] for kind in type(estimator).__mro__}
@@ -73,26 +73,26 @@ class Estimator:
         estimator = self._estimator
         try:
             if hasattr(estimator, "model_to_string"):
-                return self._boosted(np.asarray(estimator.predict(x)))
+                return self._booster_answer(np.asarray(estimator.predict(x)))
             outputs, undecided = answers(estimator, x)
             return Answer(outputs, undecided=undecided)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
 
-    def _boosted(self, found: Array) -> Answer:
-        """A booster gives no label; where its objective makes classes, the network gives one."""
+    def _booster_answer(self, scores: Array) -> Answer:
+        """Add the label to a booster's scores if the network computes one; the booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post
         if post not in ("sigmoid", "softmax"):
-            return Answer((found,))
-        shares = np.stack([1 - found, found], axis=1) if post == "sigmoid" else found
-        return Answer((shares.argmax(axis=1), shares), undecided={0: tied(shares)})
+            return Answer((scores,))
+        probabilities = np.stack([1 - scores, scores], axis=1) if post == "sigmoid" else scores
+        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: tied(probabilities)})
 
     def reset(self) -> None:
-        """Estimators have no state."""
+        """Do nothing: estimators have no state."""
 
 
 def booster(text: bytes, file: str) -> Estimator:
-    """The booster of LightGBM's text model."""
+    """Load the booster of a LightGBM text model."""
     package = imported("lightgbm", "LightGBM")
     try:
         return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
@@ -100,15 +100,15 @@ def booster(text: bytes, file: str) -> Estimator:
         raise ToolError(f"LightGBM does not load the model: {error}", where=file) from error
 
 
-# ---- XGBoost's boosters and estimators, which are asked themselves.
+# ---- XGBoost's boosters and estimators, run by XGBoost.
 
 XGBOOST_MODEL_EXTRA = "pip install microc[xgboost]"
-_SHARES = ("binary:logistic", "multi:softprob", "multi:softmax")
-"""Objectives of classes, for which the network gives a label, too."""
+_CLASS_OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")
+"""Objectives of classifiers, for which the network returns a label, too."""
 
 
 class Booster:
-    """A booster, or a fitted estimator by its booster and the rounds that it counts."""
+    """A booster, or a fitted estimator's booster with the number of rounds that the estimator uses."""
 
     name = "xgboost"
 
@@ -127,21 +127,23 @@ class Booster:
             rows = self._package.DMatrix(x, feature_types=self._booster.feature_types)
             rows.feature_names = self._booster.feature_names
             margin = self._objective == "multi:softmax"
-            found = self._booster.predict(rows, iteration_range=self._rounds, output_margin=margin)
+            scores = self._booster.predict(rows, iteration_range=self._rounds, output_margin=margin)
         except (ValueError, self._package.core.XGBoostError) as error:
             raise RuntimeRefusal(str(error)) from error
-        if self._objective not in _SHARES:
-            return Answer((found,))
-        shares = _softmax(found) if margin else found
-        shares = np.stack([1 - shares, shares], axis=1) if shares.ndim == 1 else shares
-        return Answer((shares.argmax(axis=1), shares), undecided={0: tied(shares)})
+        if self._objective not in _CLASS_OBJECTIVES:
+            return Answer((scores,))
+        probabilities = _softmax(scores) if margin else scores
+        probabilities = (
+            np.stack([1 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
+        )
+        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: tied(probabilities)})
 
     def reset(self) -> None:
-        """Trees have no state."""
+        """Do nothing: trees have no state."""
 
 
 def _objective(booster: Any) -> str:
-
+    """Read the objective of a booster."""
     return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
 
 
@@ -151,7 +153,7 @@ def _softmax(scores: Array) -> Array:
 
 
 def loaded(data: bytes, file: str) -> Booster:
-    """The booster of a model file."""
+    """Load the booster of a model file."""
     package = imported("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
     try:
         booster = package.Booster()
@@ -161,13 +163,13 @@ def loaded(data: bytes, file: str) -> Booster:
     return Booster(booster, booster.attr("scikit_learn") is not None)
 
 
-# ---- Keras models in Keras, loaded in its safe mode and only where nothing but Keras is named in them.
+# ---- Keras models in Keras. Files are loaded in safe mode, and only if they name nothing but Keras's own classes.
 
 KERAS_MODEL_EXTRA = "pip install keras and a backend (torch, jax or tensorflow)"
 
 
 class KerasModel:
-    """A model. Its layers' results are shown under the layers' names where each layer is called once."""
+    """A model. Shows the results of layers that are called once, under the layers' names."""
 
     name = "keras"
 
@@ -176,36 +178,36 @@ class KerasModel:
         self.version = str(keras.__version__)
         self._model, self._inside = model, None
         if inside:
-            self._show(keras)
+            self._build_inside_model(keras)
 
-    def _show(self, keras: Any) -> None:
-        """The model that gives every layer's result, where it is a graph of layers."""
+    def _build_inside_model(self, keras: Any) -> None:
+        """Make a model that returns every layer's result, if the model is a graph of layers."""
         model = self._model
         try:
             layers = [layer for layer in model.layers if len(layer._inbound_nodes) == 1]
             shown = {layer.name: layer.output for layer in layers if not isinstance(layer.output, (list, tuple, dict))}
             self._inside = keras.Model(model.inputs if len(model.inputs) > 1 else model.inputs[0], shown)
-        except Exception:  # noqa: BLE001 - a model that is no graph of layers: only its outputs are compared
+        except Exception:  # noqa: BLE001 - not a graph of layers: only the outputs are compared
             self._inside = None
 
     def run(self, arrays: Sequence[Array]) -> Answer:
-        given = list(arrays) if len(arrays) > 1 else arrays[0]
+        inputs = list(arrays) if len(arrays) > 1 else arrays[0]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about one input that is given without a list around it
-                outputs = tuple(map(_array, flat(self._model(given, training=False))))
-                found: dict[str, Any] = {} if self._inside is None else self._inside(given, training=False)
+                warnings.simplefilter("ignore")  # Keras warns about a single input without a list around it
+                outputs = tuple(map(_array, flat(self._model(inputs, training=False))))
+                layer_values: dict[str, Any] = {} if self._inside is None else self._inside(inputs, training=False)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-        return Answer(outputs, {name: _array(value) for name, value in found.items()})
+        return Answer(outputs, {name: _array(value) for name, value in layer_values.items()})
 
     def reset(self) -> None:
-        """Layers that keep state are refused when they are read."""
+        """Do nothing: layers that keep state are refused when they are read."""
 
 
 def load_keras_model(data: bytes, file: str) -> KerasModel:
-    """The model of a ``.keras`` file. ToolError for HDF5, ModelError where its configuration names anything that is not
-    Keras's own."""
+    """Load a ``.keras`` file. ToolError for HDF5, ModelError if its configuration names anything but Keras's own
+    classes."""
     if data.startswith(HDF5):
         raise ToolError(
             "Keras loads .h5 files without its safe mode, so that they may run code",
@@ -231,31 +233,32 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
 
 
 def _foreign(config: Any) -> list[str]:
-    """Modules and registered classes of others that a configuration names, which loading would look up."""
+    """List modules and registered classes outside of Keras that a configuration names; loading would import them."""
     if isinstance(config, list):
         return [name for item in config for name in _foreign(item)]
     if not isinstance(config, dict):
         return []
-    named = [str(config[key]) for key in ("module", "registered_name") if config.get(key) is not None]
+    names = [str(config[key]) for key in ("module", "registered_name") if config.get(key) is not None]
     own = ("keras", "builtins")
-    found = [
-        name for name in named if ">" in name or ("module" in config and not str(config["module"]).startswith(own))
+    foreign = [
+        name for name in names if ">" in name or ("module" in config and not str(config["module"]).startswith(own))
     ]
-    return found + [name for value in config.values() for name in _foreign(value)]
+    return foreign + [name for value in config.values() for name in _foreign(value)]
 
 
 def _array(value: Any) -> Array:
-    """A tensor of any backend."""
+    """Convert a tensor of any backend."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     return np.asarray(value)
 
 
-# ---- PyTorch programs in PyTorch, node by node of the program as the reader decomposes it.
+# ---- PyTorch programs in PyTorch, node by node of the program after the reader's decomposition.
 
 
 class TorchProgram:
-    """An ``ExportedProgram``. Its outputs are those of the program itself; decomposed, as it is read, it shows values inside."""
+    """An ``ExportedProgram``. Outputs come from the program itself; intermediate values from its decomposition, as the
+    reader sees it."""
 
     name = "torch"
 
@@ -271,23 +274,23 @@ class TorchProgram:
     def run(self, arrays: Sequence[Array]) -> Answer:
         torch = self._torch
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-        seen: dict[str, Any] = {}
+        node_values: dict[str, Any] = {}
         try:
             with torch.no_grad():
-                found = self._module(*tensors)
+                outputs_tree = self._module(*tensors)
                 if self._inside is not None:
-                    _recorder(torch, self._inside, seen).run(*tensors)
+                    _recorder(torch, self._inside, node_values).run(*tensors)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-        outputs = tuple(_torch_program_array(torch, value) for value in flat(found) if value is not None)
-        return Answer(outputs, {name: _torch_program_array(torch, value) for name, value in seen.items()})
+        outputs = tuple(_torch_program_array(torch, value) for value in flat(outputs_tree) if value is not None)
+        return Answer(outputs, {name: _torch_program_array(torch, value) for name, value in node_values.items()})
 
     def reset(self) -> None:
-        """Programs that change their buffers are refused when they are read."""
+        """Do nothing: programs that change their buffers are refused when they are read."""
 
 
 def load_torch_program(data: bytes, file: str) -> TorchProgram:
-    """The program of a ``.pt2`` file, from the harmless archive that the reader makes of it: nothing is unpickled."""
+    """Load a ``.pt2`` file through the harmless archive that the reader makes of it, so that nothing is unpickled."""
     torch = imported("torch", "PyTorch", "pip install microc[torch]")
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
     checked = harmless(data, file)
@@ -299,7 +302,7 @@ def load_torch_program(data: bytes, file: str) -> TorchProgram:
 
 
 def _recorder(torch: Any, module: Any, seen: dict[str, Any]) -> Any:
-    """PyTorch's interpreter of graphs, which remembers the tensor of every node."""
+    """Create an interpreter of PyTorch graphs that records the tensor of every node in ``seen``."""
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         def run_node(self, node: Any) -> Any:
@@ -312,20 +315,22 @@ def _recorder(torch: Any, module: Any, seen: dict[str, Any]) -> Any:
 
 
 def _torch_program_array(torch: Any, value: Any) -> Array:
-    """A tensor as an array; bfloat16, which numpy lacks, by way of float32, which holds it."""
+    """Convert a tensor. numpy lacks bfloat16, so that is converted to float32, which represents it exactly."""
     tensor = torch.as_tensor(value).detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return np.array(tensor.contiguous().numpy())
 
 
-# ---- ONNX models in ONNX Runtime, operator by operator as the file says: no operators are fused, every value is an
-# output.
+# ---- ONNX models in ONNX Runtime without optimisation: no operators are fused, and every value is an output.
 
 
 class OnnxRuntime:
-    """A model's bytes in a session. Values of operators are shown unless the runtime knows no type for them. ``state``: inputs
-    that are zeros at first, then what an output was at the run before; neither is one of the network's."""
+    """A model in a session. Shows the values of operators, unless the runtime does not know their types.
+
+    ``state``: maps inputs to outputs. Such an input is zero at first, then the output's value of the previous run. Neither
+    is an input or output of the network.
+    """
 
     name = "onnxruntime"
 
@@ -336,23 +341,24 @@ class OnnxRuntime:
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        options.add_session_config_entry("session.x64quantprecision", "1")  # products of bytes that do not saturate
+        # Without it, int8 products may saturate in 16 bits on x86 processors without VNNI.
+        options.add_session_config_entry("session.x64quantprecision", "1")
 
-        def opened(model: bytes) -> object:
+        def open_session(model: bytes) -> object:
             return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
         try:
-            plain = opened(data)
+            plain = open_session(data)
         except Exception as error:
             raise ToolError(f"onnxruntime does not run the model: {error}", where=file) from error
         self._session = plain
         self._feedback = state
-        self._held: dict[str, Array] = {}
+        self._state: dict[str, Array] = {}
         names = [output.name for output in plain.get_outputs()]  # type: ignore[attr-defined]
         self._outputs = [name for name in names if name not in state.values()]
         try:
-            self._session = opened(_with_all_values(data))
-        except Exception:  # noqa: BLE001 - some value cannot be an output: the comparison goes on without layers
+            self._session = open_session(_with_all_values(data))
+        except Exception:  # noqa: BLE001 - some value cannot be an output: compare without layers
             self._session = plain
 
     def run(self, arrays: Sequence[Array]) -> Answer:
@@ -362,51 +368,53 @@ class OnnxRuntime:
         if len(names) != len(arrays):
             raise UsageError(f"the model takes {len(names)} inputs, the compiled network {len(arrays)}")
         try:
-            held = self._held or {x.name: _zeros(x) for x in inputs if x.name in self._feedback}
-            found = session.run(None, {**dict(zip(names, arrays, strict=True)), **held})  # type: ignore[attr-defined]
+            state = self._state or {x.name: _zeros(x) for x in inputs if x.name in self._feedback}
+            values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-        known = [output.name for output in session.get_outputs()]  # type: ignore[attr-defined]
-        tensors = {name: value for name, value in zip(known, found, strict=True) if isinstance(value, np.ndarray)}
+        output_names = [output.name for output in session.get_outputs()]  # type: ignore[attr-defined]
+        tensors = {
+            name: value for name, value in zip(output_names, values, strict=True) if isinstance(value, np.ndarray)
+        }
         missing = [name for name in self._outputs if name not in tensors]
         if missing:
             raise RuntimeRefusal(f"output {missing[0]!r} is no tensor")
-        self._held = {name: tensors[output] for name, output in self._feedback.items()}
+        self._state = {name: tensors[output] for name, output in self._feedback.items()}
         return Answer(tuple(tensors[name] for name in self._outputs), tensors)
 
     def reset(self) -> None:
-        """A session has no state but what is fed back."""
-        self._held = {}
+        """Reset the state that is fed back."""
+        self._state = {}
 
 
-def _zeros(given: Any) -> Array:
-    """What a state is at first; of an input of open size (TypeError) nobody knows."""
-    element = given.type.removeprefix("tensor(").removesuffix(")")
-    return np.zeros(given.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))
+def _zeros(info: Any) -> Array:
+    """Return the initial state of an input; TypeError if its size is variable."""
+    element = info.type.removeprefix("tensor(").removesuffix(")")
+    return np.zeros(info.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))
 
 
 def _with_all_values(data: bytes) -> bytes:
-    """The model with every operator's results among the outputs."""
+    """Add every operator's results to the model's outputs."""
     onnx = imported("onnx", "onnx")
     model = onnx.load_from_string(data)
-    known = {output.name for output in model.graph.output}
+    output_names = {output.name for output in model.graph.output}
     for node in model.graph.node:
         for name in node.output:
-            if name and name not in known:
-                known.add(name)
+            if name and name not in output_names:
+                output_names.add(name)
                 model.graph.output.append(onnx.ValueInfoProto(name=name))
-    found: bytes = model.SerializeToString()
-    return found
+    serialised: bytes = model.SerializeToString()
+    return serialised
 
 
-# ---- TFLite models in TFLite Micro's interpreter, or in LiteRT; both keep every tensor.
+# ---- TFLite models in TFLite Micro's interpreter or LiteRT, both told to preserve all tensors.
 
 _ARENA = (16 << 20, 512 << 20)
-"""Bytes of TFLite Micro's arena to try in turn: all tensors are kept."""
+"""Sizes of TFLite Micro's arena in bytes, tried in this order. Preserving all tensors takes more than usual."""
 
 
 class Micro:
-    """TFLite Micro's interpreter, as its Python package has it."""
+    """TFLite Micro's interpreter in its Python package."""
 
     name = "tflm"
 
@@ -426,7 +434,7 @@ class Micro:
                     raise ToolError(
                         f"TFLite Micro does not run the model: {error}", where=file, hint="try --against litert"
                     ) from error
-        self._count = _outputs(data)
+        self._count = _count_outputs(data)
 
     def run(self, arrays: Sequence[Array]) -> Answer:
         try:
@@ -453,13 +461,15 @@ _KERNELS: Mapping[str, str] = {
     "BUILTIN_WITHOUT_DEFAULT_DELEGATES": "default kernels",
     "BUILTIN": "default kernels and delegates",
 }
-"""LiteRT's sets of kernels, those that round as TFLite Micro's first; XNNPACK, a delegate, rounds in ways of its own."""
+"""LiteRT's op resolvers, in the order of trial: reference kernels round as TFLite Micro does; the XNNPACK delegate rounds
+differently."""
 
 
 class LiteRT:
-    """LiteRT's interpreter with the first set of kernels that has all operators of a model: no reference kernel computes ELU.
+    """LiteRT's interpreter with the first set of kernels that supports all operators of a model: reference kernels lack
+    ELU, for example.
 
-    ``own``: its default kernels come first where floats become int16, which these round unlike the reference kernels.
+    ``own``: try default kernels first. They differ from the reference kernels in quantising floats to int16.
     """
 
     name = "litert"
@@ -494,16 +504,16 @@ class LiteRT:
         interpreter = self._interpreter
         try:
             details = interpreter.get_input_details()
-            for known, array in zip(details, arrays, strict=True):
-                if tuple(known["shape"]) != array.shape:
-                    interpreter.resize_tensor_input(known["index"], array.shape)
+            for detail, array in zip(details, arrays, strict=True):
+                if tuple(detail["shape"]) != array.shape:
+                    interpreter.resize_tensor_input(detail["index"], array.shape)
                     interpreter.allocate_tensors()
-            for known, array in zip(details, arrays, strict=True):
-                interpreter.set_tensor(known["index"], array)
+            for detail, array in zip(details, arrays, strict=True):
+                interpreter.set_tensor(detail["index"], array)
             interpreter.invoke()
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-        outputs = tuple(interpreter.get_tensor(known["index"]) for known in interpreter.get_output_details())
+        outputs = tuple(interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details())
         tensors = {}
         for index, name in self._names.items():
             try:
@@ -516,8 +526,8 @@ class LiteRT:
         self._interpreter.reset_all_variables()
 
 
-def _outputs(data: bytes) -> int:
-    """How many outputs the first subgraph has, which TFLite Micro does not say."""
+def _count_outputs(data: bytes) -> int:
+    """Count the outputs of the first subgraph, which TFLite Micro's interpreter does not tell."""
     import tflite
 
     graph = tflite.Model.GetRootAs(data, 0).Subgraphs(0)
@@ -525,7 +535,7 @@ def _outputs(data: bytes) -> int:
 
 
 def quantises_to_int16(data: bytes) -> bool:
-    """Test whether some operator of the first subgraph makes int16 of floats."""
+    """Test whether an operator of the first subgraph quantises float32 to int16."""
     import tflite
 
     parts = tflite.Model.GetRootAs(data, 0)

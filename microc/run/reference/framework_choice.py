@@ -1,4 +1,4 @@
-"""Which framework a model is held against: the one that is asked for, else the one that made it."""
+"""Choose the framework to compare a model with: the one that is asked for, else the one that made the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.graph.ir import Graph
 from microc.run.reference.frameworks import Reference
 
 NATURAL = "reference"
-"""The choice of the framework that made the model, or that defines its numbers."""
+"""Choice of the framework that made the model or defines its arithmetic."""
 
 RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "tflite": ("tflm", "litert"),
@@ -27,51 +27,52 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "lightgbm": ("lightgbm",),
     "xgboost": ("xgboost",),
 }
-"""What runs each format; the first is the natural choice."""
+"""Frameworks that run each format; the first is the natural choice."""
 
 AGAINST = (NATURAL, *(name for names in RUNTIMES.values() for name in names))
 
 
 def reference_for(model: Any, against: str, options: Options, *, inside: bool = True) -> Reference:
-    """The model in a framework. ``model``: a path, or an object that a reader knows; ``inside``: objects show their layers too.
+    """Load a model in a framework.
 
-    TFLite's natural choice is the runtime whose rounding the options ask for, the other where that does not run the model.
-    UsageError where the framework does not run such models, or none does; ToolError where it is not installed or does not run
-    this one.
+    ``model``: a path, or an object that a reader accepts. ``inside``: show the layers of objects, too. For TFLite the
+    natural choice is the runtime whose rounding the options select; if that does not run the model, the other. UsageError
+    if the framework cannot run this format, or none can; ToolError if it is not installed or does not run this model.
     """
     if isinstance(model, Graph):
         raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
     data = contents(Path(model)) if isinstance(model, (str, Path)) else b""
     file = Path(model).name if data else type(model).__name__
-    kind = _runs(against, _format_of_file(data, file) if data else _format_of_object(model), file)
-    first, *others = _natural(kind, options) if against == NATURAL else (against,)
+    format_name = _check_format(against, _format_of_file(data, file) if data else _format_of_object(model), file)
+    first, *others = _natural_runtimes(format_name, options) if against == NATURAL else (against,)
     try:
-        return _of_file(first, data, file, options) if data else _of_object(first, model, file, inside, options)
+        return _load_file(first, data, file, options) if data else _wrap_object(first, model, file, inside, options)
     except ToolError:
         for name in others:
-            return _of_file(name, data, file, options)
+            return _load_file(name, data, file, options)
         raise
 
 
 def check_runtime(model: Path, against: str) -> None:
-    """UsageError, before the work, where a framework does not run the model of a file."""
-    _runs(against, _format_of_file(contents(model), model.name), model.name)
+    """Raise UsageError, before the work begins, if a framework cannot run the model of a file."""
+    _check_format(against, _format_of_file(contents(model), model.name), model.name)
 
 
-def _runs(against: str, kind: str, file: str) -> str:
-    """The format, which the framework runs."""
-    if against not in (NATURAL, *RUNTIMES[kind]):
-        hint = "one of " + ", ".join((NATURAL, *RUNTIMES[kind]))
-        raise UsageError(f"{against} does not run this model, which is of {kind}", where=file, hint=hint)
-    return kind
+def _check_format(against: str, format_name: str, file: str) -> str:
+    """Return the format, after checking that the framework can run it."""
+    if against not in (NATURAL, *RUNTIMES[format_name]):
+        hint = "one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
+        raise UsageError(f"{against} does not run this model, which is of {format_name}", where=file, hint=hint)
+    return format_name
 
 
-def _natural(kind: str, options: Options) -> tuple[str, ...]:
-    """The runtimes of a format, the natural one first."""
-    return RUNTIMES[kind][:: -1 if kind == "tflite" and options.rounding == "litert" else 1]
+def _natural_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
+    """List the runtimes of a format, the natural one first."""
+    return RUNTIMES[format_name][:: -1 if format_name == "tflite" and options.rounding == "litert" else 1]
 
 
 def _format_of_file(data: bytes, file: str) -> str:
+    """Detect the format of a file's bytes."""
     if is_tflite(data):
         return "tflite"
     if is_graph_file(data):
@@ -90,14 +91,16 @@ def _format_of_file(data: bytes, file: str) -> str:
 
 
 def _format_of_object(model: Any) -> str:
-    homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
-    found = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in homes), None)
-    if found is None:
+    """Detect the framework of an object from the modules of its base classes."""
+    modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
+    framework = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in modules), None)
+    if framework is None:
         raise UsageError(f"no framework is known for {type(model).__name__}", hint="give a path or a model's object")
-    return found
+    return framework
 
 
-def _of_file(runtime: str, data: bytes, file: str, options: Options) -> Reference:
+def _load_file(runtime: str, data: bytes, file: str, options: Options) -> Reference:
+    """Load the model of a file in a runtime."""
     if options.state and runtime != "onnxruntime":
         raise UsageError(f"{runtime} is not fed with what it made", where=file, hint="--state is compared for ONNX")
     if runtime in RUNTIMES["tflite"]:
@@ -128,7 +131,8 @@ def _of_file(runtime: str, data: bytes, file: str, options: Options) -> Referenc
     return engines.booster(data, file)
 
 
-def _of_object(runtime: str, model: Any, file: str, inside: bool, options: Options) -> Reference:
+def _wrap_object(runtime: str, model: Any, file: str, inside: bool, options: Options) -> Reference:
+    """Wrap an object in its framework."""
     if runtime == "keras":
         from microc.run.reference.engines import KerasModel
 

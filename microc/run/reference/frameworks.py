@@ -1,4 +1,4 @@
-"""What every framework looks like from here, and random inputs."""
+"""Common interface of reference frameworks, and random inputs for comparisons."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from microc.errors import ToolError
 from microc.graph.ir import Graph
 from microc.ops import registry
 
-# ---- What every framework looks like from here.
+# ---- Interface.
 
 EXTRA = "pip install microc[reference]"
+"""Command that installs the frameworks."""
 
 
 @frozen
 class Answer:
-    """One inference of a framework.
+    """Results of one inference in a framework.
 
-    ``outputs``: in the model's order. ``tensors``: all values that it shows, by the model's names. ``undecided``: by the number
-    of an output, the elements (bool, in its shape) that rounding decides, such as the class of two equal scores.
+    ``outputs``: in the model's order. ``tensors``: all values that it shows, by the model's names. ``undecided``: by the
+    number of an output, its elements (bool, in its shape) that depend on rounding alone, such as the class of two equal
+    scores.
     """
 
     outputs: tuple[Array, ...]
@@ -37,24 +39,24 @@ class Answer:
 
 
 class Reference(Protocol):
-    """A model in its framework. ``name`` is the framework's, ``version`` that of its package."""
+    """A model in its framework. ``name``: the framework's; ``version``: its package's."""
 
     name: str
     version: str
 
     def run(self, arrays: Sequence[Array]) -> Answer:
-        """One inference on the inputs in the model's order. RuntimeRefusal where the framework does not take them."""
+        """Run one inference on inputs in the model's order. RuntimeRefusal if the framework rejects them."""
 
     def reset(self) -> None:
-        """Put the state to its initial content."""
+        """Reset the state to its initial content."""
 
 
 class RuntimeRefusal(Exception):
-    """The framework does not run on these inputs; the message is its own."""
+    """A framework rejects its inputs; the message is the framework's."""
 
 
 def imported(module: str, what: str, extra: str = EXTRA) -> Any:
-    """A module of a framework, which only references need; ToolError, which names the extra, where it is absent."""
+    """Import a module of a framework. ToolError that names the extra to install if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -62,7 +64,7 @@ def imported(module: str, what: str, extra: str = EXTRA) -> Any:
 
 
 def version_of(distribution: str) -> str:
-    """The version of an installed package; empty where its metadata is gone."""
+    """Return the version of an installed package; empty if it has no metadata."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -70,7 +72,7 @@ def version_of(distribution: str) -> str:
 
 
 def flat(results: Any) -> list[Any]:
-    """The tensors of nested results in order."""
+    """Flatten nested results to a list of tensors."""
     if isinstance(results, dict):
         return [x for part in results.values() for x in flat(part)]
     if isinstance(results, (tuple, list)):
@@ -78,13 +80,13 @@ def flat(results: Any) -> list[Any]:
     return [results]
 
 
-# ---- Random inputs for a comparison: what the dtypes allow, extremes, and values at which the network decides.
+# ---- Random inputs for a comparison: ordinary values, extremes, and values near decisions of the network.
 #
-# Numbers that choose rows of a table stay within the table, for frameworks refuse others; features of trees lie on and beside the
-# trees' thresholds, where a decision that is wrong shows.
+# Indices of a table stay within the table, since frameworks refuse others. Features of trees are on or next to the trees'
+# thresholds, where a wrong comparison becomes visible.
 
 _WIDE = 8.0
-"""Standard deviation of floats that are to be large: most functions are saturated."""
+"""Standard deviation of large floats: most activation functions saturate there."""
 
 Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
 
@@ -92,90 +94,94 @@ Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
 def draws(
     manifest: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], graph: Graph | None, count: int, seed: int
 ) -> list[list[Array]]:
-    """``count`` sets of inputs, the same for the same seed; where sizes vary, of the largest at first, then of any.
+    """Generate ``count`` sets of inputs from a seed. If sizes vary, the first set has the largest, the others random ones.
 
-    By turns: anything (floats: standard normal), the ends of the dtype (floats: wide), zeros. ``graph``: the network as it was
-    read, whose inputs are those of the manifest in order. An input's ``range`` stands for that of its dtype.
+    The sets cycle through random values (floats: standard normal), extremes of the dtype (floats: wide), and zeros.
+    ``graph``: the model as it was read, with the inputs of the manifest in order. An input's ``range`` replaces that of its
+    dtype.
     """
     generator = np.random.default_rng(seed)
-    shapes, found = RunShapes(manifest), []
-    rules = [_rule(graph, position) if graph is not None else None for position in range(len(inputs))]
+    shapes, sets = RunShapes(manifest), []
+    rules = [_special_generator(graph, position) if graph is not None else None for position in range(len(inputs))]
     for number in range(count):
         pairs = zip(inputs, rules, strict=True)
-        found.append(
+        sets.append(
             [
                 rule(shapes.of(t), generator).astype(dtypes.to_numpy(t["dtype"]))
                 if rule
-                else _any(t, shapes.of(t), number, generator)
+                else _random_tensor(t, shapes.of(t), number, generator)
                 for t, rule in pairs
             ]
         )
         shapes.draw(generator)
-    return found
+    return sets
 
 
-def _any(tensor: Mapping[str, Any], shape: tuple[int, ...], number: int, generator: np.random.Generator) -> Array:
-    """Numbers of the tensor's dtype, of the kind that this turn has."""
-    dtype, turn = tensor["dtype"], number % 3
+def _random_tensor(
+    tensor: Mapping[str, Any], shape: tuple[int, ...], number: int, generator: np.random.Generator
+) -> Array:
+    """Generate values of a tensor's dtype: random, extreme or zero by ``number`` modulo 3."""
+    dtype, kind = tensor["dtype"], number % 3
     if dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)
-    if turn == 2:
+    if kind == 2:
         return np.full(shape, tensor["zero_point"] or 0, dtypes.to_numpy(dtype))
     if dtypes.is_float(dtype):
-        return (generator.standard_normal(shape) * (_WIDE if turn else 1.0)).astype(dtypes.to_numpy(dtype))
+        return (generator.standard_normal(shape) * (_WIDE if kind else 1.0)).astype(dtypes.to_numpy(dtype))
     low, high = tensor.get("range") or dtypes.int_range(dtype)
-    if turn:
+    if kind:
         return generator.choice(np.array([low, high], dtypes.to_numpy(dtype)), shape)
     return generator.integers(low, high, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
 
 
-def _rule(graph: Graph, position: int) -> Draw | None:
-    """How an input that is no free number is drawn; None for all others."""
+def _special_generator(graph: Graph, position: int) -> Draw | None:
+    """Return the generator for an input that indexes a table or enters trees; None for all others."""
     name = graph.inputs[position]
     trees = [node for node in graph.nodes if node.op == "tree_ensemble" and node.inputs[0] == name]
     if trees:
-        places = [(graph.consts[node.inputs[1]], graph.consts[node.inputs[2]]) for node in trees]
-        return _beside(places, graph.types[name].dtype)
+        thresholds = [(graph.consts[node.inputs[1]], graph.consts[node.inputs[2]]) for node in trees]
+        return _near_thresholds(thresholds, graph.types[name].dtype)
     if graph.types[name].quant is not None or not dtypes.is_integer(graph.types[name].dtype):
         return None
-    most = min(_extents(graph, name, set()), default=None)
-    return None if most is None else lambda shape, generator: generator.integers(0, max(most, 1), shape)
+    least_extent = min(_table_sizes(graph, name, set()), default=None)
+    return None if least_extent is None else lambda shape, generator: generator.integers(0, max(least_extent, 1), shape)
 
 
-def _extents(graph: Graph, name: str, seen: set[str]) -> list[int]:
-    """How many rows the tables have that the numbers of a value choose from."""
-    found = []
+def _table_sizes(graph: Graph, name: str, seen: set[str]) -> list[int]:
+    """Find the sizes of the tables that a value indexes, following it through operators that only move data."""
+    extents = []
     seen.add(name)
     for node in graph.nodes:
         if name not in node.inputs:
             continue
         if node.op == "gather" and node.inputs[1] == name:
-            found.append(graph.types[node.inputs[0]].shape[node.attr("axis")])
+            extents.append(graph.types[node.inputs[0]].shape[node.attr("axis")])
         elif node.op == "one_hot" and node.inputs[0] == name:
-            found.append(int(node.attr("depth")))
+            extents.append(int(node.attr("depth")))
         elif (registry.get(node.op).moves or node.op in ("cast", "concat")) and node.outputs[0] not in seen:
-            found += _extents(graph, node.outputs[0], seen)
-    return found
+            extents += _table_sizes(graph, node.outputs[0], seen)
+    return extents
 
 
-def _beside(trees: Sequence[tuple[Array, Array]], dtype: str) -> Draw:
-    """Every feature on one of its thresholds or next to it; any number where it has none."""
+def _near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str) -> Draw:
+    """Return a generator that puts every feature on one of its thresholds or next to it; a feature without thresholds is
+    random."""
     feature, threshold = (np.concatenate([pair[k] for pair in trees]) for k in (0, 1))
 
     def draw(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        x = _any({"dtype": dtype, "zero_point": 0}, shape, 0, generator)
+        x = _random_tensor({"dtype": dtype, "zero_point": 0}, shape, 0, generator)
         for column in np.unique(feature).tolist():
-            known = threshold[feature == column]
-            known = known[np.isfinite(known)] if known.dtype.kind == "f" else known
-            if known.size:
-                x[:, column] = _shifted(generator.choice(known, len(x)), generator.integers(-1, 2, len(x)))
+            thresholds = threshold[feature == column]
+            thresholds = thresholds[np.isfinite(thresholds)] if thresholds.dtype.kind == "f" else thresholds
+            if thresholds.size:
+                x[:, column] = _neighbour(generator.choice(thresholds, len(x)), generator.integers(-1, 2, len(x)))
         return x
 
     return draw
 
 
-def _shifted(x: Array, steps: Array) -> Array:
-    """The number before (-1), the number itself (0), the number behind (1)."""
+def _neighbour(x: Array, steps: Array) -> Array:
+    """Return the previous representable number (-1), the number itself (0) or the next (1)."""
     if x.dtype.kind in "iu":
         info = np.iinfo(x.dtype)
         return np.clip(x.astype(np.int64) + steps, info.min, info.max)

@@ -117,7 +117,7 @@ DAMAGED: dict[str, tuple[str, bytes | Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_is_refused_at_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_files, "_ROOM", 1 << 20)
+    monkeypatch.setattr(array_files, "_UNPACKED_BASE", 1 << 20)
     end, content, words = DAMAGED[name]
     path = tmp_path / f"x{end}"
     if isinstance(content, bytes):
