@@ -132,17 +132,17 @@ def plugin(arguments: Arguments) -> show.Answer:
 
 def operators(arguments: Arguments) -> show.Answer:
     """``microc operators``."""
-    from microc.reports.reference_tables import FORMATS, operator_rows, operators_markdown, spelled, widest
+    from microc.reports.reference_tables import FORMATS, dtypes_cell, operator_rows, operators_markdown, widest
 
     rows = operator_rows()
     parts = []
-    for kind in FORMATS:
-        own = [row for row in rows if row.format == kind]
-        every = widest(own)
-        cells = [(row.name, row.note, spelled(row.dtypes, every)) for row in own]
-        parts.append(show.table((f"{len(own)} of {kind}", "", "dtypes"), cells, 3))
+    for format_name in FORMATS:
+        format_rows = [row for row in rows if row.format == format_name]
+        all_dtypes = widest(format_rows)
+        cells = [(row.name, row.note, dtypes_cell(row.dtypes, all_dtypes)) for row in format_rows]
+        parts.append(show.table((f"{len(format_rows)} of {format_name}", "", "dtypes"), cells, 3))
         if any(cell == "any" for *_, cell in cells):
-            parts.append(f"any: {', '.join(every)}")
+            parts.append(f"any: {', '.join(all_dtypes)}")
     text = operators_markdown() if arguments.markdown else "\n\n".join(parts)
     return show.Answer({"operators": [asdict(row) for row in rows]}, text)
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 def check_evidence_folder(arguments: Arguments) -> None:
     """Raise OutputError, before comparing, if the folder for the evidence is not empty."""
-    from microc.reports.evidence import refuse_taken
+    from microc.reports.evidence import check_empty
 
     if arguments.evidence is not None:
-        refuse_taken(arguments.evidence)
+        check_empty(arguments.evidence)
 
 
 def write_evidence(
@@ -46,7 +46,7 @@ def write_evidence(
         return answer
     comparisons = list(_comparisons(answer.data))
     failure = "" if answer.error is None else answer.error.what
-    evidence_data = evidence.gathered(
+    evidence_data = evidence.collect_evidence(
         manifest, comparisons, answer.data.get("evaluation"), failure, project, arguments.port
     )
     evidence.write(arguments.evidence, evidence_data)

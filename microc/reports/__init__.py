@@ -1,1 +1,1 @@
-"""What is shown: pages, pictures, tables, explanations."""
+"""Reports: estimates, sizes, explanations, advice; as pages, pictures, tables and data."""

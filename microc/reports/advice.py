@@ -1,4 +1,4 @@
-"""What limits a network, and next steps ranked by their gain."""
+"""Advice on how to make a network faster or smaller, ranked by the estimated gain."""
 
 from __future__ import annotations
 
@@ -26,71 +26,74 @@ from microc.reports.layers import slowest
 from microc.reports.text_tables import shown_ms
 from microc.target import Board, Target, target_for
 
-# ---- What to do about a network that is slower on a core than it could be, as sentences with the command to run.
+# ---- Advice on arithmetic, as sentences with the command to run.
 #
-# Factors are the cost model's, of one layer in each arithmetic on the core in question: a pointwise convolution.
+# Speed-ups are estimated by the cost model: a pointwise convolution is compiled in each arithmetic for the core.
 
 WORTHWHILE = 1.2
-"""Times faster that integers must be to be spoken of."""
+"""Least speed-up of int8 over floats that is worth advising."""
 _PIXELS, _CHANNELS = 16, 32
+"""Size of the pointwise convolution that is compiled to compare arithmetics."""
 _SCALE = Quant((0.0371,), (3,))
 _WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 
 @frozen
 class Speeds:
-    """Estimated instructions on a core: of a layer in floats over those of it in int8, what a result scaled by a float takes more
-    than one in fixed point, and what a dequantised number takes."""
+    """Estimated speeds of a core. ``times``: instructions of a float layer divided by those in int8. ``scaling``: extra
+    instructions per result scaled by a float instead of fixed point. ``dequantizing``: instructions per dequantised
+    element."""
 
     times: float
     scaling: float
     dequantizing: float
 
 
-def advice(found: Arithmetic, source: str, target: Target, requantize: str) -> tuple[str, ...]:
-    """Sentences for a network on a core; none for this computer, which only tries what boards will do.
+def advice(arithmetic: Arithmetic, source: str, target: Target, requantize: str) -> tuple[str, ...]:
+    """List advice on the arithmetic of a network; none for the host, where networks are only tried out.
 
-    ``source``: the model as commands take it. ``requantize``: the option that it is compiled with.
+    ``source``: the model's name in commands. ``requantize``: the option that it is compiled with.
     """
-    if target.cpu == "host" or not (found.float_macs or found.float_scaled):
+    if target.cpu == "host" or not (arithmetic.float_macs or arithmetic.float_scaled):
         return ()
-    speeds, told = speeds_on(target.cpu), list[str]()
-    if found.float_macs and speeds.times >= WORTHWHILE:
+    speeds, sentences = speeds_on(target.cpu), list[str]()
+    if arithmetic.float_macs and speeds.times >= WORTHWHILE:
         core = "this core has no FPU" if not target.has("fpu") else f"the core is a {target.cpu}"
-        what = "int8" if found.float_macs == found.macs else "its layers of floats in int8"
-        told.append(
+        what = "int8" if arithmetic.float_macs == arithmetic.macs else "its layers of floats in int8"
+        sentences.append(
             f"{core}: {what} would be about {speeds.times:.{0 if speeds.times >= 9.5 else 1}f} times faster: "
             f"microc quantize {shlex.quote(source)} --data SAMPLES -o {shlex.quote(str(Path(source).with_suffix('.mcg')))}"
         )
-    saved = round(found.float_scaled * speeds.scaling)
+    saved = round(arithmetic.float_scaled * speeds.scaling)
     if saved > 0 and requantize == "float":
-        told.append(
-            f"{found.float_scaled:,} results are scaled by floats: --requantize fixed saves about {saved:,} instructions "
+        sentences.append(
+            f"{arithmetic.float_scaled:,} results are scaled by floats: --requantize fixed saves about {saved:,} instructions "
             "of a run, and differs for ties alone, some in a million"
         )
-    return tuple(told)
+    return tuple(sentences)
 
 
-def arithmetic_data(found: Arithmetic, sentences: tuple[str, ...]) -> dict[str, Any]:
-    """Plain data: multiply-accumulates in floats, their percentage of those that are left to do, why, and what to do."""
-    share = 100 * found.float_macs / max(1, found.macs)
+def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[str, Any]:
+    """Describe a network's arithmetic as plain data: multiply-accumulates in floats, their percentage, the reasons, and
+    advice."""
+    share = 100 * arithmetic.float_macs / max(1, arithmetic.macs)
     return {
-        "float_macs": found.float_macs,
+        "float_macs": arithmetic.float_macs,
         "float_share": share,
-        "float_reasons": list(found.reasons),
-        "half_weights": found.half_weights,
-        "double_weights": found.double_weights,
-        "advice": [*sentences, *notes(found)],
+        "float_reasons": list(arithmetic.reasons),
+        "half_weights": arithmetic.half_weights,
+        "double_weights": arithmetic.double_weights,
+        "advice": [*sentences, *notes(arithmetic)],
     }
 
 
-def notes(found: Arithmetic) -> tuple[str, ...]:
-    """Sentences about weights that take more bytes than they need."""
-    return (*_double(found.double_weights), *map(_wide, found.wide_weights))
+def notes(arithmetic: Arithmetic) -> tuple[str, ...]:
+    """List notes on weights that take more bytes than they need."""
+    return (*_two_byte_note(arithmetic.double_weights), *map(_float32_note, arithmetic.wide_weights))
 
 
-def _double(count: int) -> tuple[str, ...]:
-    """What is said of bytes that take two."""
+def _two_byte_note(count: int) -> tuple[str, ...]:
+    """Return the note on 8-bit weights with a zero point, which take two bytes each."""
     if not count:
         return ()
     return (
@@ -99,33 +102,34 @@ def _double(count: int) -> tuple[str, ...]:
     )
 
 
-def _wide(name: str) -> str:
-    """What is said of weights that no half holds."""
+def _float32_note(name: str) -> str:
+    """Return the note on weights beyond the range of float16."""
     return f"{name} stays float32: it has numbers from 65,520 on, which bfloat16 holds and float16 does not"
 
 
 @cache
 def speeds_on(cpu: str) -> Speeds:
-    """How fast a core is in each arithmetic."""
+    """Estimate the speeds of a core by compiling small networks."""
     floats, exact, fixed = (
         compile_model(_layer(integers), target_for(cpu), Options(requantize=requantize)).instructions
         for integers, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
     )
     count = _PIXELS * _CHANNELS
     net = GraphBuilder()
-    reals = net.graph("reals", {"y": _reals(net, net.input("x", (1, count), "int8"), _SCALE)})
+    reals = net.graph("reals", {"y": _dequantize(net, net.input("x", (1, count), "int8"), _SCALE)})
     dequantized = compile_model(reals, target_for(cpu), Options()).instructions
     return Speeds(floats / fixed, (exact - fixed) / count, dequantized / count)
 
 
 def _layer(integers: bool) -> Graph:
-    """A pointwise convolution of floats, or of int8 as ONNX's quantisers write it."""
+    """Build a pointwise convolution in floats, or in int8 with the quantise and dequantise operators that ONNX's quantisers
+    insert."""
     net = GraphBuilder()
     weight = np.random.default_rng(0).integers(-127, 128, (_CHANNELS, 1, 1, _CHANNELS)).astype(np.int8)
     x = net.input("x", (1, 1, _PIXELS, _CHANNELS), "int8" if integers else "float32")
     if integers:
         reals = net.new_constant("weight", weight)
-        x, reals = _reals(net, x, _SCALE), _reals(net, reals, _WEIGHT_SCALE)
+        x, reals = _dequantize(net, x, _SCALE), _dequantize(net, reals, _WEIGHT_SCALE)
     else:
         reals = net.new_constant("weight", weight.astype(np.float32))
     y = net.op("conv2d", x, reals, padding=(0, 0, 0, 0), layout="NHWC")
@@ -135,40 +139,47 @@ def _layer(integers: bool) -> Graph:
     return net.graph("layer", {"y": y})
 
 
-def _reals(net: GraphBuilder, stored: str, quant: Quant) -> str:
+def _dequantize(net: GraphBuilder, stored: str, quant: Quant) -> str:
+    """Add a dequantise operator."""
     return net.op("dequantize", stored, scale=quant.scale, zero_point=quant.zero_point, axis=None)
 
 
-# ---- Next steps for a network on its board: a table of advices, ranked by the share of the time that each may save.
+# ---- Next steps for a network on its board: functions that yield advice, ranked by the share of time that each may save.
 #
-# What does not fit is first, for nothing else counts there; then gains, the largest first; then what has no gain that is known.
+# First comes what does not fit, since nothing runs before that is solved; then gains, the largest first; then advice without a
+# known gain.
 
-LEAST = 0.005
-"""Share of the time below which a gain is not spoken of."""
-MOST_OF_IT, _FULL, _DEAR, _LITTLE = 0.3, 0.85, 2.0, 0.05
-"""Shares of the time and of a memory that are spoken of, how much dearer than usual a layer's products are, and the share of the
-time below which that does not matter."""
+MIN_GAIN = 0.005
+"""Share of the time below which a gain is not reported."""
+SLOW_SHARE, _NEARLY_FULL, _EXPENSIVE, _NEGLIGIBLE = 0.3, 0.85, 2.0, 0.05
+"""Share of the time from which a layer is reported as slow; share of a memory from which it is nearly full; factor of
+cycles per multiply-accumulate, against the median layer, from which a layer is expensive; share of the time below which
+that is ignored."""
 _MEMORIES: Mapping[str, str] = {"flash": "flash", "ram": "RAM"}
 _MANY_MACS = 1000
-"""Products of a layer from which on what each takes says something."""
-OF_SPEED: Mapping[str, Mapping[str, float]] = {
+"""Multiply-accumulates from which a layer's cycles per multiply-accumulate are meaningful."""
+SPEED_GAINS: Mapping[str, Mapping[str, float]] = {
     "size": {"cortex-m0": 0.40, "cortex-m0plus": 0.40, "rv32imc": 0.28, "cortex-m4": 0.09, "": 0.05},
     "balanced": {"cortex-m4": 0.04, "cortex-m7": 0.04, "cortex-m33": 0.04, "": 0.0},
 }
-"""Share of the time that ``--optimize speed`` saves, by the goal before and the core; ``""``: of all others. The mean of MLPerf
-Tiny's four networks in int8, by estimated cycles; measure again when rules or costs change."""
-OF_TUNING: Mapping[str, float] = {
+"""Share of the time that ``--optimize speed`` saves, by the goal before and the core; ``""``: all other cores.
+
+Measured: the mean over MLPerf Tiny's four int8 networks, by estimated cycles. Measure again when rules or costs change.
+"""
+TUNING_GAINS: Mapping[str, float] = {
     "cortex-m0": 0.002, "cortex-m0plus": 0.002, "cortex-m3": 0.03, "cortex-m4": 0.017, "cortex-m7": 0.017,
     "cortex-m33": 0.017, "cortex-m55": 0.007, "rv32imc": 0.038, "": 0.02,
 }  # fmt: skip
-"""Share of the time of kernels without a schedule that came along that a search saves at best, by core: docs/tuning.md, "What
-searches found"."""
+"""Share of the time of kernels without a shipped schedule that a search saves at best, by core. Measured: docs/tuning.md,
+"What searches found"."""
 
 
 @frozen
 class Advice:
-    """A sentence, the command that does it (empty: none does), and the share of the time that it may save, estimated; None where
-    that is not known, and infinity for what has to be done before the network runs at all."""
+    """A sentence, the command that carries it out (empty if none), and the estimated share of the time that it saves.
+
+    ``gain``: None if unknown; infinity for what must be done before the network can run.
+    """
 
     text: str
     command: str = ""
@@ -176,7 +187,7 @@ class Advice:
 
     @property
     def rank(self) -> float:
-        """Sort key of an advice, the least first."""
+        """Sort key, the most urgent first."""
         return inf if self.gain is None else -self.gain
 
     def to_data(self) -> dict[str, Any]:
@@ -188,7 +199,7 @@ class Advice:
 
 @frozen
 class Situation:
-    """A network on a board: the report's ``data``; ``code_in_ram``: share of the time that this would save."""
+    """A network on a board. ``data``: the report's; ``code_in_ram``: share of the time that code in RAM would save."""
 
     data: Mapping[str, Any]
     board: Board
@@ -205,45 +216,46 @@ class Situation:
 
     @property
     def is_computer(self) -> bool:
-        """True on this computer, which only tries what boards will do."""
+        """True for the host, where networks are only tried out."""
         return bool(self.data["board"]["name"] == "host")
 
     def option(self, name: str, default: str) -> str:
-        """An option of the compilation, in words."""
+        """Return a compilation option as text."""
         return str(self.data["options"].get(name, default))
 
     def dtype(self, tensor: str) -> str:
-        """The dtype of a tensor by its name."""
+        """Return the dtype of a tensor."""
         return next(str(each["dtype"]) for each in self.data["tensors"] if each["name"] == tensor)
 
     def wish(self, end: str, tensor: Mapping[str, Any], dtype: str) -> str:
-        """The word that gives an input or output another dtype: with its name where there are others, or a wish before."""
+        """Return the value of ``--input-dtype`` or ``--output-dtype``: with the tensor's name if there are several, or the
+        option is set."""
         alone = len(self.data[f"{end}s"]) == 1 and not self.option(f"{end}_dtype", "")
         return shlex.quote(dtype if alone else f"{tensor['label']}={dtype}")
 
     def compile(self, *more: str) -> str:
-        """The command that compiles the network, with more options."""
+        """Return the command that compiles the network with additional options."""
         words = f"{option_words(self.data)} {' '.join(more)} -o firmware"
-        return f"microc compile {model_words(self.data)}{_join_flags(_parts(shlex.split(words)))}"
+        return f"microc compile {model_words(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
 
     def command(self, name: str, *more: str) -> str:
-        """A command about the model on its board under its options."""
+        """Return a command on the model for its board and options."""
         return " ".join((f"microc {name} {model_words(self.data)}", *more)) + option_words(self.data)
 
 
 def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Rank the advices that apply; an advice: ``text``, ``command`` (may be empty), ``gain`` (None: not known). ``notes``:
-    sentences that are shown behind it."""
-    found = [each for condition in ADVICES for each in condition(situation)]
-    spoken = [each for each in found if each.gain is None or each.gain >= LEAST]
-    return [each.to_data() for each in (*sorted(spoken, key=lambda each: each.rank), *map(Advice, notes))]
+    """List the advice that applies, ranked, as plain data: ``text``, ``command`` (may be empty), ``gain`` (None if
+    unknown). ``notes``: sentences to add at the end."""
+    advices = [item for condition in ADVICES for item in condition(situation)]
+    relevant = [item for item in advices if item.gain is None or item.gain >= MIN_GAIN]
+    return [item.to_data() for item in (*sorted(relevant, key=lambda item: item.rank), *map(Advice, notes))]
 
 
-# ---------------------------------------------------------------- the advices
+# ---- The advice.
 
 
 def _memories(at: Situation) -> Iterator[Advice]:
-    """Memories that are too small, for which a compilation has tried all that it can, or nearly full."""
+    """Report memories that are too small although the compilation has tried all options, or nearly full ones."""
     totals, board = at.data["totals"], at.data["board"]
     over = {
         memory: totals[memory] or 0 for memory in ("flash", "ram") if (totals[memory] or 0) > (board[memory] or inf)
@@ -263,52 +275,54 @@ def _memories(at: Situation) -> Iterator[Advice]:
 def _nearly_full(at: Situation) -> Iterator[Advice]:
     """Advise options that take less of a memory."""
     totals, board = at.data["totals"], at.data["board"]
-    less = 8 * totals["arena"] // 10240
-    ways = {
+    target_kib = 8 * totals["arena"] // 10240
+    remedies = {
         "flash": ("--optimize size", "code for size takes less", at.option("optimize", "balanced") != "size"),
-        "ram": (f"--ram {less}K", "smaller workspaces and layers row by row may take less", less > 0),
+        "ram": (f"--ram {target_kib}K", "smaller workspaces and layers row by row may take less", target_kib > 0),
     }
-    for memory, (option, way, possible) in ways.items():
+    for memory, (option, reason, possible) in remedies.items():
         used, room = totals[memory] or 0, board[memory]
-        if possible and room and used > _FULL * room:
-            yield Advice(f"{_MEMORIES[memory]} is {100 * used / room:.0f} % full; {way}", at.compile(option))
+        if possible and room and used > _NEARLY_FULL * room:
+            yield Advice(f"{_MEMORIES[memory]} is {100 * used / room:.0f} % full; {reason}", at.compile(option))
 
 
 def _input_types(at: Situation) -> Iterator[Advice]:
-    """Inputs that come as floats and are quantised at once by a kernel of their own."""
+    """Advise to give an input as integers if a kernel of its own only quantises it."""
     for tensor in at.data["inputs"]:
-        using = [layer for layer in at.layers if tensor["name"] in layer["inputs"]]
-        if len(using) == 1 and using[0]["op"] == "quantize" and len(using[0]["outputs"]) == 1:
-            dtype = at.dtype(using[0]["outputs"][0])
+        readers = [layer for layer in at.layers if tensor["name"] in layer["inputs"]]
+        if len(readers) == 1 and readers[0]["op"] == "quantize" and len(readers[0]["outputs"]) == 1:
+            dtype = at.dtype(readers[0]["outputs"][0])
             yield Advice(
                 f"input {tensor['label']} comes as {tensor['dtype']} and the board quantises it: give it as {dtype}",
                 at.compile(f"--input-dtype {at.wish('input', tensor, dtype)}"),
-                using[0]["share"],
+                readers[0]["share"],
             )
 
 
 def _output_types(at: Situation) -> Iterator[Advice]:
-    """Outputs that are dequantised last, by kernels of their own or at the end of others."""
+    """Advise to take an output as integers if it is only dequantised at the end."""
     for tensor in at.data["outputs"]:
-        making = [layer for layer in at.layers if tensor["name"] in layer["outputs"]]
+        writers = [layer for layer in at.layers if tensor["name"] in layer["outputs"]]
         used = any(tensor["name"] in layer["inputs"] for layer in at.layers)
-        if at.is_computer or used or len(making) != 1 or making[0]["op"].split("+")[-1] != "dequantize":
+        if at.is_computer or used or len(writers) != 1 or writers[0]["op"].split("+")[-1] != "dequantize":
             continue
-        took = prod(tensor["shape"]) * speeds_on(at.cpu).dequantizing / (at.data["totals"]["instructions"] or 1)
-        alone = making[0]["op"] == "dequantize"
-        before = dict(making[0]["operators"][-2]["attributes"]) if len(making[0]["operators"]) > 1 else {}
-        dtype = at.dtype(making[0]["inputs"][0]) if alone else before.get("out_dtype", "int8")
+        saved = prod(tensor["shape"]) * speeds_on(at.cpu).dequantizing / (at.data["totals"]["instructions"] or 1)
+        is_separate = writers[0]["op"] == "dequantize"
+        producer_attributes = (
+            dict(writers[0]["operators"][-2]["attributes"]) if len(writers[0]["operators"]) > 1 else {}
+        )
+        dtype = at.dtype(writers[0]["inputs"][0]) if is_separate else producer_attributes.get("out_dtype", "int8")
         yield Advice(
             f"output {tensor['label']} is made {tensor['dtype']} by the board: take the {dtype} that it is made from",
             at.compile(f"--output-dtype {at.wish('output', tensor, dtype)}"),
-            making[0]["share"] if alone else min(took, making[0]["share"]),
+            writers[0]["share"] if is_separate else min(saved, writers[0]["share"]),
         )
 
 
 def _integers(at: Situation) -> Iterator[Advice]:
-    """Layers of floats that int8 would make faster."""
-    kinds = {tensor["name"]: tensor["dtype"] for tensor in at.data["tensors"]}
-    floats = [k for k in at.layers if k["macs"] and k["inputs"] and dtypes.is_float(kinds[k["inputs"][0]])]
+    """Advise to quantise float layers that int8 would make faster."""
+    dtype_of = {tensor["name"]: tensor["dtype"] for tensor in at.data["tensors"]}
+    floats = [k for k in at.layers if k["macs"] and k["inputs"] and dtypes.is_float(dtype_of[k["inputs"][0]])]
     if at.is_computer or not floats:
         return
     times = speeds_on(at.cpu).times
@@ -325,26 +339,26 @@ def _integers(at: Situation) -> Iterator[Advice]:
 
 
 def _fixed_point(at: Situation) -> Iterator[Advice]:
-    """Results that are scaled by floats."""
+    """Advise fixed-point scaling for results that are scaled by floats."""
     if at.is_computer or at.option("requantize", "float") != "float":
         return
     sizes = {tensor["name"]: prod(tensor["shape"]) for tensor in at.data["tensors"]}
     scaled = [layer for layer in at.layers if "requantize_float" in layer["op"].replace(" > ", "+").split("+")]
     count = sum(sizes[name] for layer in scaled for name in layer["outputs"])
     if count:
-        saved = count * max(speeds_on(at.cpu).scaling, 0)
+        saved_instructions = count * max(speeds_on(at.cpu).scaling, 0)
         yield Advice(
             f"{count:,} results are scaled by floats: --requantize fixed differs for ties alone, some in a million",
             at.compile("--requantize fixed"),
-            min(saved / (at.data["totals"]["instructions"] or 1), sum(layer["share"] for layer in scaled)),
+            min(saved_instructions / (at.data["totals"]["instructions"] or 1), sum(layer["share"] for layer in scaled)),
         )
 
 
 def _goal(at: Situation) -> Iterator[Advice]:
-    """Code that is made for less than speed."""
+    """Advise ``--optimize speed``."""
     goal = at.option("optimize", "balanced")
-    known = OF_SPEED.get(goal, {"": 0.0})
-    gain = 0.0 if at.is_computer else known.get(at.cpu, known[""])
+    gains = SPEED_GAINS.get(goal, {"": 0.0})
+    gain = 0.0 if at.is_computer else gains.get(at.cpu, gains[""])
     if gain:
         yield Advice(
             f"the code is made for {'size' if goal == 'size' else 'a balance of speed and size'}: for speed it takes more flash",
@@ -354,7 +368,7 @@ def _goal(at: Situation) -> Iterator[Advice]:
 
 
 def _code_in_ram(at: Situation) -> Iterator[Advice]:
-    """Code that waits for its flash, on a board with a faster memory for it."""
+    """Advise to run code from RAM if the core waits for flash."""
     if at.code_in_ram and at.option("code_in_ram", "False") == "False":
         yield Advice(
             "the core waits for the code of some kernels, which may run from RAM",
@@ -364,20 +378,20 @@ def _code_in_ram(at: Situation) -> Iterator[Advice]:
 
 
 def _tuning(at: Situation) -> Iterator[Advice]:
-    """Kernels whose schedules nobody measured, neither here nor for what comes with the compiler."""
-    unknown = [k for k in at.layers if not k.get("shipped") and not k["rule"].startswith("external")]
-    share = sum(k["share"] for k in unknown if ", tuned" not in k["rule"] and ", shipped" not in k["rule"])
+    """Advise to tune kernels without a measured schedule."""
+    untuned = [k for k in at.layers if not k.get("shipped") and not k["rule"].startswith("external")]
+    share = sum(k["share"] for k in untuned if ", tuned" not in k["rule"] and ", shipped" not in k["rule"])
     if not at.is_computer:
         yield Advice(
             f"no schedule was measured for kernels that take {_percent(share)} of the time: a search on the board or its "
             "emulator may find faster ones",
             at.command("tune", "--records tuned.jsonl"),
-            share * OF_TUNING.get(at.cpu, OF_TUNING[""]),
+            share * TUNING_GAINS.get(at.cpu, TUNING_GAINS[""]),
         )
 
 
 def _accelerator(at: Situation) -> Iterator[Advice]:
-    """An accelerator that does nothing."""
+    """Advise to use an idle accelerator."""
     if at.board.target.npu and not any(layer["rule"].startswith("external") for layer in at.layers):
         yield Advice(
             f"the board's accelerator ({at.board.target.npu}) does nothing: it takes the layers that Vela compiles",
@@ -386,11 +400,11 @@ def _accelerator(at: Situation) -> Iterator[Advice]:
 
 
 def _slow_layers(at: Situation) -> Iterator[Advice]:
-    """The layer that takes most of the time, and one whose products are dear."""
+    """Point to the layer that takes most of the time, and to one with expensive multiply-accumulates."""
     if len(at.layers) < 2:
         return
     (top,) = slowest(at.data, 1)
-    if top["share"] > MOST_OF_IT:
+    if top["share"] > SLOW_SHARE:
         ms = (
             f" ({shown_ms(top['milliseconds'])}, estimated)"
             if top["milliseconds"] is not None and at.data["measured"] is None
@@ -402,57 +416,62 @@ def _slow_layers(at: Situation) -> Iterator[Advice]:
             at.command("explain", str(top["step"])),
         )
     large = [layer for layer in at.layers if layer["macs"] >= _MANY_MACS]
-    each = sorted(layer["cycles"] / layer["macs"] for layer in large)
-    usual = each[len(each) // 2] if each else 0
-    dear = [k for k in large if k["cycles"] > _DEAR * usual * k["macs"] and k["share"] > _LITTLE]
-    if dear and (dear[0]["step"] != top["step"] or top["share"] <= MOST_OF_IT):
+    cycles_per_mac = sorted(layer["cycles"] / layer["macs"] for layer in large)
+    median = cycles_per_mac[len(cycles_per_mac) // 2] if cycles_per_mac else 0
+    expensive = [k for k in large if k["cycles"] > _EXPENSIVE * median * k["macs"] and k["share"] > _NEGLIGIBLE]
+    if expensive and (expensive[0]["step"] != top["step"] or top["share"] <= SLOW_SHARE):
+        layer = expensive[0]
         yield Advice(
-            f"a product of step {dear[0]['step']}, {dear[0]['name']}, takes {dear[0]['cycles'] / dear[0]['macs']:.1f} "
-            f"cycles, {usual:.1f} elsewhere: why",
-            at.command("explain", str(dear[0]["step"])),
+            f"a product of step {layer['step']}, {layer['name']}, takes {layer['cycles'] / layer['macs']:.1f} "
+            f"cycles, {median:.1f} elsewhere: why",
+            at.command("explain", str(layer["step"])),
         )
 
 
-_WORDS = (meaning.wish, meaning.shape, meaning.parse_axis, meaning.feedback, meaning.renaming)
-"""Meanings of words that reports have as flags take them."""
-_NAMED = frozenset(
+_VERBATIM_CONVERTERS = (meaning.wish, meaning.shape, meaning.parse_axis, meaning.feedback, meaning.renaming)
+"""Option converters whose values are in a report in the syntax of the command line."""
+_NAMED_FLAGS = frozenset(
     option.flag
     for option in OPTIONS.values()
-    if option.word in (*_WORDS, meaning.parse_bound, meaning.parse_pixels, meaning.parse_normalization)
+    if option.word in (*_VERBATIM_CONVERTERS, meaning.parse_bound, meaning.parse_pixels, meaning.parse_normalization)
 )
-_LISTS = frozenset(
+"""Flags that may be repeated, once per name."""
+_LIST_FLAGS = frozenset(
     option.flag for option in OPTIONS.values() if option.word in (meaning.names, meaning.path, meaning.parse_external)
 )
-"""Flags that are given several times: one for each name, and those that add to a list."""
-_OF_OPTIONS = frozenset({"compile", "explain", "tune"})
-"""Commands that take the options of a compilation."""
+"""Flags that may be repeated and add to a list."""
+_COMPILING_COMMANDS = frozenset({"compile", "explain", "tune"})
+"""Commands that take compilation options."""
 
 ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
     _memories, _input_types, _output_types, _integers, _fixed_point, _goal, _code_in_ram, _tuning, _accelerator, _slow_layers,
 )  # fmt: skip
-"""All that may be advised; of equal gains the first comes first."""
+"""All sources of advice; of equal gains the first comes first."""
 
 
-# ---------------------------------------------------------------- words of commands
+# ---- Commands as text.
 
 
 def rewrite_command(
     advice: Mapping[str, Any], data: Mapping[str, Any], model: str, options: Sequence[str] | None
 ) -> dict[str, Any]:
-    """An advice of a report's data whose command names the ``model`` by its path, and has the user's own ``options`` (None: those
-    that it has)."""
+    """Rewrite the command of a report's advice to name the ``model`` by its path and to use the user's ``options`` (None:
+    keep those of the report)."""
     if not advice["command"]:
         return dict(advice)
     _, name, _, *words = shlex.split(advice["command"])
-    known = [] if options is None else _parts(shlex.split(option_words(data)))
-    parts = [part for part in _parts(words) if part not in known]
-    at = len([part for part in parts if not part[0].startswith("-")])
-    own = _parts(options or ()) if name in _OF_OPTIONS else []
-    return {**advice, "command": f"microc {name} {shlex.quote(model)}{_join_flags([*parts[:at], *own, *parts[at:]])}"}
+    report_flags = [] if options is None else _group_flags(shlex.split(option_words(data)))
+    parts = [part for part in _group_flags(words) if part not in report_flags]
+    first_flag = len([part for part in parts if not part[0].startswith("-")])
+    user_flags = _group_flags(options or ()) if name in _COMPILING_COMMANDS else []
+    return {
+        **advice,
+        "command": f"microc {name} {shlex.quote(model)}{_join_flags([*parts[:first_flag], *user_flags, *parts[first_flag:]])}",
+    }
 
 
-def _parts(words: Sequence[str]) -> list[list[str]]:
-    """Flags with their words, each a list; words before them by themselves."""
+def _group_flags(words: Sequence[str]) -> list[list[str]]:
+    """Group words into flags with their values, each a list. Words before the first flag stand alone."""
     parts = list[list[str]]()
     for word in words:
         if word.startswith("-") or not parts:
@@ -462,26 +481,26 @@ def _parts(words: Sequence[str]) -> list[list[str]]:
 
 
 def _join_flags(parts: Sequence[list[str]]) -> str:
-    """Flags as words behind a space; where a flag, or a name behind it, is said several times, the last holds."""
-    last = {_said(part): part for part in parts}
-    kept = [part for part in parts if _said(part)[0] in _LISTS or last[_said(part)] is part]
+    """Join flags to text after a space. If a flag, or a name behind it, occurs several times, the last one counts."""
+    last = {_flag_key(part): part for part in parts}
+    kept = [part for part in parts if _flag_key(part)[0] in _LIST_FLAGS or last[_flag_key(part)] is part]
     return "".join(f" {shlex.quote(word)}" for part in kept for word in part)
 
 
-def _said(part: Sequence[str]) -> tuple[str, str]:
-    """The flag, and the name that its words speak of; empty for one that speaks of all."""
+def _flag_key(part: Sequence[str]) -> tuple[str, str]:
+    """Return a flag and the name that its value begins with; empty if the value applies to all names."""
     name = part[1].rpartition("=")[0] if len(part) > 1 else ""
-    return part[0], name if part[0] in _NAMED else ""
+    return part[0], name if part[0] in _NAMED_FLAGS else ""
 
 
 def model_words(data: Mapping[str, Any]) -> str:
-    """The model as commands take it."""
+    """Return the model as commands take it."""
     return shlex.quote(data["source"] or data["model"])
 
 
 def option_words(data: Mapping[str, Any]) -> str:
-    """Board and options that a network was compiled with, as flags behind a space; options whose values reports do not hold in
-    a form that flags take are left out."""
+    """Return board and compilation options as flags after a space. Options whose values a report does not hold in the
+    syntax of flags are left out."""
     name = data["board"]["name"]
     words = [] if name == "host" else ["--board", name]
     for option, text in data["options"].items():
@@ -490,16 +509,16 @@ def option_words(data: Mapping[str, Any]) -> str:
 
 
 def _flag(name: str, text: str) -> list[str]:
-    """An option as a flag with its words."""
+    """Return an option as a flag with its values."""
     option = OPTIONS.get(name)
     if option is None or not option.flag:
         return []
     if option.words:
-        said = [word for word, value in option.words.items() if str(value) == text]
-        return [option.flag, *said] if said and said[0] != option.default else []
+        values = [word for word, value in option.words.items() if str(value) == text]
+        return [option.flag, *values] if values and values[0] != option.default else []
     if not option.metavar:
         return [option.flag]
-    if option.word in _WORDS:
+    if option.word in _VERBATIM_CONVERTERS:
         return [part for word in text.split(" ") if "=" in word for part in (option.flag, word)]
     if option.word in (meaning.bytes, meaning.count, meaning.names):
         return [option.flag, text]
@@ -507,4 +526,5 @@ def _flag(name: str, text: str) -> list[str]:
 
 
 def _percent(share: float) -> str:
+    """Format a share in percent."""
     return f"{100 * share:.0f} %" if share >= 0.0095 else f"{100 * share:.1f} %"

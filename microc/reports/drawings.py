@@ -1,4 +1,5 @@
-"""Pictures: networks, arenas, points, confusion."""
+"""Geometry of a report's pictures: scatter plots, confusion matrices, network graphs, memory maps. Templates render them as
+SVG."""
 
 from __future__ import annotations
 
@@ -14,21 +15,22 @@ from microc.base.immutable import frozen
 from microc.reports.firmware_size import live_bytes
 from microc.reports.text_tables import quant_words, shape_words
 
-# ---- Points in a plane as a picture: axes with round numbers, and perhaps a line.
+# ---- Scatter plots with an optional line.
 
 PLOT_WIDTH, PLOT_HEIGHT = 520, 300
 PLOT_LEFT, PLOT_TOP, PLOT_RIGHT, PLOT_BOTTOM = 52, 28, 20, 44
-"""Pixels around the plot; to the left more where numbers are long."""
+"""Margins of the plot in pixels; the left one grows with long tick labels."""
 _DIGIT = 7
-"""Pixels of a digit at 11.5 pixels of font size in the widest of the page's fonts (DejaVu Sans: 0.636 em)."""
+"""Width of a digit in pixels, at a font size of 11.5 pixels in the widest of the page's fonts (DejaVu Sans: 0.636 em)."""
 _TICKS = 6
+"""Ticks on an axis, at most about so many."""
 _MARGIN = 0.05
-"""Room beside the outermost points, as a share of what they span."""
+"""Space beyond the outermost points, as a share of their range."""
 
 
 @frozen
 class Point:
-    """``kind``: what colours it; ``title``: all there is to say."""
+    """A point. ``kind`` selects its colour; ``title`` is its tooltip."""
 
     x: float
     y: float
@@ -38,7 +40,7 @@ class Point:
 
 @frozen
 class Tick:
-    """A place on an axis in pixels, and the number there."""
+    """A tick: its position on the axis in pixels, and its label."""
 
     at: float
     label: str
@@ -46,7 +48,7 @@ class Tick:
 
 @frozen
 class Plot:
-    """The picture: ``points`` in pixels, ``path`` (SVG) of a line, or empty."""
+    """A plot: ``points`` in pixels, ``path`` (SVG) of a line or empty."""
 
     points: tuple[Point, ...]
     path: str
@@ -58,19 +60,24 @@ class Plot:
 
 
 def plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
-    """The picture of at least one point; ``labels``: what the axes are; ``line``: where one goes through, if any."""
+    """Lay out a plot of at least one point. ``labels``: of the axes; ``line``: points of a polyline."""
     y, up = _axis([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
     left = max(PLOT_LEFT, 10 + _DIGIT * max(len(tick.label) for tick in up))
     x, across = _axis([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
-    placed = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
+    points_in_pixels = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
     path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in line) if line else ""
     return Plot(
-        placed, path, across, up, labels, frame=(left, PLOT_TOP, PLOT_WIDTH - PLOT_RIGHT, PLOT_HEIGHT - PLOT_BOTTOM)
+        points_in_pixels,
+        path,
+        across,
+        up,
+        labels,
+        frame=(left, PLOT_TOP, PLOT_WIDTH - PLOT_RIGHT, PLOT_HEIGHT - PLOT_BOTTOM),
     )
 
 
 def _axis(numbers: Sequence[float], start: int, end: int) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
-    """From numbers to pixels, and the round numbers between."""
+    """Return the function from numbers to pixels, and the ticks at round numbers."""
     low, high = min(numbers), max(numbers)
     room = _MARGIN * (high - low) or max(abs(high), 1.0) / 2
     low, high = low - room, high + room
@@ -84,22 +91,22 @@ def _axis(numbers: Sequence[float], start: int, end: int) -> tuple[Callable[[flo
 
 
 def _round_step(least: float) -> float:
-    """The next of 1, 2, 5, 10, 20 ... and their tenths."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * n for n in (1, 2, 5, 10) if power * n >= least)
 
 
-# ---- A confusion matrix as a picture: true classes by row, answers by column.
+# ---- Confusion matrices: true classes by row, answers by column.
 
 SIDE, MARGIN = 34, 40
-"""Pixels of a cell, and for the numbers of the classes."""
+"""Pixels of a cell's side, and of the margin for class numbers."""
 _HOTTEST = 5
 
 
 @frozen
 class Cell:
-    """Samples of a true class that have an answer: where, how many, by how many more than before; ``heat`` from 0 to 5 by the
-    share of the class."""
+    """A cell: position, number of samples, change against an earlier matrix. ``heat``: 0 to 5, by the share of the
+    class."""
 
     x: int
     y: int
@@ -112,7 +119,7 @@ class Cell:
 
 @frozen
 class Matrix:
-    """The picture: its size in pixels, its cells, the numbers of the classes with their places along an edge."""
+    """A matrix: size in pixels, cells, class numbers with their positions along an edge."""
 
     size: int
     side: int
@@ -121,7 +128,7 @@ class Matrix:
 
 
 def matrix_of(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
-    """The picture of counts; ``before``: earlier ones, against which every cell says how it changed."""
+    """Lay out a matrix of counts; ``before``: earlier counts, against which cells show their change."""
     cells = []
     for truth, row in enumerate(counts):
         total = max(1, sum(row))
@@ -145,19 +152,22 @@ def matrix_of(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] |
     return Matrix(MARGIN + SIDE * len(counts) + 1, SIDE, tuple(cells), places)
 
 
-# ---- Boxes and curves of a directed graph without cycles, drawn in ranks from top to bottom.
+# ---- Layered layout of a directed acyclic graph, from top to bottom.
 #
-# The classic steps (Sugiyama, Tagawa, Toda 1981): a box's rank is the longest way to it; edges over several ranks pass through
-# points in between; an order within the ranks by the barycentres of neighbours keeps crossings few; places follow the neighbours
-# as far as the order lets them.
+# The steps of Sugiyama, Tagawa and Toda (1981): the rank of a box is the longest path to it; an edge across several ranks passes
+# through a point in each rank between; within ranks, sorting by the barycentres of neighbours reduces crossings; positions then
+# approach those of the neighbours as far as the order allows.
 
 _GAP, _RANK_GAP, _POINT = 22, 30, 14
+"""Pixels between boxes of a rank, between ranks, and the width reserved for the point of an edge."""
 _SWEEPS = 6
+"""Passes over all ranks that sort them, alternately downwards and upwards."""
 
 
 @frozen
 class Layout:
-    """Upper left corners of the boxes by their number, a path (SVG) for every edge in order, and the size of all, in pixels."""
+    """Layout in pixels: upper left corners of the boxes by number, a path (SVG) for every edge in order, and the total
+    size."""
 
     corners: tuple[tuple[float, float], ...]
     paths: tuple[str, ...]
@@ -166,14 +176,14 @@ class Layout:
 
 
 def layout(count: int, edges: Sequence[tuple[int, int]], width: float, height: float) -> Layout:
-    """Place ``count`` boxes of one size. ``edges`` lead from a lower number to a higher one."""
+    """Lay out ``count`` boxes of one size. ``edges`` lead from a lower number to a higher one."""
     ranks = _ranks(count, edges)
     chains, ranks_of_all = _chains(edges, ranks)
     total = len(ranks_of_all)
-    links = [link for chain in chains for link in pairwise(chain)]
-    rows = _ordered(ranks_of_all, links)
+    segments = [link for chain in chains for link in pairwise(chain)]
+    rows = _order_ranks(ranks_of_all, segments)
     widths = [width if node < count else _POINT for node in range(total)]
-    centres = _centres(rows, links, widths)
+    centres = _centres(rows, segments, widths)
     left = min((centres[n] - widths[n] / 2 for n in range(total)), default=0.0)
     x = {node: at - left for node, at in centres.items()}
     y = {node: ranks_of_all[node] * (height + _RANK_GAP) for node in range(total)}
@@ -184,21 +194,21 @@ def layout(count: int, edges: Sequence[tuple[int, int]], width: float, height: f
 
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest way to every box; one without operands stands right above who reads it first."""
+    """Compute the longest path to every box. A box without predecessors is placed directly above its first reader."""
     ranks = [0] * count
     followers = defaultdict(list)
-    entered = {v for _, v in edges}
+    has_predecessor = {v for _, v in edges}
     for u, v in sorted(edges):
         ranks[v] = max(ranks[v], ranks[u] + 1)
         followers[u].append(v)
     for node in range(count):
-        if node not in entered and followers[node]:
+        if node not in has_predecessor and followers[node]:
             ranks[node] = min(ranks[v] for v in followers[node]) - 1
     return ranks
 
 
 def _chains(edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[list[int]], list[int]]:
-    """Every edge as a chain of nodes, a rank apart; what is between two boxes are points, numbered after the boxes."""
+    """Split every edge into a chain of nodes, one per rank. Points between boxes are numbered after the boxes."""
     all_ranks, chains = list(ranks), []
     for u, v in edges:
         points = list(range(len(all_ranks), len(all_ranks) + ranks[v] - ranks[u] - 1))
@@ -207,8 +217,8 @@ def _chains(edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[lis
     return chains, all_ranks
 
 
-def _ordered(ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Nodes by rank, in an order with few crossings."""
+def _order_ranks(ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Order the nodes of each rank so that few edges cross."""
     rows: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
     for node, rank in enumerate(ranks):
         rows[rank].append(node)
@@ -216,15 +226,15 @@ def _ordered(ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[lis
     for sweep in range(_SWEEPS):
         neighbours = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            place = {node: k for r in rows for k, node in enumerate(r)}
-            row.sort(key=lambda n: (_mean([place[m] for m in neighbours[n]], place[n]), place[n]))
+            index = {node: k for r in rows for k, node in enumerate(r)}
+            row.sort(key=lambda n: (_mean([index[m] for m in neighbours[n]], index[n]), index[n]))
     return rows
 
 
 def _centres(
     rows: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], widths: Sequence[float]
 ) -> dict[int, float]:
-    """Horizontal middles: each as near to the middle of its neighbours as its row allows."""
+    """Compute horizontal centres, each as near to the mean of its neighbours as its row allows."""
     centres: dict[int, float] = {}
     for row in rows:
         span = sum(widths[n] for n in row) + _GAP * (len(row) - 1)
@@ -242,7 +252,8 @@ def _centres(
 
 
 def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Places in order, at least a gap apart, near to what is wanted: the mean of pushing to the right and to the left."""
+    """Separate positions by a gap at least, near to the wanted ones: the mean of pushing to the right and pushing to the
+    left."""
     right, left = list(wanted), list(wanted)
     for k in range(1, len(wanted)):
         right[k] = max(right[k], right[k - 1] + (widths[k - 1] + widths[k]) / 2 + _GAP)
@@ -252,6 +263,7 @@ def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
 
 
 def _neighbours(links: Sequence[tuple[int, int]]) -> tuple[Mapping[int, list[int]], Mapping[int, list[int]]]:
+    """Return each node's neighbours in the rank above and below."""
     above: dict[int, list[int]] = defaultdict(list)
     below: dict[int, list[int]] = defaultdict(list)
     for u, v in links:
@@ -261,11 +273,12 @@ def _neighbours(links: Sequence[tuple[int, int]]) -> tuple[Mapping[int, list[int
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:
+    """Compute the mean; ``otherwise`` if there are no values."""
     return sum(values) / len(values) if values else otherwise
 
 
 def _path(points: Sequence[tuple[float, float, float]], height: float) -> str:
-    """A smooth curve from the bottom of the first box through the points to the top of the last one."""
+    """Draw a smooth curve from the bottom of the first box through the points to the top of the last."""
     (x, y, own), *rest = points
     at = x, y + own
     words = [f"M{at[0]:.1f} {at[1]:.1f}"]
@@ -278,20 +291,19 @@ def _path(points: Sequence[tuple[float, float, float]], height: float) -> str:
     return "".join(words)
 
 
-# ---- The network of a report as a picture: a box for every layer, input, output and state, and an edge for every
-# tensor between.
+# ---- Network graphs: a box for every layer, input, output and state, and an edge for every tensor between them.
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 252, 86
-"""Of a box, in pixels."""
+"""Size of a box in pixels."""
 _LETTERS, _TITLE = 36, 24
-"""Letters of a line that a box holds, and of the first, which has the share of the time beside it."""
+"""Characters of a line in a box, and of its first line, which has the share of time beside it."""
 
 
 @frozen
 class LayerBox:
-    """A box: its upper left corner, its name, up to three lines below, what stands at its right (the share), all there is to say.
+    """A box: upper left corner, name, up to three lines below it, share of time at its right, tooltip.
 
-    ``step``: of a layer; -1 for what is none. ``heat`` from 0 to 5 by the share, ``length`` of the bar that shows it, in pixels.
+    ``step``: of a layer, else -1. ``heat``: 0 to 5 by the share; ``length``: of the bar for the share, in pixels.
     """
 
     x: float
@@ -307,7 +319,7 @@ class LayerBox:
 
 @frozen
 class Picture:
-    """The network's picture, in pixels."""
+    """Network graph, in pixels."""
 
     width: float
     height: float
@@ -316,91 +328,94 @@ class Picture:
 
 
 def picture_of(data: Mapping[str, Any]) -> Picture:
-    """The picture of a report's data."""
+    """Lay out the network of a report's data."""
     layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
-    read = {name for layer in layers for name in layer["inputs"]}
-    sources = [name for name in (*inputs, *(t["name"] for t in data["state"])) if name in read]
+    read_names = {name for layer in layers for name in layer["inputs"]}
+    sources = [name for name in (*inputs, *(t["name"] for t in data["state"])) if name in read_names]
     first = len(sources)
     makers = {name: _makers(tensor, sources) for name, tensor in tensors.items()}
-    reads = [(name, k) for k, layer in enumerate(layers) for name in layer["inputs"]]
-    reads += [(name, len(layers) + k) for k, name in enumerate(outputs)]
-    edges = [(u, first + k) for name, k in reads for u in makers.get(name, ()) if u < first + k]
-    found = layout(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
+    uses = [(name, k) for k, layer in enumerate(layers) for name in layer["inputs"]]
+    uses += [(name, len(layers) + k) for k, name in enumerate(outputs)]
+    edges = [(u, first + k) for name, k in uses for u in makers.get(name, ()) if u < first + k]
+    graph = layout(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
     most = max((layer["share"] for layer in layers), default=0) or 1
     boxes = [
-        *(_end(tensors[name], tensors[name]["kind"]) for name in sources),
-        *(_layer(layer, tensors, most) for layer in layers),
-        *(_end(tensors[name], "output") for name in outputs),
+        *(_end_box(tensors[name], tensors[name]["kind"]) for name in sources),
+        *(_layer_box(layer, tensors, most) for layer in layers),
+        *(_end_box(tensors[name], "output") for name in outputs),
     ]
-    placed = (LayerBox(*corner, *box) for corner, box in zip(found.corners, boxes, strict=True))
-    return Picture(found.width, found.height, tuple(placed), found.paths)
+    layer_boxes = (LayerBox(*corner, *box) for corner, box in zip(graph.corners, boxes, strict=True))
+    return Picture(graph.width, graph.height, tuple(layer_boxes), graph.paths)
 
 
 def _makers(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
-    """The numbers of the boxes that a tensor comes from: the steps that write it, or what is there before the first."""
+    """List the numbers of the boxes that write a tensor: steps, or the box of an input or state."""
     if tensor["name"] in sources:
         return [sources.index(tensor["name"])]
     return [len(sources) + step for step in tensor["written_by"]]
 
 
-def _end(tensor: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
-    lines = (kind, *_kind(tensor))
+def _end_box(tensor: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
+    """Return the fields of a box for an input, output or state."""
+    lines = (kind, *_type_lines(tensor))
     name = tensor["label"] or tensor["name"]
-    return cut(name, _LETTERS), lines, "", f"{kind} {name}: {', '.join(_kind(tensor))}", -1, 0, 0.0
+    return cut(name, _LETTERS), lines, "", f"{kind} {name}: {', '.join(_type_lines(tensor))}", -1, 0, 0.0
 
 
-def _layer(layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], most: float) -> tuple[Any, ...]:
-    made = [tensors[name] for name in layer["outputs"] if name in tensors]
-    kinds = _kind(made[0]) if made else ()
+def _layer_box(layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], most: float) -> tuple[Any, ...]:
+    """Return the fields of a box for a layer."""
+    results = [tensors[name] for name in layer["outputs"] if name in tensors]
+    kinds = _type_lines(results[0]) if results else ()
     share = f"{100 * layer['share']:.1f} %"
     operators = layer["op"].replace("+", " + ")
     title = ", ".join((f"step {layer['step']}: {layer['layer']}", operators, *kinds, share))
     lines = tuple(cut(line, _LETTERS) for line in (operators, *kinds))
     heat, length = round(_HOTTEST * layer["share"] / most), PICTURE_WIDTH * layer["share"] / most
-    return cut(_inner(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
+    return cut(_shorten_path(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
 
 
-def _kind(tensor: Mapping[str, Any]) -> tuple[str, ...]:
-    """Shape and dtype of a tensor, and what its integers stand for."""
+def _type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a tensor's dtype and shape, and the formula of its real values."""
     shape, quant = f"{tensor['dtype']} {shape_words(tensor['shape'])}", quant_words(tensor)
     return (shape, f"= {quant}") if quant else (shape,)
 
 
-def _inner(name: str) -> str:
-    """A path that is too long for a box by its first and its last part."""
+def _shorten_path(name: str) -> str:
+    """Shorten a long path to its first and last part."""
     parts = name.split("/")
     return f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}" if len(name) > _TITLE and len(parts) > 2 else name
 
 
 def cut(text: str, letters: int) -> str:
-    """What fits into so many places; letters of some scripts take two."""
-    room, kept = letters, ""
+    """Cut text to a number of columns; East Asian wide characters take two."""
+    room, shortened = letters, ""
     for letter in text:
         room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         if room < 0:
-            return kept[:-1] + "\N{HORIZONTAL ELLIPSIS}"
-        kept += letter
+            return shortened[:-1] + "\N{HORIZONTAL ELLIPSIS}"
+        shortened += letter
     return text
 
 
-# ---- The arena over time as a picture: steps from left to right, bytes from the bottom up, one rectangle for every
-# value.
+# ---- Memory maps: the arena over time. Steps go from left to right, addresses from bottom to top; each value is a box.
 
 MEMORY_MAP_LEFT, MEMORY_MAP_TOP, MEMORY_MAP_BOTTOM, MEMORY_MAP_RIGHT = 72, 26, 44, 12
-"""Pixels around the plot."""
+"""Margins of the plot in pixels."""
 INDENT = 6
 _HEIGHT, _WIDTH = 340, 1096
-_NARROWEST, _WIDEST = 16, 180
+_MIN_COLUMN, _MAX_COLUMN = 16, 180
+"""Width of a step's column in pixels, at least and at most."""
 _LETTER = 6.3
-"""Width of a letter in pixels, about."""
+"""Approximate width of a character in pixels."""
 _LEVELS = 6
+"""Horizontal lines, at most."""
 
 
 @frozen
 class Box:
-    """A rectangle in pixels. ``kind``: what colours it; ``label``: what fits into it, ``INDENT`` from the left; ``title``: all
-    there is to say."""
+    """A rectangle in pixels. ``kind`` selects its colour; ``label`` is drawn ``INDENT`` from the left if it fits; ``title``
+    is the tooltip."""
 
     x: float
     y: float
@@ -413,8 +428,8 @@ class Box:
 
 @frozen
 class Column:
-    """A step below the plot: the middle of its column, its number in words (of some columns), what happens, the bytes in use.
-    ``step``: its number; -1 before the first and after the last."""
+    """A step below the plot: centre of its column, its number (not for every column), tooltip, bytes in use. ``step``: its
+    number; -1 before the first and after the last."""
 
     x: float
     label: str
@@ -426,7 +441,7 @@ class Column:
 
 @frozen
 class Level:
-    """A height in the plot and the bytes there."""
+    """A height in the plot, and its number of bytes."""
 
     y: float
     label: str
@@ -434,7 +449,8 @@ class Level:
 
 @frozen
 class MemoryMap:
-    """The picture. ``overlaps``: where a result is written over what the step reads, or a workspace lies over either."""
+    """A memory map. ``overlaps``: areas where a step writes over its own input, or where its workspace shares memory with
+    either."""
 
     width: float
     height: float
@@ -448,22 +464,24 @@ class MemoryMap:
 
 
 def memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
-    """The picture of a manifest's arena; ``names``: what to call its steps."""
+    """Lay out the arena of a manifest; ``names``: of its steps."""
     steps = len(manifest["kernels"])
-    column = min(max(_WIDTH / (steps + 2), _NARROWEST), _WIDEST)
+    column = min(max(_WIDTH / (steps + 2), _MIN_COLUMN), _MAX_COLUMN)
     plot = _Plot(column, manifest["arena_size"])
-    above = ("output", "workspace")  # drawn over others: outputs are often views, workspaces lie where others end
-    memory = sorted(
-        manifest["memory"], key=lambda m: (m["kind"] in above and above.index(m["kind"]) + 1, m["first"], -m["bytes"])
+    # Drawn last, over others: outputs are often views of other values, and workspaces reuse memory that others free.
+    drawn_last = ("output", "workspace")
+    values = sorted(
+        manifest["memory"],
+        key=lambda m: (m["kind"] in drawn_last and drawn_last.index(m["kind"]) + 1, m["first"], -m["bytes"]),
     )
     live = live_bytes(manifest)
-    kinds = dict.fromkeys(m["kind"] for m in memory)
+    kinds = dict.fromkeys(m["kind"] for m in values)
     return MemoryMap(
         width=MEMORY_MAP_LEFT + column * (steps + 2) + MEMORY_MAP_RIGHT,
         height=MEMORY_MAP_TOP + _HEIGHT + MEMORY_MAP_BOTTOM,
         column=column,
-        boxes=_labelled([plot.box(m, names) for m in memory]),
-        overlaps=tuple(plot.overlap(*both) for both in _overlaps(memory)),
+        boxes=_remove_hidden_labels([plot.box(m, names) for m in values]),
+        overlaps=tuple(plot.overlap(*both) for both in _overlaps(values)),
         columns=tuple(_columns(plot, names, live)),
         levels=tuple(Level(plot.y(at), f"{at:,}") for at in _levels(manifest["arena_size"])),
         arena=Level(plot.y(manifest["arena_size"]), f"{manifest['arena_size']:,} bytes"),
@@ -473,7 +491,7 @@ def memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
 
 @frozen
 class _Plot:
-    """From steps and bytes to pixels."""
+    """Converts steps and bytes to pixels."""
 
     column: float
     size: int
@@ -499,8 +517,8 @@ class _Plot:
         return Box(self.x(step), self.y(stop), self.column, height, "overlap", "", title)
 
 
-def _labelled(boxes: Sequence[Box]) -> tuple[Box, ...]:
-    """The boxes in the order in which they are drawn; those keep their labels that no later box covers."""
+def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """Remove the labels that a box drawn later would cover."""
 
     def hidden(box: Box, by: Box) -> bool:
         right, middle = box.x + INDENT + len(box.label) * _LETTER, box.y + box.height / 2
@@ -515,25 +533,26 @@ def _labelled(boxes: Sequence[Box]) -> tuple[Box, ...]:
 
 
 def _describe(value: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the tooltip of a value."""
     shape = "x".join(map(str, value["shape"])) or "scalar"
-    place = f"{value['bytes']:,} bytes at {value['offset']:,}"
+    position = f"{value['bytes']:,} bytes at {value['offset']:,}"
     first, last = (
         "before" if step < 0 else "after" if step >= len(names) else f"step {step} ({names[step]})"
         for step in (value["first"], value["last"])
     )
-    life = f"during {first}" if value["first"] == value["last"] else f"from {first} to {last}"
-    return f"{value['name']}: {value['kind']}, {value['dtype']} {shape}, {place}, {life}"
+    lifetime = f"during {first}" if value["first"] == value["last"] else f"from {first} to {last}"
+    return f"{value['name']}: {value['kind']}, {value['dtype']} {shape}, {position}, {lifetime}"
 
 
 def _overlaps(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
-    """Pairs that share bytes during the step with which one ends and the other starts."""
-    starting: dict[int, list[Mapping[str, Any]]] = {}
+    """List pairs of values that share bytes during the step in which one ends and the other begins."""
+    values_by_first: dict[int, list[Mapping[str, Any]]] = {}
     for value in memory:
-        starting.setdefault(value["first"], []).append(value)
+        values_by_first.setdefault(value["first"], []).append(value)
     return [
         (old, new, new["first"])
         for old in memory
-        for new in starting.get(old["last"], ())
+        for new in values_by_first.get(old["last"], ())
         if old is not new
         and old["offset"] < new["offset"] + new["bytes"]
         and new["offset"] < old["offset"] + old["bytes"]
@@ -543,26 +562,26 @@ def _overlaps(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
 
 
 def _columns(plot: _Plot, names: Sequence[str], live: Sequence[int]) -> list[Column]:
-    """Every step, with its peak; of narrow columns each second, fifth ... has its number."""
-    every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * plot.column >= 22)
-    wide = plot.column >= 46
-    found = [
+    """List the columns. If they are narrow, only every second, fifth ... has its number."""
+    label_step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * plot.column >= 22)
+    is_wide = plot.column >= 46
+    columns = [
         Column(
             plot.x(k) + plot.column / 2,
-            str(k) if k % every == 0 else "",
+            str(k) if k % label_step == 0 else "",
             f"step {k}: {name}, {live[k]:,} bytes in use",
-            f"{live[k]:,}" if wide else "",
+            f"{live[k]:,}" if is_wide else "",
             live[k] == max(live),
             k,
         )
         for k, name in enumerate(names)
     ]
     ends = (("in", -1, "before the first step"), ("out", len(names), "after the last step"))
-    return [*found, *(Column(plot.x(k) + plot.column / 2, label, title, "", False, -1) for label, k, title in ends)]
+    return [*columns, *(Column(plot.x(k) + plot.column / 2, label, title, "", False, -1) for label, k, title in ends)]
 
 
 def _levels(size: int) -> list[int]:
-    """Round numbers of bytes, a handful of them."""
+    """List round numbers of bytes for horizontal lines."""
     step = 1
     while size / step > _LEVELS:
         step *= 2

@@ -1,4 +1,4 @@
-"""Accuracy and evidence of a verification."""
+"""Evidence of a verification: bundles of files, and the accuracy that a report takes from them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from microc.run.board_project import Project
 
 
-# ---- The page of an evidence bundle that people read and sign.
+# ---- evidence.md: the page that people read and sign.
 
-_SHOWN = 400
-"""Characters of a text; evidence.json has it whole."""
+_MAX_TEXT = 400
+"""Characters of a text on the page; evidence.json has all of it."""
 
 
 def page(facts: Mapping[str, Any]) -> str:
-    """Markdown. Every text of a model, board or user is inert in it."""
+    """Format the evidence as Markdown. Text from models, boards and users is stripped of markup."""
     return "\n".join(_lines(facts)) + "\n"
 
 
@@ -68,13 +68,13 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     for comparison in facts["comparisons"]:
         yield from _comparison(comparison)
     if facts["evaluation"]:
-        found = facts["evaluation"]
-        classes = found.get("classification")
+        evaluation = facts["evaluation"]
+        classes = evaluation.get("classification")
         yield from (
             "",
             "## The user's data",
             "",
-            f"{found['samples']} samples, differing: {len(found['differing_samples'])}",
+            f"{evaluation['samples']} samples, differing: {len(evaluation['differing_samples'])}",
         )
         if classes:
             yield f"accuracy: {classes['correct']} of {classes['total']} ({_text(classes['output'])})"
@@ -82,16 +82,17 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _board(board: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """List the facts on the board."""
     names = ("name", "title", "line", "emulator", "firmware_sha256")
     return [(f"board, {name.replace('_', ' ')}", board[name]) for name in names if board.get(name)]
 
 
-def _comparison(found: Mapping[str, Any]) -> Iterator[str]:
-    verdict = "agrees" if found["agrees"] else "differs"
-    yield from ("", f"## {_text(found['what'])}: {verdict}", "")
-    yield f"{found['samples']} sets of inputs, SHA-256 `{_text(found['data_sha256'])}`"
+def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
+    verdict = "agrees" if comparison["agrees"] else "differs"
+    yield from ("", f"## {_text(comparison['what'])}: {verdict}", "")
+    yield f"{comparison['samples']} sets of inputs, SHA-256 `{_text(comparison['data_sha256'])}`"
     for kind in ("outputs", "layers"):
-        rows = found.get(kind) or ()
+        rows = comparison.get(kind) or ()
         if rows:
             yield ""
             yield from _table((kind[:-1], *_columns(rows)), [_row(row) for row in rows])
@@ -115,20 +116,22 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str
 
 
 def _text(value: Any) -> str:
-    """Any value as text without what Markdown or HTML would take for markup; what else is strange becomes a question mark."""
-    return re.sub(r"[^A-Za-z0-9 .,:;()/+_=%'\-]", "?", str(value))[:_SHOWN]
+    """Convert a value to text without characters of Markdown or HTML markup; these and other special characters become
+    ``?``."""
+    return re.sub(r"[^A-Za-z0-9 .,:;()/+_=%'\-]", "?", str(value))[:_MAX_TEXT]
 
 
-# ---- The bundle that ``microc verify --evidence`` writes: what was compared, on what, with which results, for people
-# and programs.
+# ---- The bundle of ``microc verify --evidence``: the comparisons, the tools and the results, for people and programs.
 #
-# ``evidence.json`` (its schema beside it), ``evidence.md``, and ``SHA256SUMS`` over the others, which ``sha256sum -c`` checks.
+# It consists of ``evidence.json`` with its schema, ``evidence.md``, and ``SHA256SUMS`` over these, for ``sha256sum -c``.
 
 VERSION = 1
 _PACKAGES = ("numpy", "onnx", "tflite", "flatbuffers", "jinja2")
+"""Python packages whose versions are recorded."""
 _SECONDS = 20.0
-_LIST = 1 << 20
-"""Bytes of the list of hashes."""
+"""Seconds that a program may take to print its version."""
+_MAX_HASH_LIST = 1 << 20
+"""Bytes of SHA256SUMS at most."""
 
 EVIDENCE_SCHEMA: Mapping[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -165,14 +168,14 @@ EVIDENCE_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def refuse_taken(folder: Path) -> None:
-    """OutputError for a folder that holds something: evidence is never written over."""
+def check_empty(folder: Path) -> None:
+    """Raise OutputError for a folder that is not empty: evidence is never overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} is not empty", where=str(folder), hint="give --evidence a new folder")
 
 
 def data_hash(sets: Sequence[Sequence[Array]]) -> str:
-    """SHA-256 over all inputs: dtype, shape and little-endian bytes of each array in order."""
+    """Compute SHA-256 over all inputs: dtype, shape and little-endian bytes of each array in order."""
     digest = hashlib.sha256()
     for arrays in sets:
         for array in map(np.asarray, arrays):
@@ -181,7 +184,7 @@ def data_hash(sets: Sequence[Sequence[Array]]) -> str:
     return digest.hexdigest()
 
 
-def gathered(
+def collect_evidence(
     manifest: Mapping[str, Any],
     comparisons: Sequence[Mapping[str, Any]],
     evaluation: Mapping[str, Any] | None = None,
@@ -189,14 +192,13 @@ def gathered(
     project: Project | None = None,
     port: str = "",
 ) -> dict[str, Any]:
-    """The facts, plain data: those of the manifest, the results, and what they were found with.
+    """Collect the evidence as plain data: facts of the manifest, results, and the tools that were used.
 
-    ``project``: whose board ran (None: no board did), ``port``: on which line. ``failure``: what the refusal says,
-    if there is one.
+    ``project``: the one whose board ran; None: no board did. ``port``: its line. ``failure``: text of the error, if any.
     """
     return {
         "evidence_version": VERSION,
-        "created": created() if _dated() else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "created": created() if _is_date_fixed() else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "verdict": "differs" if failure else "agrees",
         "microc": __version__,
         "model": {"source": manifest["source"], "sha256": manifest.get("sha256", {}).get("model", "")},
@@ -205,7 +207,7 @@ def gathered(
             "fingerprint": manifest["fingerprint"],
             "options": manifest["options"],
             "deviations": manifest.get("deviations", []),
-            "sha256": _sources(project) if project is not None else "",
+            "sha256": _sources_hash(project) if project is not None else "",
         },
         "board": _evidence_board(project, port) if project is not None else None,
         "tools": {**_versions(), **(_compiler(project) if project is not None else {})},
@@ -216,8 +218,8 @@ def gathered(
 
 
 def write(folder: Path, facts: Mapping[str, Any]) -> None:
-    """The bundle, all of it or nothing. OutputError where the folder holds something."""
-    refuse_taken(folder)
+    """Write the bundle, completely or not at all. OutputError if the folder is not empty."""
+    check_empty(folder)
     files: dict[str, str | bytes] = {
         "evidence.json": to_json(dict(facts)),
         "evidence.schema.json": to_json(dict(EVIDENCE_SCHEMA)),
@@ -227,13 +229,14 @@ def write(folder: Path, facts: Mapping[str, Any]) -> None:
     write_tree(folder, {**files, "SHA256SUMS": "".join(sums)})
 
 
-def _dated() -> bool:
-    """Whether the date is told: then the same evidence is the same file."""
+def _is_date_fixed() -> bool:
+    """Test whether the date is given by SOURCE_DATE_EPOCH, so that equal evidence gives equal files."""
     return bool(os.environ.get("SOURCE_DATE_EPOCH"))
 
 
-def _sources(project: Project) -> str:
-    """SHA-256 over the bill of materials, which holds the hash of every generated file; of older projects, the manifest."""
+def _sources_hash(project: Project) -> str:
+    """Return SHA-256 of the bill of materials, which contains the hash of every generated file; of the manifest in older
+    projects."""
     for name in ("sbom.spdx.json", "manifest.json"):
         path = project.folder / name
         if path.is_file():
@@ -242,56 +245,59 @@ def _sources(project: Project) -> str:
 
 
 def _evidence_board(project: Project, port: str) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    """Describe the board: name, line, emulator, hash of the firmware."""
+    facts: dict[str, Any] = {
         "name": project.board.name,
         "title": project.board.title,
         "line": port or "its own process",
     }
     if project.emulated and not port:
         program = project.board.raw["emulator"]["argv"][0]
-        found |= {"line": f"emulator {Path(program).name}", "emulator": _first_line(program)}
+        facts |= {"line": f"emulator {Path(program).name}", "emulator": _version_line(program)}
     elif project.board.simulated and not port:
-        found |= {"line": f"simulator {project.board.raw['simulator']['argv'][0]}"}
+        facts |= {"line": f"simulator {project.board.raw['simulator']['argv'][0]}"}
     files = {"firmware": project.elf, **({"network": project.blob} if project.relocatable else {})}
     hashes = {
         f"{name}_sha256": hashlib.sha256(read_bytes(path)).hexdigest() for name, path in files.items() if path.is_file()
     }
-    return found | hashes
+    return facts | hashes
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    """List the versions of Python and packages."""
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _compiler(project: Project) -> dict[str, str]:
+    """Return the version of the board's compiler, if it is installed."""
     try:
         return {"compiler": find_compiler(project.board).version}
-    except ToolError:  # a board that has its firmware already needs none
+    except ToolError:  # not needed for a board that has been flashed already
         return {}
 
 
-def _first_line(program: str) -> str:
-    """What a program says of its version."""
+def _version_line(program: str) -> str:
+    """Return the first line of a program's ``--version``."""
     path = shutil.which(program)
     if path is None:
         return ""
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.partition("\n")[0]
+    return result.stdout.partition("\n")[0]
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The facts of a bundle; OutputError where it is none, or where a file of it was changed."""
+    """Read the evidence of a bundle. OutputError if it is none, or if a file was changed."""
     try:
-        for line in read_text(folder / "SHA256SUMS", _LIST).splitlines():
+        for line in read_text(folder / "SHA256SUMS", _MAX_HASH_LIST).splitlines():
             digest, _, name = line.partition("  ")
             if name != Path(name).name:
                 raise OutputError(
@@ -299,16 +305,16 @@ def read(folder: Path) -> dict[str, Any]:
                 )
             if hashlib.sha256(read_bytes(folder / name)).hexdigest() != digest:
                 raise OutputError(f"{name} was changed", where=str(folder), hint="this is not what microc wrote")
-        found: dict[str, Any] = json.loads(read_text(folder / "evidence.json"))
+        facts: dict[str, Any] = json.loads(read_text(folder / "evidence.json"))
     except (OSError, ValueError, RecursionError) as error:
         raise OutputError(f"no evidence can be read: {error}", where=str(folder)) from error
-    return found
+    return facts
 
 
-# ---- How good a network is, by what ``microc verify`` saved: its ``--json``, or the folder of its ``--evidence``.
+# ---- Accuracy of a network, read from the ``--json`` of ``microc verify`` or from a folder of ``--evidence``.
 
 LARGEST = 64 << 20
-"""Bytes of a file that is read."""
+"""Bytes of a file that is read, at most."""
 _HINT = "give what `microc verify firmware --data test.npz --labels labels --json` printed, or a folder of --evidence"
 _COUNT = {"type": "integer", "minimum": 0, "maximum": (1 << 53)}
 _REAL = {"type": "number", "minimum": -1e38, "maximum": 1e38}
@@ -352,11 +358,11 @@ ACCURACY_SCHEMA: Mapping[str, Any] = {
         },
     },
 }
-"""What is read of the file; all else is left alone."""
+"""Schema of the parts of the file that are used."""
 
 
 def read_accuracy(path: Path) -> dict[str, Any]:
-    """What a report keeps of a verification, plain data. UsageError for a file that holds none."""
+    """Read the accuracy for a report from a verification, as plain data. UsageError for a file without it."""
     data = _evidence(path) if path.is_dir() else _file(path)
     try:
         jsonschema.validate(data, ACCURACY_SCHEMA)
@@ -365,9 +371,9 @@ def read_accuracy(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"{path} is no result of verify: {where} is not as it should be", where=str(path), hint=_HINT
         ) from error
-    found = data.get("evaluation") or {}
-    classes = found.get("classification")
-    if not found and "identical" not in data:
+    evaluation = data.get("evaluation") or {}
+    classes = evaluation.get("classification")
+    if not evaluation and "identical" not in data:
         raise UsageError(f"{path} is no result of verify", where=str(path), hint=_HINT)
     counts = classes["confusion"] if classes else None
     if counts is not None and any(len(row) != len(counts) for row in counts):
@@ -376,59 +382,62 @@ def read_accuracy(path: Path) -> dict[str, Any]:
         )
     return {
         "fingerprint": data.get("fingerprint", ""),
-        "samples": found.get("samples", data.get("samples", 0)),
+        "samples": evaluation.get("samples", data.get("samples", 0)),
         "identical": data.get("identical"),
         "output": classes["output"] if classes else "",
         "correct": classes["correct"] if classes else 0,
         "total": classes["total"] if classes else 0,
         "confusion": counts,
         "outputs": [
-            {name: each.get(name) for name in ("output", "rmse", "largest", "cosine")}
-            for each in found.get("outputs", ())
+            {name: output.get(name) for name in ("output", "rmse", "largest", "cosine")}
+            for output in evaluation.get("outputs", ())
         ],
     }
 
 
 def refuse_constant(name: str) -> None:
-    """For ``json.loads``: NaN and infinities are no JSON, and no page can show them."""
+    """Reject NaN and infinities, which are not JSON, for ``json.loads``."""
     raise ValueError(name)
 
 
 def _file(path: Path) -> dict[str, Any]:
+    """Read a JSON file."""
     try:
-        found: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=refuse_constant)
+        data: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=refuse_constant)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON", where=str(path), hint=_HINT) from error
-    return found
+    return data
 
 
 def _evidence(folder: Path) -> dict[str, Any]:
-    """The facts of a bundle, in the shape of the command's own data."""
+    """Read a bundle in the structure of the command's own JSON."""
 
     facts = read(folder)
     try:
-        board: Mapping[str, Any] = next((each for each in facts["comparisons"] if "identical" in each), {})
-        own = {name: board[name] for name in ("identical", "samples") if name in board}
-        return {"fingerprint": facts["project"]["fingerprint"], "evaluation": facts["evaluation"], **own}
+        board: Mapping[str, Any] = next(
+            (comparison for comparison in facts["comparisons"] if "identical" in comparison), {}
+        )
+        results = {name: board[name] for name in ("identical", "samples") if name in board}
+        return {"fingerprint": facts["project"]["fingerprint"], "evaluation": facts["evaluation"], **results}
     except (KeyError, TypeError) as error:
         raise UsageError(f"{folder} is no result of verify", where=str(folder), hint=_HINT) from error
 
 
-def accuracy_words(found: Mapping[str, Any], fingerprint: str) -> Iterator[str]:
-    """Sentences for people; ``fingerprint``: of the network that is reported."""
-    if found["fingerprint"] not in ("", fingerprint):
+def accuracy_words(accuracy: Mapping[str, Any], fingerprint: str) -> Iterator[str]:
+    """Yield sentences on the accuracy; ``fingerprint``: of the network in the report."""
+    if accuracy["fingerprint"] not in ("", fingerprint):
         yield "These are results of another build of the network: its code or its constants differ."
-    if found["total"]:
-        share = 100 * found["correct"] / found["total"]
-        yield f"{found['correct']:,} of {found['total']:,} samples are right, {share:.2f} % ({found['output']})."
-    if found["identical"] is not None:
+    if accuracy["total"]:
+        share = 100 * accuracy["correct"] / accuracy["total"]
+        yield f"{accuracy['correct']:,} of {accuracy['total']:,} samples are right, {share:.2f} % ({accuracy['output']})."
+    if accuracy["identical"] is not None:
         yield (
             "Board and host agree in every bit of every layer."
-            if found["identical"]
+            if accuracy["identical"]
             else "Board and host agree within the tolerance for floats."
         )
-    for each in found["outputs"]:
-        cosine = "" if each["cosine"] is None else f", cosine {each['cosine']:.6f}"
-        yield f"{each['output']}: RMSE {each['rmse']:.4g}, largest difference {each['largest']:.4g}{cosine}."
+    for output in accuracy["outputs"]:
+        cosine = "" if output["cosine"] is None else f", cosine {output['cosine']:.6f}"
+        yield f"{output['output']}: RMSE {output['rmse']:.4g}, largest difference {output['largest']:.4g}{cosine}."

@@ -1,4 +1,4 @@
-"""Why a layer costs what it costs: :func:`explain`, for a terminal and for programs."""
+"""``microc.explain``: how a layer's kernel was chosen and what it costs, as text and data."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ if TYPE_CHECKING:
     from microc.plugin import Plugin
 
 
-_WORDS = 24
-"""Letters that a last column of words has at least."""
-_BELOW = 4
-"""Letters before words that stand below their row."""
-_NEAR = 5
-"""Names that are listed for one that does not exist."""
+_MIN_TEXT_WIDTH = 24
+"""Least width of a last column of text, in characters."""
+_TEXT_INDENT = 4
+"""Indent of text below its row."""
+_MAX_MATCHES = 5
+"""Names that are listed for an ambiguous one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """A compiled network: its steps, what it was compiled for, and one of its kernels in depth (None: no layer was named).
-
-    ``plugins`` are those that it was compiled with."""
+    """A compiled network: its steps, its target, and one kernel in detail (None if no layer was named). ``plugins``: those
+    that it was compiled with."""
 
     module: Module
     target: Target
@@ -71,8 +70,8 @@ class Explanation:
 
     @knows_its_plugins
     def text(self, *, full: bool = False, width: int = 0) -> str:
-        """For people; ``full``: with the function after every step and pass of lowering, and the steps of all candidates.
-        ``width``: letters of a line of tables, code is as long as it is; 0: any."""
+        """Format for people. ``full``: add the function after every step and lowering pass, and the steps of all
+        candidates. ``width``: of tables, in characters; 0: unlimited. Code is not wrapped."""
         if self.kernel is None:
             rows = memory_rows(memories_data(self.module))
             memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
@@ -81,7 +80,7 @@ class Explanation:
 
     @knows_its_plugins
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
-        """Plain data; ``full`` as in :meth:`text`."""
+        """Convert to plain data; ``full`` as in :meth:`text`."""
         price = None if isinf(self.goal.price) else self.goal.price
         data = {"model": self.module.name, "cpu": self.target.cpu, "goal": {"name": self.goal.name, "price": price}}
         if self.kernel is None:
@@ -105,81 +104,93 @@ def explain(
     progress: Progress | None = None,
     **options: Unpack[CompileOptions],
 ) -> Explanation:
-    """Compile a model as :func:`microc.compile` does, and tell how the kernel of ``layer`` came to be: candidates with their
-    costs and why they lost, the steps of the schedule, what the cost model counts, the C. ``layer``: a name, or a part of one, or
-    the number of a step; without it, the steps are listed. ``target``, or ``board``, whose core it is;
-    ``progress`` and ``options`` as there. UsageError where no layer, or several, are meant.
+    """Compile a model as :func:`microc.compile` does, and explain the kernel of ``layer``: the candidates with their costs
+    and why they lost, the steps of the schedule, the counts of the cost model, and the C.
+
+    ``layer``: a name, a part of one, or the number of a step; without it, the steps are listed. ``target``: a core, or
+    ``board``: the board whose core is used. ``progress`` and ``options``: as for :func:`microc.compile`. UsageError if no
+    layer or several match.
     """
     validation.call("progress", progress)
-    chosen = make_options(**options)
+    parsed_options = make_options(**options)
     wanted = validation.text("a layer", str(layer) if isinstance(layer, int) and not isinstance(layer, bool) else layer)
     if board is None:
-        core, room = target_for(validation.text("a target", target)), None
+        target_core, capacity_limits = target_for(validation.text("a target", target)), None
     else:
-        found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
-        core, room = found.target, room_of(found, external=bool(chosen.external))
-    made = compiled(source_of(model, chosen), core, chosen, progress, room)
-    kernel = derive_kernel(made, find_layer(made.module, wanted)) if wanted else None
-    return Explanation(made.module, core, made.make.goal, kernel, chosen.plugins)
+        board_object = board if isinstance(board, Board) else load_board(validation.path("a board", board))
+        target_core = board_object.target
+        capacity_limits = room_of(board_object, external=bool(parsed_options.external))
+    compilation = compiled(source_of(model, parsed_options), target_core, parsed_options, progress, capacity_limits)
+    kernel = derive_kernel(compilation, find_layer(compilation.module, wanted)) if wanted else None
+    return Explanation(compilation.module, target_core, compilation.make.goal, kernel, parsed_options.plugins)
 
 
 def find_layer(module: Module, wanted: str) -> int:
-    """The step that a number, a name, or a part of a name means; UsageError, with names like it, unless that is one."""
+    """Find a step by number, name, or part of a name. UsageError, with similar names, unless exactly one matches."""
     names = [_names(module, call) for call in module.calls]
     if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
     word = wanted.casefold()
-    whole = [k for k, known in enumerate(names) if word in known]
-    part = [k for k, known in enumerate(names) if any(word in name for name in known) and not word.isdecimal()]
-    found = whole[:1] or part
-    if len(found) == 1:
-        return found[0]
+    exact = [k for k, step_names in enumerate(names) if word in step_names]
+    partial = [
+        k for k, step_names in enumerate(names) if any(word in name for name in step_names) and not word.isdecimal()
+    ]
+    matches = exact[:1] or partial
+    if len(matches) == 1:
+        return matches[0]
     where = module.source or module.name
-    if found:
-        listed = ", ".join(f"{k} ({module.calls[k].kernel})" for k in found[:_NEAR])
-        raise UsageError(f"{len(found)} layers are called like {wanted!r}: {listed}", where=where, hint="give a number")
-    spelled = {name: None for known in names for name in known}
-    hint = nearest(word, spelled) or f"without a layer, all {len(names)} are listed"
+    if matches:
+        match_text = ", ".join(f"{k} ({module.calls[k].kernel})" for k in matches[:_MAX_MATCHES])
+        raise UsageError(
+            f"{len(matches)} layers are called like {wanted!r}: {match_text}", where=where, hint="give a number"
+        )
+    all_names = {name: None for step_names in names for name in step_names}
+    hint = nearest(word, all_names) or f"without a layer, all {len(names)} are listed"
     raise UsageError(f"there is no layer {wanted!r}", where=where, hint=hint)
 
 
 def _names(module: Module, call: Call) -> list[str]:
-    """What a step is called: by its location, its function, the values that it makes."""
+    """List the names of a step: location, function, the values that it writes."""
     location = call.layer.split(" ", 2)
-    made = [name for value in call.writes for name in (value, module.values[value].label)]
-    return [name.casefold() for name in dict.fromkeys([call.layer, location[-1], call.kernel, *made]) if name]
+    value_names = [name for value in call.writes for name in (value, module.values[value].label)]
+    return [name.casefold() for name in dict.fromkeys([call.layer, location[-1], call.kernel, *value_names]) if name]
 
 
-# ---------------------------------------------------------------- text
+# ---- Text.
 
 
 def _layers_text(module: Module, width: int) -> str:
+    """Format the table of all steps."""
     rows = [
         (str(k), call.kernel, call.op, call.rule, count(call.instructions), count(call.cycles), Label(call.layer))
         for k, call in enumerate(module.calls)
     ]
     head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
     numbers = table(head, [row[:-1] for row in rows], 4, width)
-    listed = _beside(numbers, ("layer", *(row[-1] for row in rows)), width)
+    text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), width)
     unit = unit_table({k: call.unit for k, call in enumerate(module.calls)}, width)
-    return f"{listed}\n\n{unit}" if unit else listed
+    return f"{text}\n\n{unit}" if unit else text
 
 
-def _beside(columns: str, last: Sequence[str], width: int) -> str:
-    """A table with a last column of words. Where lines are bounded they are wrapped in it, or, where it would be narrow, below
-    their row."""
-    if "\n\n" in columns:  # tables below each other
+def _add_text_column(columns: str, last: Sequence[str], width: int) -> str:
+    """Add a last column of text to a table. If ``width`` is limited, the text is wrapped in its column, or below its row if
+    that is too narrow."""
+    if "\n\n" in columns:  # the table was too wide and is split into several: list the texts below
         first = columns.partition("\n\n")[0].splitlines()[2:]
         named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last[1:], strict=False)]
         return f"{columns}\n\n{last[0]}\n{facts(named, width)}"
     head, line, *rows = columns.splitlines()
     indent = max(map(len, (head, line, *rows))) + 2
-    below = 0 < width < indent + _WORDS
+    below = 0 < width < indent + _MIN_TEXT_WIDTH
     lines = []
     for row, words in zip((head, line, *rows), (last[0], "-" * len(last[0]), *last[1:]), strict=True):
-        parts = textwrap.wrap(words, max(_WORDS, width - (_BELOW if below else indent))) if width else [words]
+        parts = (
+            textwrap.wrap(words, max(_MIN_TEXT_WIDTH, width - (_TEXT_INDENT if below else indent)))
+            if width
+            else [words]
+        )
         if below:
-            lines += [row.rstrip(), *(" " * _BELOW + part for part in parts if row != line)]
+            lines += [row.rstrip(), *(" " * _TEXT_INDENT + part for part in parts if row != line)]
         else:
             lines += [
                 f"{each.ljust(indent)}{part}" for each, part in zip((row, *[""] * len(parts)), parts, strict=False)
@@ -188,6 +199,7 @@ def _beside(columns: str, last: Sequence[str], width: int) -> str:
 
 
 def _kernel_text(kernel: Kernel, target: Target, *, full: bool, width: int) -> Iterator[str]:
+    """Yield the paragraphs on a kernel."""
     call = kernel.call
     rows = [
         ("step", f"{kernel.number}, {Label(call.layer)}"),
@@ -207,6 +219,7 @@ def _kernel_text(kernel: Kernel, target: Target, *, full: bool, width: int) -> I
 
 
 def _part_text(part: Part, head: str, *, full: bool, width: int) -> Iterator[str]:
+    """Yield the paragraphs on one part of a kernel."""
     if full:
         yield f"{head}graph\n{part.nodes}".rstrip()
     for group in part.algorithms:
@@ -222,16 +235,18 @@ def _part_text(part: Part, head: str, *, full: bool, width: int) -> Iterator[str
         for name, func in part.stages:
             yield f"{head}after lowering pass {name}\n{to_text(func)}".rstrip()
     else:
-        yield f"{head}steps of {part.schedule.rule}\n" + _indented(map(str, part.schedule.trace))
+        yield f"{head}steps of {part.schedule.rule}\n" + _indent(map(str, part.schedule.trace))
     if part.schedule.refused:
-        yield f"{head}steps that were refused\n" + _indented(part.schedule.refused)
+        yield f"{head}steps that were refused\n" + _indent(part.schedule.refused)
 
 
-def _indented(lines: Iterable[str]) -> str:
+def _indent(lines: Iterable[str]) -> str:
+    """Indent lines; ``none`` if there are none."""
     return "\n".join(f"  {line}" for line in lines) or "  none"
 
 
 def _candidates_table(candidates: Sequence[Candidate], width: int) -> str:
+    """Format the candidates with costs and verdicts."""
     rows = [
         (
             c.schedule.rule,
@@ -242,11 +257,11 @@ def _candidates_table(candidates: Sequence[Candidate], width: int) -> str:
     ]
     head = ("rule", "algorithm", "instructions", "cycles", "code", "constants", "weighs")
     numbers = table(head, rows, 2, width)
-    return _beside(numbers, ("verdict", *(c.verdict for c in candidates)), width)
+    return _add_text_column(numbers, ("verdict", *(c.verdict for c in candidates)), width)
 
 
 def _cost_text(cost: Cost, target: Target) -> str:
-    """The cost model's count by kind of operation (``isa/instruction_set.py``), the most expensive first."""
+    """Format the cost model's counts by kind of operation (``isa/instruction_set.py``), the most expensive first."""
     core = target.core.costs
     cycles = {kind: n * core.duration(kind) * core.issue for kind, n in cost.operations.items() if n}
     if "constant_byte" in cycles:
@@ -260,7 +275,7 @@ def _cost_text(cost: Cost, target: Target) -> str:
     return f"{table(('operation', 'count', 'instructions', 'cycles'), rows)}\n{beside}"
 
 
-# ---------------------------------------------------------------- data
+# ---- Data.
 
 
 def _call_data(number: int, call: Call) -> dict[str, Any]:
@@ -290,13 +305,13 @@ def _kernel_data(kernel: Kernel, *, full: bool) -> dict[str, Any]:
 
 
 def _part_data(part: Part, *, full: bool) -> dict[str, Any]:
-    shown = [group for group in part.algorithms if full or group is part.start]
+    algorithms = [group for group in part.algorithms if full or group is part.start]
     data: dict[str, Any] = {
         "op": part.op,
         "graph": part.nodes,
         "price": None if isinf(part.goal.price) else part.goal.price,
         "alike": part.uses,
-        "algorithms": [{"name": g.algorithm, "te": g.text, "tir": to_text(g.func)} for g in shown],
+        "algorithms": [{"name": g.algorithm, "te": g.text, "tir": to_text(g.func)} for g in algorithms],
         "candidates": [_candidate_data(candidate) for candidate in part.candidates],
         "trace": [str(step) for step in part.schedule.trace],
     }

@@ -1,4 +1,4 @@
-"""Flash and RAM of a firmware, by symbol, and their growth."""
+"""Flash and RAM of a firmware by part, layer and symbol; changes and growth between two builds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from microc.run.board_project import Project
 
 
-# ---- Whose the symbols of a firmware are: which part of it, which network, which layers.
+# ---- Owners of symbols: the part of the firmware, the network and the layers that each belongs to.
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {
@@ -35,12 +35,13 @@ PARTS: Mapping[str, str] = MappingProxyType(
         "stack": "room for the stack",
     }
 )
-"""Parts of a firmware, and what each is."""
+"""Parts of a firmware, with their descriptions."""
 
 
 @frozen
 class SymbolSize:
-    """Bytes of one symbol. ``part`` is one of :data:`PARTS`; ``network`` and ``steps``: the layers that it belongs to."""
+    """Size of a symbol in bytes. ``part``: one of :data:`PARTS`; ``network`` and ``steps``: the layers that it belongs
+    to."""
 
     name: str
     part: str
@@ -53,18 +54,20 @@ class SymbolSize:
 
 
 _NONE = ("", ())
+"""Network and steps of a symbol that belongs to no network."""
 
 
 class Owners:
-    """Whose a symbol is, by the manifests of the firmware's networks. ``own``: it is the firmware that the project builds."""
+    """Finds the owner of a symbol from the manifests of the networks. ``own``: the ELF file is the firmware that the
+    project builds."""
 
     def __init__(self, networks: Sequence[Project], own: bool) -> None:
         self._functions = [_steps((k["function"],) for k in n.manifest["kernels"]) for n in networks]
         self._names: list[str] = [n.manifest["model"] for n in networks]
         self._constants: dict[str, tuple[str, tuple[int, ...]]] = {}
         for name, network in zip(self._names, networks, strict=True):
-            read = _steps([c["symbol"] for c in k["constants"]] for k in network.manifest["kernels"])
-            self._constants |= {symbol: (name, steps) for symbol, steps in read.items()}
+            steps_of = _steps([c["symbol"] for c in k["constants"]] for k in network.manifest["kernels"])
+            self._constants |= {symbol: (name, steps) for symbol, steps in steps_of.items()}
         self._tests = {
             symbol: name
             for name, network in zip(self._names, networks, strict=True)
@@ -76,35 +79,36 @@ class Owners:
         self._board = {Path(source).name for source in networks[0].board.raw["build"]["sources"]}
         runtime = {"rpc_model.c", *(path.name for path in (folder / "runtime" / "src").glob("*.c"))}
         self._runtime = runtime | {path.name for path in folder.glob("*.c")}
-        self._stranger = "library" if own else "rest"
+        self._foreign_part = "library" if own else "rest"
 
-    def symbols(self, found: Sequence[Piece]) -> tuple[SymbolSize, ...]:
-        """Every named piece, and for every section what has no name."""
-        units = self._units(found)
-        named = [self._symbol(piece, units) for piece in found if piece.names]
-        ours = {s.section for s in named if s.part != self._stranger}
+    def symbols(self, pieces: Sequence[Piece]) -> tuple[SymbolSize, ...]:
+        """List all symbols, and for every section the bytes without a symbol."""
+        units = self._units(pieces)
+        sizes = [self._symbol(piece, units) for piece in pieces if piece.names]
+        own_sections = {s.section for s in sizes if s.part != self._foreign_part}
         unnamed: dict[tuple[str, str], int] = {}
-        for piece in found:
+        for piece in pieces:
             if not piece.names:
                 key = piece.section, piece.kind
                 unnamed[key] = unnamed.get(key, 0) + piece.size
         for (section, kind), size in unnamed.items():
-            part = "stack" if section == STACK else "padding" if section in ours else self._stranger
-            named.append(SymbolSize(f"({section})", part, *_NONE, "", section, kind, size))
-        return tuple(named)
+            part = "stack" if section == STACK else "padding" if section in own_sections else self._foreign_part
+            sizes.append(SymbolSize(f"({section})", part, *_NONE, "", section, kind, size))
+        return tuple(sizes)
 
-    def _units(self, found: Sequence[Piece]) -> dict[int, int]:
-        """Which network each of the files called model.c is: the one whose functions are most like its own."""
-        inside: dict[int, set[str]] = {}
-        for piece in found:
+    def _units(self, pieces: Sequence[Piece]) -> dict[int, int]:
+        """Map object files called model.c to networks: each to the network whose function names are most similar to its
+        own."""
+        functions_of_unit: dict[int, set[str]] = {}
+        for piece in pieces:
             if piece.source == "model.c":
-                inside.setdefault(piece.unit, set()).update(_bare(piece.names))
+                functions_of_unit.setdefault(piece.unit, set()).update(_without_suffixes(piece.names))
         units: dict[int, int] = {}
-        for unit, names in sorted(inside.items()):
-            alike = [
-                (_likeness(names, self._functions[k]), -k) for k in range(len(self._names)) if k not in units.values()
+        for unit, names in sorted(functions_of_unit.items()):
+            similarities = [
+                (_jaccard(names, self._functions[k]), -k) for k in range(len(self._names)) if k not in units.values()
             ]
-            best, k = max(alike, default=(0.0, 0))
+            best, k = max(similarities, default=(0.0, 0))
             if best:
                 units[unit] = -k
         return units
@@ -114,19 +118,20 @@ class Owners:
         return SymbolSize(piece.names[0], part, network, steps, piece.source, piece.section, piece.kind, piece.size)
 
     def _owner(self, piece: Piece, units: Mapping[int, int]) -> tuple[str, str, tuple[int, ...]]:
+        """Return part, network and steps of a piece."""
         for name in piece.names:
             if name in self._constants:
                 return "weights", *self._constants[name]
             if name in self._tests:
                 return "self-test", self._tests[name], ()
-        names = _bare(piece.names)
+        names = _without_suffixes(piece.names)
         for entry in names & self._entries.keys():
             return "network", self._entries[entry], ()
         if piece.source == "model.c" and piece.unit in units:
-            which = units[piece.unit]
-            table = self._functions[which]
+            network_index = units[piece.unit]
+            table = self._functions[network_index]
             steps = tuple(sorted({step for name in names for step in table.get(name, ())}))
-            return ("kernels" if steps else "network"), self._names[which], steps
+            return ("kernels" if steps else "network"), self._names[network_index], steps
         if piece.source in ("rpc_model.c", "main.c") and piece.kind == "bss":
             part = (
                 "arena"
@@ -138,40 +143,38 @@ class Owners:
             return part, *_NONE
         if piece.source in self._board:
             return "board", *_NONE
-        return ("runtime" if piece.source in self._runtime else self._stranger), *_NONE
+        return ("runtime" if piece.source in self._runtime else self._foreign_part), *_NONE
 
 
 def _steps(symbols: Iterable[Iterable[str]]) -> dict[str, tuple[int, ...]]:
-    """For every symbol the steps that use it; ``symbols``: those of each step."""
-    found: dict[str, tuple[int, ...]] = {}
+    """Map symbols to the steps that use them; ``symbols``: those of each step."""
+    steps_of: dict[str, tuple[int, ...]] = {}
     for step, names in enumerate(symbols):
         for name in names:
-            found[name] = (*found.get(name, ()), step)
-    return found
+            steps_of[name] = (*steps_of.get(name, ()), step)
+    return steps_of
 
 
-def _bare(names: Iterable[str]) -> set[str]:
-    """Names of functions without what gcc adds to those of clones: f.constprop.0."""
+def _without_suffixes(names: Iterable[str]) -> set[str]:
+    """Remove the suffixes that gcc adds to the names of clones, as in f.constprop.0."""
     return {name.partition(".")[0] for name in names}
 
 
-def _likeness(names: set[str], others: Iterable[str]) -> float:
-    """Jaccard's index of two sets: what they share of all that they have."""
+def _jaccard(names: set[str], others: Iterable[str]) -> float:
+    """Compute the Jaccard index of two sets: size of the intersection divided by that of the union."""
     union = names.union(others)
     return len(names.intersection(others)) / len(union) if union else 0.0
 
 
-# ---- What a firmware's flash and RAM are spent on: every byte of the ELF file by symbol, by part of the firmware and
-# by layer.
+# ---- Size reports: every byte of the ELF file by symbol, by part of the firmware, and by layer.
 #
-# A function that several layers share, and a table that several read, counts for each of them in equal parts; remainders go to
-# the first, so that columns add up to the bytes that are there.
+# Functions and constants that several layers share are divided equally among them. Remainders go to the first, so that columns
+# add up to the real total.
 
 
 @frozen
 class LayerSize:
-    """What a layer of a network takes, in bytes. ``shared_code``: bytes of the functions it uses together with others, counted
-    in full."""
+    """Size of a layer in bytes. ``shared_code``: full size of the functions that it shares with others."""
 
     network: str
     step: int
@@ -189,10 +192,8 @@ class LayerSize:
 
 @frozen
 class SizeReport:
-    """A program's memory in bytes. ``text``, ``data`` and ``bss`` are the totals of size(1), but code that runs from RAM is data.
-
-    ``stack``: the most that a run takes (:mod:`microc.codegen.c.resources`).
-    """
+    """Memory of a program in bytes. ``text``, ``data`` and ``bss`` are totals as size(1) counts them, except that code that
+    runs from RAM is data. ``stack``: of a run at most (:mod:`microc.codegen.c.resources`)."""
 
     program: str
     board: str
@@ -209,7 +210,7 @@ class SizeReport:
 
     @property
     def reserved_stack(self) -> int:
-        """The part of ``bss`` that the linker script keeps for the stack."""
+        """Bytes of ``bss`` that the linker script reserves for the stack."""
         return sum(symbol.size for symbol in self.symbols if symbol.part == "stack")
 
     @property
@@ -222,15 +223,15 @@ class SizeReport:
         return self.static_ram + self.stack
 
     def of_network(self, name: str) -> tuple[LayerSize, ...]:
-        """The layers of one network, by their steps."""
+        """List the layers of one network."""
         return tuple(layer for layer in self.layers if layer.network == name)
 
     def parts(self) -> dict[str, dict[str, int]]:
-        """Bytes of every part that is there, by kind of memory."""
-        found = {part: dict.fromkeys(KINDS, 0) for part in PARTS if any(s.part == part for s in self.symbols)}
+        """Sum up the bytes of every part by kind of memory; parts without symbols are omitted."""
+        sizes = {part: dict.fromkeys(KINDS, 0) for part in PARTS if any(s.part == part for s in self.symbols)}
         for symbol in self.symbols:
-            found[symbol.part][symbol.kind] += symbol.size
-        return found
+            sizes[symbol.part][symbol.kind] += symbol.size
+        return sizes
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -246,14 +247,14 @@ class SizeReport:
 
 
 def measure(project: Project, elf: Path | None = None) -> SizeReport:
-    """The memory of a project's firmware with all of its networks, or of another program ``elf`` that holds them.
+    """Measure a project's firmware with all its networks, or another program ``elf`` that contains them.
 
-    ToolError when there is no such file or it is no ELF; UsageError when nothing of the network is in it.
+    ToolError if the file is missing or no ELF; UsageError if it contains nothing of the network.
     """
     path = elf or project.program
     objects = () if elf else tuple((project.folder / "build").rglob("*.o"))
-    together = project.networks()
-    symbols = Owners(together, own=elf is None).symbols(pieces(path, objects))
+    networks = project.networks()
+    symbols = Owners(networks, own=elf is None).symbols(pieces(path, objects))
     if not any(s.part in ("weights", "kernels") for s in symbols):
         raise UsageError(
             f"{path.name} holds nothing of the network {project.manifest['model']!r}",
@@ -262,11 +263,12 @@ def measure(project: Project, elf: Path | None = None) -> SizeReport:
         )
     totals = {kind: sum(s.size for s in symbols if s.kind == kind) for kind in KINDS}
     ordered = tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.source, s.section)))
-    layers = tuple(layer for network in together for layer in _layers(network.manifest, ordered))
+    layers = tuple(layer for network in networks for layer in _layers(network.manifest, ordered))
     return SizeReport(path.name, project.board.name, **totals, stack=project.peak_stack, layers=layers, symbols=ordered)
 
 
 def _layers(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[LayerSize]:
+    """Divide symbols among the layers of a network."""
     name: str = manifest["model"]
     count = len(manifest["kernels"])
     code, constants, shared = [0] * count, [0] * count, [0] * count
@@ -283,12 +285,12 @@ def _layers(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[
 
 
 def shares(size: int, count: int) -> list[int]:
-    """``size`` in ``count`` equal parts, which add up to it."""
+    """Divide ``size`` into ``count`` nearly equal integers with the same sum."""
     return [size // count + (k < size % count) for k in range(count)]
 
 
 def live_bytes(manifest: Mapping[str, Any]) -> list[int]:
-    """Bytes of the arena that hold something during each step; what lies over another counts once."""
+    """Count the bytes of the arena in use during each step; overlapping values count once."""
     return [
         covered([(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]])
         for k in range(len(manifest["kernels"]))
@@ -296,7 +298,7 @@ def live_bytes(manifest: Mapping[str, Any]) -> list[int]:
 
 
 def covered(ranges: Sequence[tuple[int, int]]) -> int:
-    """Bytes in any of some ranges of addresses, from the first of each to before the second."""
+    """Count the addresses in the union of half-open ranges."""
     total = end = 0
     for start, stop in sorted(ranges):
         total += max(0, stop - max(start, end))
@@ -304,14 +306,14 @@ def covered(ranges: Sequence[tuple[int, int]]) -> int:
     return total
 
 
-# ---- What has changed between two reports of a firmware's size.
+# ---- Changes between two size reports.
 
 
 def compare(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any]:
-    """What has changed since a report that :meth:`SizeReport.to_data` gave: bytes before, after and their difference.
+    """List the changes since a report of :meth:`SizeReport.to_data`: bytes before, after, and the difference.
 
-    ``totals`` and ``parts`` (flash and RAM apart), then ``symbols`` that differ, largest difference first. UsageError when
-    ``before`` is no such report.
+    ``totals`` and ``parts`` (flash and RAM separately), then the ``symbols`` that differ, the largest difference first.
+    UsageError if ``before`` is no such report.
     """
     try:
         old_totals, old_parts = dict(before["totals"]), {k: dict(v) for k, v in before["parts"].items()}
@@ -322,7 +324,11 @@ def compare(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any]:
     new_parts = after.parts()
     new_symbols = _by_symbol((s.part, s.name, s.source, s.size) for s in after.symbols)
     parts = [
-        {"part": part, "memory": memory, **_sizes(_in(old_parts, part, kinds), _in(new_parts, part, kinds))}
+        {
+            "part": part,
+            "memory": memory,
+            **_sizes(_part_bytes(old_parts, part, kinds), _part_bytes(new_parts, part, kinds)),
+        }
         for part in PARTS
         for memory, kinds in (("flash", ("text", "data")), ("ram", ("data", "bss")))
     ]
@@ -346,27 +352,29 @@ def _change(name: str, before: int, after: int) -> dict[str, Any]:
     return {"memory": name, **_sizes(before, after)}
 
 
-def _in(parts: Mapping[str, Mapping[str, int]], part: str, kinds: Sequence[str]) -> int:
+def _part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, kinds: Sequence[str]) -> int:
+    """Sum up a part's bytes over some kinds of memory."""
     return sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
 
 
 def _by_symbol(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[str, str, str], int]:
-    found: dict[tuple[str, str, str], int] = {}
+    """Sum up sizes by part, name and source."""
+    sizes: dict[tuple[str, str, str], int] = {}
     for *key, size in rows:
         part, name, source = key
-        found[part, name, source] = found.get((part, name, source), 0) + size
-    return found
+        sizes[part, name, source] = sizes.get((part, name, source), 0) + size
+    return sizes
 
 
-# ---- Has a firmware grown? Its flash, RAM and time beside those of an earlier one, and what was allowed.
+# ---- Growth of flash, RAM and time since an earlier build, checked against limits.
 
 WHAT = ("flash", "ram", "time")
-"""What has bounds. The first two are bytes."""
+"""Figures that can have a limit; flash and RAM are in bytes."""
 
 
 @frozen
 class Growth:
-    """One figure, before and after; ``allowed``: the share of the first by which it may grow, None for any."""
+    """One figure before and after. ``allowed``: the share by which it may grow; None: any."""
 
     what: str
     before: int
@@ -375,7 +383,7 @@ class Growth:
 
     @property
     def share(self) -> float:
-        """By how much of what was it has grown; infinite from nothing on."""
+        """Growth relative to the value before; infinite if that was zero."""
         if self.before:
             return (self.after - self.before) / self.before
         return float("inf") if self.after else 0.0
@@ -385,58 +393,60 @@ class Growth:
         return self.allowed is not None and self.share > self.allowed
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data; ``share`` is None where there was nothing before."""
+        """Convert to plain data; ``share`` is None if the value before was zero."""
         share = self.share if self.before or not self.after else None
         return {**asdict(self), "change": self.after - self.before, "share": share, "exceeds": self.exceeds}
 
 
 def figures_of(data: Any, where: str) -> dict[str, Any]:
-    """What a report has of :data:`WHAT`, and the ``unit`` of its time: that of `microc size --json`, or `microc profile --json`.
-    UsageError for any other."""
+    """Take the figures of :data:`WHAT`, and the ``unit`` of the time, from a report of `microc size --json` or `microc
+    profile --json`. UsageError for any other."""
     totals = data.get("totals") if isinstance(data, Mapping) else None
     if isinstance(totals, Mapping):
-        found = {name: totals.get(name) for name in ("flash", "ram")}
+        figures = {name: totals.get(name) for name in ("flash", "ram")}
     elif isinstance(data, Mapping) and "time" in data and "kernels" in data:
-        found = {name: data.get(name) for name in WHAT}
+        figures = {name: data.get(name) for name in WHAT}
     else:
-        found = {}
-    known = {name: value for name, value in found.items() if value is not None}
-    if not known or not all(type(value) is int and value >= 0 for value in known.values()):
+        figures = {}
+    available = {name: value for name, value in figures.items() if value is not None}
+    if not available or not all(type(value) is int and value >= 0 for value in available.values()):
         raise UsageError(
             "this is no report of a firmware",
             where=where,
             hint="microc size DIR --json > FILE, or microc profile DIR --json > FILE for its time, too",
         )
-    return {**known, "unit": f"{data.get('board')} {data.get('unit')}"} if "time" in known else known
+    return {**available, "unit": f"{data.get('board')} {data.get('unit')}"} if "time" in available else available
 
 
 def growth(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Mapping[str, float]) -> tuple[Growth, ...]:
-    """Every figure that both have; ``allowed``: by their names, or by an empty name for all. UsageError where a bound is on what
-    is not in both, and where times are of two units."""
-    both = [name for name in WHAT if name in before and name in after]
+    """List the growth of all figures that both reports have. ``allowed``: limits by name; an empty name: for all.
+    UsageError for a limit on a figure that one of them lacks, or for times in different units."""
+    common = [name for name in WHAT if name in before and name in after]
     for name in allowed:
-        if name and name not in both:
+        if name and name not in common:
             raise UsageError(
                 f"there is no {name} in both reports",
-                hint="time is in those of microc profile --json" if name == "time" else f"they have {', '.join(both)}",
+                hint="time is in those of microc profile --json"
+                if name == "time"
+                else f"they have {', '.join(common)}",
             )
-    if "time" in both and before["unit"] != after["unit"]:
+    if "time" in common and before["unit"] != after["unit"]:
         raise UsageError(
             f"a time in {before['unit']} and one in {after['unit']} cannot be compared",
             hint="profile both on the same board, both emulated or both not",
         )
-    everything = allowed.get("")
-    return tuple(Growth(name, before[name], after[name], allowed.get(name, everything)) for name in both)
+    default_limit = allowed.get("")
+    return tuple(Growth(name, before[name], after[name], allowed.get(name, default_limit)) for name in common)
 
 
-def refusal(found: Sequence[Growth], where: str) -> GrowthError | None:
-    """The error for what has grown beyond its bound."""
-    beyond = [each for each in found if each.exceeds]
-    if not beyond:
+def refusal(growths: Sequence[Growth], where: str) -> GrowthError | None:
+    """Return the error about figures beyond their limit, if any."""
+    exceeding = [item for item in growths if item.exceeds]
+    if not exceeding:
         return None
     parts = [
-        f"{each.what} grew from {each.before:,} to {each.after:,}, by {_percent(each.share)}; allowed: {_percent(each.allowed)}"
-        for each in beyond
+        f"{item.what} grew from {item.before:,} to {item.after:,}, by {_percent(item.share)}; allowed: {_percent(item.allowed)}"
+        for item in exceeding
     ]
     return GrowthError(
         "; ".join(parts),

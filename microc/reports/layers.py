@@ -1,4 +1,4 @@
-"""Layers and memories of a report, and their work on a tensor unit."""
+"""Layers and memories of a report, and the use of a tensor unit."""
 
 from __future__ import annotations
 
@@ -19,52 +19,51 @@ if TYPE_CHECKING:
     from microc.run.profile import Profile
 
 
-# ---- What layers do on a tensor unit, for people.
+# ---- Work on a tensor unit, as text.
 
 
 def unit_words(use: UnitUse) -> str:
-    """One layer's use, in a line."""
+    """Describe a layer's work on the unit in one line."""
     busy = f"loads {use.load:,}, computing {use.compute:,}, stores {use.store:,}"
     return f"{use.cycles:,} cycles of the unit ({busy}), {100 * use.utilisation:.1f} % of its products used"
 
 
 def unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
-    """A row for every step that works on the unit, and the total; empty where none does."""
-    known = {step: use for step, use in uses.items() if use is not None}
-    if not known:
+    """Format a row for every step that uses the unit, and the total; empty if none does."""
+    used = {step: use for step, use in uses.items() if use is not None}
+    if not used:
         return ""
-    rows = [(str(step), *_row(use)) for step, use in known.items()]
-    cycles = sum(use.cycles for use in known.values())
-    parts = (sum(getattr(use, name) for use in known.values()) for name in ("load", "compute", "store", "macs"))
-    share = sum(use.utilisation * use.cycles for use in known.values()) / (cycles or 1)
+    rows = [(str(step), *_unit_row(use)) for step, use in used.items()]
+    cycles = sum(use.cycles for use in used.values())
+    parts = (sum(getattr(use, name) for use in used.values()) for name in ("load", "compute", "store", "macs"))
+    share = sum(use.utilisation * use.cycles for use in used.values()) / (cycles or 1)
     rows.append(("total", count(cycles), *map(count, parts), f"{100 * share:.1f}"))
     head = ("step", "unit cycles", "loads", "computing", "stores", "unit MACs", "used, %")
     return f"{table(head, rows, 1, width)}\ncycles of the tensor unit by its rule, in which the processor takes no time"
 
 
-def _row(use: UnitUse) -> tuple[str, ...]:
+def _unit_row(use: UnitUse) -> tuple[str, ...]:
     numbers = map(count, (use.cycles, use.load, use.compute, use.store, use.macs))
     return (*numbers, f"{100 * use.utilisation:.1f}")
 
 
-# ---- A board's memories as a network uses them: what lies where, how full they are, what goes over their buses at
-# what cost.
+# ---- A network's use of the board's memories: contents, fill level, accesses, wait cycles.
 
 
 def memories_data(module: Module) -> list[dict[str, Any]]:
-    """Plain data, a row for each memory that may hold tensors; none on boards that have one.
+    """Describe each memory that may hold tensors as plain data; empty for boards with a single memory.
 
-    ``bytes`` of its arena, and ``capacity`` for that; ``accesses`` of a run, ``waits``: cycles that these take beyond the core's
-    own, estimated; ``holds``: how many values of each kind lie there, copies of constants among them. A row of its own is about
-    code that runs from RAM, with the ``kernels`` by name.
+    ``bytes``: of the arena in it; ``capacity``: for that arena. ``accesses``: of a run; ``waits``: estimated extra cycles
+    that these take beyond the core's own. ``holds``: number of values by kind, copies of constants included. Code that runs
+    from RAM has a row of its own, with the names of its ``kernels``.
     """
     plan = module.plan
     assert plan is not None
     rows = []
     for arena in plan.arenas:
         inside = range(arena.start, arena.start + arena.size)
-        lying = (module.values[name].storage for name, at in plan.offsets.items() if at in inside)
-        kinds = Counter("constant" if storage == "const" else storage for storage in lying)
+        storages = (module.values[name].storage for name, at in plan.offsets.items() if at in inside)
+        kinds = Counter("constant" if storage == "const" else storage for storage in storages)
         rows.append(
             {
                 "memory": arena.memory,
@@ -79,7 +78,8 @@ def memories_data(module: Module) -> list[dict[str, Any]]:
 
 
 def _code_row(code: HotCode) -> dict[str, Any]:
-    """Kernels in RAM: ``waits`` of the code of all kernels, wherever it is; ``saved``: by how many cycles these are fewer."""
+    """Describe the code in RAM. ``waits``: cycles that all kernels wait for code; ``saved``: cycles saved by running some
+    from RAM."""
     return {
         "memory": code.memory,
         "bytes": code.size,
@@ -92,31 +92,33 @@ def _code_row(code: HotCode) -> dict[str, Any]:
     }
 
 
-# ---- The layers of a report: what each is, what it costs, and its C.
+# ---- Layers of a report: operators, costs and C.
 
 _FUNCTION = re.compile(
     r"^/\*\n(?: \*[^\n]*\n)+(?:[A-Z0-9_]+_OPTIMIZE\([^\n]*\)\n)?[A-Z0-9_]+_KERNEL (\w+)\([^\n]*\n(?:(?!\}\n)[^\n]*\n)*\}$",
     re.MULTILINE,
 )
-"""A kernel as :mod:`microc.codegen.c.source` prints it, with the comment before it."""
+"""A kernel in C as :mod:`microc.codegen.c.source` prints it, with its comment."""
 
 
 def layers_of(
     manifest: Mapping[str, Any], model_c: str, clock_hz: int | None, profile: Profile | None
 ) -> list[dict[str, Any]]:
-    """One entry for each step, plain data. ``share``: of the time that was measured, or of the estimated cycles. Code of a
-    function that several steps share is divided among them; ``linked`` says whether it was measured."""
+    """Describe each step as plain data. ``share``: of the measured time, or of the estimated cycles. Code of functions that
+    several steps share is divided among them. ``linked``: the sizes are those of the linked program."""
     kernels = manifest["kernels"]
     functions = {found[1]: found[0].split("\n") for found in _FUNCTION.finditer(model_c)}
-    code, arena = _code(manifest), live_bytes(manifest)
+    code, arena = _estimated_code(manifest), live_bytes(manifest)
     total = sum(kernel["estimated_cycles"] for kernel in kernels) or 1
     names = short_names([kernel["layer"] for kernel in kernels])
     layers = []
     for step, kernel in enumerate(kernels):
-        timed = profile.kernels[step] if profile else None
-        linked = timed is not None and timed.code is not None
-        constants = sum(each["bytes"] for each in kernel["constants"])
-        sizes = (timed.code, timed.constants) if timed is not None and linked else (code[step], constants)
+        measurement = profile.kernels[step] if profile else None
+        linked = measurement is not None and measurement.code is not None
+        constants = sum(item["bytes"] for item in kernel["constants"])
+        sizes = (
+            (measurement.code, measurement.constants) if measurement is not None and linked else (code[step], constants)
+        )
         cycles = kernel["estimated_cycles"]
         layers.append(
             {
@@ -125,7 +127,7 @@ def layers_of(
                 "layer": kernel["layer"],
                 "op": kernel["op"],
                 "function": kernel["function"],
-                "operators": [_operator(each) for each in kernel.get("operators", ())],
+                "operators": [_operator_data(item) for item in kernel.get("operators", ())],
                 "inputs": list(kernel["inputs"]),
                 "outputs": list(kernel["outputs"]),
                 "workspaces": list(kernel["workspaces"]),
@@ -134,8 +136,8 @@ def layers_of(
                 "cycles": cycles,
                 "milliseconds": milliseconds(cycles, clock_hz),
                 "instructions": kernel["estimated_instructions"],
-                "time": timed.time if timed else None,
-                "share": timed.share if timed else cycles / total,
+                "time": measurement.time if measurement else None,
+                "share": measurement.share if measurement else cycles / total,
                 "code": sizes[0],
                 "constants": sizes[1],
                 "linked": linked,
@@ -151,29 +153,30 @@ def layers_of(
 
 
 def short_names(layers: Sequence[str]) -> list[str]:
-    """Layers without the model's file, and without the beginning of a path that all paths share."""
-    found = [short_layer(layer) for layer in layers]
-    paths = [name.partition(" ")[2].split("/")[:-1] for name in found]
-    inner = [path for path in paths if path]
-    together = takewhile(lambda words: len(set(words)) == 1, zip(*inner, strict=False)) if len(inner) > 1 else ()
-    start = "".join(f"{words[0]}/" for words in together)
-    return [name.replace(f" {start}", " ", 1) if path else name for name, path in zip(found, paths, strict=True)]
+    """Shorten the names of layers: omit the model's file name and the path prefix that all have in common."""
+    names = [short_layer(layer) for layer in layers]
+    paths = [name.partition(" ")[2].split("/")[:-1] for name in names]
+    nonempty = [path for path in paths if path]
+    common = takewhile(lambda words: len(set(words)) == 1, zip(*nonempty, strict=False)) if len(nonempty) > 1 else ()
+    prefix = "".join(f"{words[0]}/" for words in common)
+    return [name.replace(f" {prefix}", " ", 1) if path else name for name, path in zip(names, paths, strict=True)]
 
 
 def slowest(data: Mapping[str, Any], count: int = 3) -> list[Mapping[str, Any]]:
-    """The layers that take most of the time."""
+    """List the layers that take most of the time."""
     return sorted(data["layers"], key=lambda layer: (-layer["share"], layer["step"]))[:count]
 
 
-def _code(manifest: Mapping[str, Any]) -> list[int]:
-    """Bytes of every step's function, by the cost model; those that several share in parts."""
+def _estimated_code(manifest: Mapping[str, Any]) -> list[int]:
+    """Estimate the bytes of every step's function by the cost model; shared functions are divided."""
     kernels = manifest["kernels"]
     uses = Counter(kernel["function"] for kernel in kernels)
     parts = {k["function"]: iter(shares(k.get("estimated_code", 0), uses[k["function"]])) for k in kernels}
     return [next(parts[kernel["function"]]) for kernel in kernels]
 
 
-def _operator(applied: Mapping[str, Any]) -> dict[str, Any]:
-    attributes = [list(pair) for pair in applied["attributes"]]
-    weights = [{**each, "shape": list(each["shape"])} for each in applied["weights"]]
-    return {"op": applied["op"], "attributes": attributes, "weights": weights}
+def _operator_data(operator: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy an operator's description with lists instead of tuples."""
+    attributes = [list(pair) for pair in operator["attributes"]]
+    weights = [{**weight, "shape": list(weight["shape"])} for weight in operator["weights"]]
+    return {"op": operator["op"], "attributes": attributes, "weights": weights}

@@ -1,4 +1,4 @@
-"""A network at work on a board: a page."""
+"""``microc watch``: run a network on a board continuously and show inputs and outputs on a local web page."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from microc.run.data.samples import Samples
 from microc.run.session import Device
 from microc.run.verify import random_inputs
 
-# ---- What an array looks like: a picture, curves, bars or numbers, by its shape; plain data of a bounded size.
+# ---- Views of arrays: picture, curves, bars or numbers, by shape; plain data of bounded size.
 
 PIXELS, POINTS, BARS, NUMBERS = 160, 512, 64, 16
-"""The most that is shown of an edge of a picture, of a curve, of scores and of a row of numbers."""
+"""Maximum pixels of a picture's edge, points of a curve, bars of scores, and numbers in a row."""
 _EDGE, _CURVES = 8, 7
-"""The least edge of a plane that is seen as a picture, and the most curves side by side."""
+"""Least edge of an array that is shown as a picture, and the most curves in one diagram."""
 
 
 def view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
-    """``kind`` and what it is drawn from. Integers that stand for reals become these.
+    """Choose the ``kind`` of view for an array and compute its data. Quantised integers are converted to reals.
 
-    ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of as many
-    numbers. ``bars``: ``values``, the scores of an output. ``numbers``: ``values``. None stands for what is not finite.
+    ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of equally
+    many numbers. ``bars``: ``values``, scores of an output. ``numbers``: ``values``. None stands for infinities and NaN.
     """
-    named = {"name": tensor["label"] or tensor["name"], "dtype": tensor["dtype"], "shape": list(array.shape)}
+    header = {"name": tensor["label"] or tensor["name"], "dtype": tensor["dtype"], "shape": list(array.shape)}
     plane = _plane(array)
     if plane is not None and not output:
-        return {**named, "kind": "picture", **_picture(tensor, plane)}
+        return {**header, "kind": "picture", **_picture(tensor, plane)}
     reals = _reals(tensor, array)
     if output and 1 < array.size <= BARS:
-        return {**named, "kind": "bars", "values": _numbers(reals.reshape(-1))}
+        return {**header, "kind": "bars", "values": _numbers(reals.reshape(-1))}
     if array.size > NUMBERS:
-        return {**named, "kind": "curves", "series": _curves(reals)}
-    return {**named, "kind": "numbers", "values": _numbers(reals.reshape(-1))}
+        return {**header, "kind": "curves", "series": _curves(reals)}
+    return {**header, "kind": "numbers", "values": _numbers(reals.reshape(-1))}
 
 
 def _plane(array: Array) -> Array | None:
-    """Rows, columns and channels of what is a picture; None of all else."""
+    """Return an array as (rows, columns, channels) if it is a picture, else None."""
     shape = array.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
@@ -65,7 +65,7 @@ def _plane(array: Array) -> Array | None:
 
 
 def _picture(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
-    """The pixels: those of 8 bits in their order, all others from the least to the largest of the picture."""
+    """Convert to pixels: 8-bit integers by their order, others scaled from the picture's minimum to its maximum."""
     height, width, channels = plane.shape
     step = math.ceil(max(height, width) / PIXELS)
     shown = plane[::step, ::step].astype(np.float64)
@@ -85,32 +85,33 @@ def _picture(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
 
 
 def _curves(reals: Array) -> list[list[float | None]]:
-    """One curve along time, or some side by side where the last axis is short."""
-    wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _CURVES
-    series = reals.reshape(-1, reals.shape[-1]).T if wide else reals.reshape(1, -1)
+    """Return one curve along time, or several if the last axis is short."""
+    is_wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _CURVES
+    series = reals.reshape(-1, reals.shape[-1]).T if is_wide else reals.reshape(1, -1)
     step = math.ceil(series.shape[1] / POINTS)
     return [_numbers(curve[::step]) for curve in series]
 
 
 def _reals(tensor: Mapping[str, Any], array: Array) -> Array:
-    found: Array = array.astype(np.float64)
-    return found if tensor["scale"] is None else (found - tensor["zero_point"]) * tensor["scale"]
+    """Dequantise an array."""
+    reals: Array = array.astype(np.float64)
+    return reals if tensor["scale"] is None else (reals - tensor["zero_point"]) * tensor["scale"]
 
 
 def _numbers(reals: Array) -> list[float | None]:
+    """Round numbers for JSON; None for infinities and NaN."""
     return [float(f"{number:.6g}") if math.isfinite(number) else None for number in reals.tolist()]
 
 
-# ---- A page of this computer for this computer alone: what happens is sent to whoever has its address, as server-
-# sent events.
+# ---- A web server for this computer only: the page, and server-sent events.
 #
-# The server listens on 127.0.0.1. Its address holds a random word, and requests must name this host, so that pages of strangers
-# in the same browser, whose names may be made to lead here (DNS rebinding), neither find it nor are answered. It reads nothing
-# but the first lines of requests, and serves two things: the page, and its events.
+# The server listens on 127.0.0.1. Its URL contains a random word, and requests must name this host. Therefore other web sites in
+# the same browser, even if their names resolve to this address (DNS rebinding), can neither guess the URL nor get an answer. The
+# server reads only the headers of requests, and serves two resources: the page and its events.
 
 HOST = "127.0.0.1"
 READERS = 8
-"""Browsers that look at the same time."""
+"""Maximum number of event streams at a time."""
 _PATIENCE = 10.0  # seconds for a request, and between two signs of life of a stream
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -123,37 +124,36 @@ _HEADERS = {
 
 
 class Channel:
-    """What was told last, for those who wait; who is slow misses what is between."""
+    """Passes the latest event to waiting threads. A slow reader misses the events in between."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._number, self._text, self.closed = 0, "", False
 
     def tell(self, event: Mapping[str, Any]) -> None:
-        """Tell all who look."""
+        """Publish an event."""
         text = json.dumps(event, allow_nan=False)
         with self._changed:
             self._number, self._text = self._number + 1, text
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """Wake all readers; no event follows."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def after(self, number: int) -> tuple[int, str]:
-        """What was told after ``number``, and its own; the same number and nothing, after some seconds or at the end."""
+        """Wait for an event after ``number``; return its number and text. After a time-out or at the end: ``number`` and
+        empty text."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > number or self.closed, _PATIENCE)
             return (self._number, self._text) if self._number > number else (number, "")
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves ``page`` at :attr:`url`, and tells what :meth:`tell` is given, as a context manager. ``port``: 0 for a free one.
-
-    UsageError where the port is taken.
-    """
+    """Serves ``page`` at :attr:`url` and the events given to :meth:`tell`; a context manager. ``port``: 0 for a free one.
+    UsageError if the port is in use."""
 
     daemon_threads = True
     allow_reuse_address = False
@@ -173,11 +173,11 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page, which nobody guesses."""
+        """URL of the page, with a word that cannot be guessed."""
         return f"http://{HOST}:{self.server_port}/{self.word}/"
 
     def tell(self, event: Mapping[str, Any]) -> None:
-        """Send an event to all who look."""
+        """Send an event to all readers."""
         self.channel.tell(event)
 
     def __enter__(self) -> PageServer:
@@ -190,7 +190,7 @@ class PageServer(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no news."""
+        """Ignore browsers that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -199,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "microc", ""
 
     def do_GET(self) -> None:
-        """The page or its events; all else is refused before it is looked at."""
+        """Serve the page or its events; refuse everything else."""
         if self.headers.get("Host") not in (
             f"{HOST}:{self.server.server_port}",
             f"localhost:{self.server.server_port}",
@@ -217,10 +217,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not told."""
+        """Do not log requests."""
 
     def end_headers(self) -> None:
-        """The headers of every answer."""
+        """Add the security headers to every answer."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
@@ -252,17 +252,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-# ---- Runs of a network on a board, one after the other: on samples in a loop, on random numbers, or on what the
-# board has.
+# ---- Runs: on samples in a loop, on random numbers, or on the inputs that the firmware itself provides.
 
 FROM_BOARD = "board"
-"""The source of inputs that are not sent."""
+"""Source of inputs that the firmware itself provides."""
 
 
 @frozen
 class Run:
-    """One run. ``sample``: the number of its sample, and ``label`` its true class; None where there is none. ``ticks`` are the
-    timer's."""
+    """One run. ``sample``: number of its sample; ``label``: true class; both None if unknown. ``ticks``: of the timer."""
 
     number: int
     sample: int | None
@@ -273,8 +271,8 @@ class Run:
 
 
 def runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
-    """Runs without end. ``source``: samples, taken in a loop; :data:`FROM_BOARD`, what the firmware itself puts into the inputs,
-    which is read before the run; or the seed of random numbers. State lives from run to run."""
+    """Run the network endlessly. ``source``: samples, taken in a loop; :data:`FROM_BOARD`: the inputs are read from the
+    board before each run; or the seed of random inputs. State continues from run to run."""
     device.reset()
     generator = np.random.default_rng(source if isinstance(source, int) else 0)
     number = 0
@@ -297,7 +295,8 @@ def runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
 
 
 def event(device: Device, run: Run) -> dict[str, Any]:
-    """A run as plain data for the page and for lines of JSON. ``answer``: the class of the first output that has several."""
+    """Convert a run to plain data. ``answer``: the class with the largest score, in the first output with several
+    elements."""
     clock = device.clock
     amount = clock.amount(run.ticks)
     scores = next((array for array in run.outputs if array.size > 1), None)
@@ -316,12 +315,12 @@ def event(device: Device, run: Run) -> dict[str, Any]:
     }
 
 
-# ---- The page that shows a network at work.
+# ---- The page.
 
 
 @frozen
 class WatchContext:
-    """What ``live/watch.html.j2`` shows before the first run; ``source``: where the inputs come from, in words."""
+    """Values of the template ``live/watch.html.j2`` before the first run; ``source``: description of the inputs."""
 
     title: str
     board: str
@@ -330,7 +329,7 @@ class WatchContext:
 
 
 def page_of(device: Device, source: str) -> str:
-    """The page of a board."""
+    """Render the page for a board."""
     project = device.project
     return render_html(
         "live/watch.html.j2",

@@ -1,4 +1,4 @@
-"""``microc.report``: a report of anything there is one of: a model, a program, a project."""
+"""``microc.report``: make a report of a model, a program, a library or a project."""
 
 from __future__ import annotations
 
@@ -35,20 +35,19 @@ def report(
     progress: Progress | bool | None = None,
     **options: Unpack[CompileOptions],
 ) -> Report:
-    """The report of a network on a board, from estimates: no compiler and no board is asked.
+    """Report a network on a board from estimates; no board or C compiler is needed.
 
-    ``model``: anything that :func:`microc.compile` takes, which is compiled for ``board`` (a name or the path of a board
-    file; default: this computer) under ``options``; or a :class:`microc.Program`, a :class:`microc.Library`, or the folder of a
-    project, which have theirs.
-    A network that does not fit is reported all the same, and said not to; ``accuracy``: of
-    :func:`microc.reports.evidence.read_accuracy`. ``progress`` as there. Raises what compiling
-    raises, and OutputError where a folder is no project.
+    ``model``: anything that :func:`microc.compile` accepts; it is compiled for ``board`` (a name or the path of a board
+    file; default: this computer) under ``options``. Or a :class:`microc.Program`, a :class:`microc.Library`, or the folder
+    of a project, which have their own board and options. A network that does not fit is reported, too, with that as advice.
+    ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``progress``: as for :func:`microc.compile`.
+    Raises what compiling raises, and OutputError if a folder is no project.
     """
     path = Path(model) if isinstance(model, (str, Path)) else None
-    made = isinstance(model, (api.Program, Library, Project)) or (
+    is_compiled = isinstance(model, (api.Program, Library, Project)) or (
         path is not None and path.is_dir() and (path / "manifest.json").is_file()
     )
-    if made:
+    if is_compiled:
         if board is not None or options:
             raise UsageError("what is compiled has its board and options", hint="give the model to have others")
         if isinstance(model, api.Program):
@@ -58,30 +57,32 @@ def report(
         return of_project(
             model if isinstance(model, Project) else open_project(validation.path("a project", model)), accuracy
         )
-    found = board if board is not None else "host"
+    board_or_host = board if board is not None else "host"
     try:
-        program = api.compile(model, board=found, progress=progress, **options)
+        program = api.compile(model, board=board_or_host, progress=progress, **options)
     except FitError:
-        program = _too_large(model, found, make_options(**options), teller(progress))
+        program = _compile_unlimited(model, board_or_host, make_options(**options), teller(progress))
     return of_program(program, accuracy)
 
 
 def of_library(library: Library, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Return the report of a network on this computer, from estimates. Cycles are those of the core whose kernels run, the arena
-    is in bytes; a firmware's flash and RAM are None."""
+    """Report a network on this computer, from estimates. Cycles are those of the core whose kernels run; the arena is in
+    bytes. Flash and RAM, which only firmware has, are None."""
     return report_of(library.manifest, load_board("host"), model_c=library.model_c, accuracy=accuracy)
 
 
-def _too_large(model: Any, board: str | Path | Board, options: Options, progress: Progress | None) -> api.Program:
-    """A network that does not fit its board, compiled as if there was room: what it takes is what a report is for."""
-    found = board if isinstance(board, Board) else load_board(board)
+def _compile_unlimited(
+    model: Any, board: str | Path | Board, options: Options, progress: Progress | None
+) -> api.Program:
+    """Compile a network for a board without its memory limits, to report how much it exceeds them."""
+    board_object = board if isinstance(board, Board) else load_board(board)
     return api.Program(
-        compile_model(source_of(model, options), found.target, options, progress), found, options.plugins
+        compile_model(source_of(model, options), board_object.target, options, progress), board_object, options.plugins
     )
 
 
 def of_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """The report of a compiled network."""
+    """Report a compiled network."""
     with extended_by({"plugins": program.plugins}):
         files = program.files()
         manifest = json.loads(files["manifest.json"])
@@ -91,19 +92,18 @@ def of_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) 
 
 
 def of_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
-    """The report of a project; ``more``: what was measured of it, as :func:`report_of` takes it. Its C is left out where the file
-    is gone."""
+    """Report a project; ``more``: measurements, see :func:`report_of`. The C is omitted if its file is missing."""
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
     return report_of(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
 
 
 def of_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """The report of a network that was measured; ``stack``: bytes of it that the board used at most."""
+    """Report a measured network; ``stack``: bytes of stack that the board used at most."""
     board = profile.project.board
     try:
         compiler = find_compiler(board).version
     except ToolError:
         compiler = "not on this computer"
-    made = of_project(profile.project, accuracy, profile=profile, stack=stack or None)
-    return Report({**made.data, "compiler": compiler})
+    result = of_project(profile.project, accuracy, profile=profile, stack=stack or None)
+    return Report({**result.data, "compiler": compiler})

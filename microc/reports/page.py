@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs nothing else: pictures are SVG inside of it, nothing is fetched."""
+"""A report as one self-contained HTML page: pictures are inline SVG, and nothing is fetched."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from microc.reports.layers import slowest
 from microc.reports.text_tables import clock_words, shape_words, shown_ms, stack_words
 
 _MOST_CLASSES = 32
+"""Classes up to which the confusion matrix is drawn."""
 _ESTIMATED = "as the cost model counts them for this core and its flash: nothing was run"
 _KINDS = {"flash": ("Flash", ("text", "data")), "ram": ("RAM", ("data", "bss"))}
+"""Titles of the memory bars, and the kinds of symbols in each."""
 
 
 @frozen
 class Fact:
-    """A number in words at the head of the page."""
+    """A figure at the head of the page."""
 
     name: str
     value: str
@@ -38,7 +40,8 @@ class Fact:
 
 @frozen
 class Row:
-    """A layer: in the timeline a bar from ``start`` on (both in percent), in the table its numbers as data and as text."""
+    """A layer: its bar in the timeline (``start`` and ``length`` in percent), and its cells in the table as number and
+    text."""
 
     step: int
     layer: str
@@ -56,7 +59,7 @@ class Row:
 
 @frozen
 class Segment:
-    """A part of flash or RAM; ``percent`` of what is used. ``colour``: number of its colour."""
+    """A part of flash or RAM; ``percent`` of the used bytes, ``colour`` as an index."""
 
     part: str
     meaning: str
@@ -67,7 +70,7 @@ class Segment:
 
 @frozen
 class Bar:
-    """Flash or RAM: what is used, of how much, and by what."""
+    """Flash or RAM: used bytes and capacity as text, and the parts."""
 
     name: str
     used: str
@@ -76,7 +79,7 @@ class Bar:
 
 @frozen
 class Advice:
-    """What to do, and the command for it, or none."""
+    """Advice and its command, empty if none."""
 
     text: str
     command: str
@@ -84,8 +87,8 @@ class Advice:
 
 @frozen
 class ReportContext:
-    """What ``report/report.html.j2`` shows. ``first``: the step that is shown in full at first; ``data`` and ``before``: the
-    reports themselves, for the page's script."""
+    """Values of the template ``report/report.html.j2``. ``first``: the step that is selected at first; ``data``,
+    ``before``: the reports, for the page's script."""
 
     title: str
     board: str
@@ -110,7 +113,7 @@ class ReportContext:
 
 
 def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
-    """The page of a report's data; ``before``: those of another, which it is compared with. Equal data give equal pages."""
+    """Render a report; ``before``: another one to compare with. Equal data give equal pages."""
     layers, measured, accuracy = data["layers"], data["measured"], data["accuracy"]
     arena = {"kernels": layers, "memory": data["memory"], "arena_size": data["totals"]["arena"]}
     confusion = accuracy["confusion"] if accuracy else None
@@ -121,12 +124,12 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
         unit=measured["unit"] if measured else "cycles",
         unit_meaning=measured["meaning"] if measured else _ESTIMATED,
         facts=tuple(_facts(data)),
-        advice=tuple(Advice(each["text"], each["command"]) for each in data["advice"]),
+        advice=tuple(Advice(item["text"], item["command"]) for item in data["advice"]),
         memory=memory_map(arena, [layer["name"] for layer in layers]),
         rows=tuple(_rows(data, total)),
         columns=tuple(name for name, _ in _columns(data, layers)),
         totals=tuple(text for _, (_, text) in _columns(data, layers)),
-        marks=_marks(total),
+        marks=_axis_marks(total),
         picture=picture_of(data),
         box=(PICTURE_WIDTH, PICTURE_HEIGHT),
         bars=tuple(_bars(data)),
@@ -141,6 +144,7 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
 
 
 def _facts(data: Mapping[str, Any]) -> Iterator[Fact]:
+    """Yield the figures at the head of the page."""
     measured, totals, board = data["measured"], data["totals"], data["board"]
     ms = totals["milliseconds"]
     about = f"{totals['cycles']:,} cycles" + (f" at {clock_words(board['clock_hz'])}" if ms is not None else "")
@@ -165,26 +169,29 @@ def _facts(data: Mapping[str, Any]) -> Iterator[Fact]:
     for name, key in (("Flash", "flash"), ("RAM", "ram")):
         if totals[key] is not None:
             estimated = "" if data["firmware"] or key == "ram" else ", estimated"
-            yield Fact(name, f"{totals[key]:,}", f"bytes{_of(totals[key], board[key])}{estimated}")
+            yield Fact(name, f"{totals[key]:,}", f"bytes{_share_text(totals[key], board[key])}{estimated}")
     yield Fact("Arena", f"{totals['arena']:,}", f"bytes, lower bound {totals['arena_lower_bound']:,}")
     stack, _, note = stack_words(data).partition(" ")
     yield Fact("Peak stack", stack, note)
-    kept = sum(each["bytes"] for each in data["state"])
+    state_bytes = sum(tensor["bytes"] for tensor in data["state"])
     yield Fact(
-        "Holds state", f"{kept:,} bytes" if kept else "no", "from run to run" if kept else "every run stands alone"
+        "Holds state",
+        f"{state_bytes:,} bytes" if state_bytes else "no",
+        "from run to run" if state_bytes else "every run stands alone",
     )
     if data["accuracy"] and data["accuracy"]["total"]:
-        found = data["accuracy"]
-        share = f"{100 * found['correct'] / found['total']:.2f} %"
-        yield Fact("Accuracy", share, f"{found['correct']:,} of {found['total']:,}")
+        accuracy = data["accuracy"]
+        share = f"{100 * accuracy['correct'] / accuracy['total']:.2f} %"
+        yield Fact("Accuracy", share, f"{accuracy['correct']:,} of {accuracy['total']:,}")
 
 
-def _of(size: int, room: int) -> str:
+def _share_text(size: int, room: int) -> str:
+    """Format a share of a capacity."""
     return f", {100 * size / room:.1f} % of {room:,}" if room else ""
 
 
 def _columns(data: Mapping[str, Any], of: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, tuple[float, str]]]:
-    """The numbers of a layer, or of all, by the names of their columns: to sort by, and to read."""
+    """Yield the columns of a layer, or of several in total: name, number to sort by, text."""
     measured, macs = data["measured"], sum(layer["macs"] for layer in of)
     cycles = sum(layer["cycles"] for layer in of)
     if measured:
@@ -211,17 +218,18 @@ def _number(number: int) -> tuple[float, str]:
 
 
 def _rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
+    """Yield the layers."""
     start, tensors = 0, {tensor["name"]: tensor for tensor in data["tensors"]}
     for layer in data["layers"]:
         time = layer["time"] if data["measured"] else layer["cycles"]
-        made = [tensors[name] for name in layer["outputs"] if name in tensors]
+        results = [tensors[name] for name in layer["outputs"] if name in tensors]
         yield Row(
             step=layer["step"],
             layer=layer["name"],
             full=layer["layer"],
             op=layer["op"].replace("+", " + "),
-            result=f"{made[0]['dtype']} {shape_words(made[0]['shape'])}" if made else "",
-            rule=_rule(layer),
+            result=f"{results[0]['dtype']} {shape_words(results[0]['shape'])}" if results else "",
+            rule=_schedule_text(layer),
             schedule=layer["schedule"],
             start=f"{100 * start / max(total, 1):.3f}",
             length=f"{100 * time / max(total, 1):.3f}",
@@ -232,14 +240,14 @@ def _rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
         start += time
 
 
-def _rule(layer: Mapping[str, Any]) -> str:
-    """The schedule's name, and how much of a tensor unit it uses."""
+def _schedule_text(layer: Mapping[str, Any]) -> str:
+    """Return the schedule's name, and the utilisation of the tensor unit."""
     use = layer.get("tensor_unit")
     return f"{layer['rule']}, {100 * use['utilisation']:.1f} % used" if use else str(layer["rule"])
 
 
-def _marks(total: int) -> tuple[tuple[str, str], ...]:
-    """Round numbers below the timeline, with their places in percent."""
+def _axis_marks(total: int) -> tuple[tuple[str, str], ...]:
+    """Return round numbers for the axis of the timeline, with positions in percent."""
     step = 1
     while total / step > 5:
         step *= 2 if str(step)[0] in "15" else 1
@@ -248,7 +256,7 @@ def _marks(total: int) -> tuple[tuple[str, str], ...]:
 
 
 def _bars(data: Mapping[str, Any]) -> Iterator[Bar]:
-    """What the linked firmware is made of, if there is one."""
+    """Yield the memory bars of the linked firmware, if there is one."""
     parts = data["firmware"] or {}
     for key, (name, kinds) in _KINDS.items() if parts else ():
         used, room = data["totals"][key], data["board"][key]
@@ -257,14 +265,15 @@ def _bars(data: Mapping[str, Any]) -> Iterator[Bar]:
 
 
 def _segments(parts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], used: int) -> Iterator[Segment]:
+    """Yield the parts of a memory that are not empty."""
     for colour, (part, meaning) in enumerate(PARTS.items()):
-        taken = sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
-        if taken:
-            yield Segment(part, meaning, f"{taken:,}", f"{100 * taken / used:.2f}", colour)
+        size = sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
+        if size:
+            yield Segment(part, meaning, f"{size:,}", f"{100 * size / used:.2f}", colour)
 
 
 def _origin(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Where the numbers come from."""
+    """Yield the sources of the figures."""
     board, measured = data["board"], data["measured"]
     yield "model", data["source"]
     yield "board", f"{board['name']}: {board['title']}, {board['cpu']}"

@@ -1,4 +1,4 @@
-"""Tables of operators and options."""
+"""Reference tables for the documentation: operators and options."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from microc.frontend.torch import reader as torch_export
 from microc.ops.attributes import Attribute
 from microc.ops.registry import OpDef, registry
 
-# ---- The tables of what microc knows: operators of the formats, and its own, read from the registries.
+# ---- Operators of the formats and microc's own, read from the registries.
 
 FORMATS = ("TFLite", "ONNX", "PyTorch", "Keras", "microc")
 _ORDER = (
     *("float32", "float16", "bfloat16", "float64", "int4", "uint4", "int8", "uint8"),
     *("int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
 )
+"""Order of dtypes in a table."""
 _MANY = 8
+"""Number of dtypes from which a full list is abbreviated as ``any``."""
 
 
 @frozen
 class OperatorRow:
-    """One operator. ``dtypes``: of a TFLite operator's first output, of an ONNX operator's first input, of the first operand in
-    the cases of one of our own; none where nothing is computed. ``note``: what else there is to say."""
+    """One operator. ``dtypes``: of the first output (TFLite), of the first input (ONNX), of the first operand in the test
+    cases (ours); empty if nothing is computed. ``note``: other remarks."""
 
     format: str
     name: str
@@ -37,27 +39,28 @@ class OperatorRow:
 
 
 def operator_rows() -> tuple[OperatorRow, ...]:
-    """Every operator of every format, by format and name."""
+    """List every operator of every format, sorted by format and name."""
     rows = [*_tflite(), *_onnx(), *_layers(), *_own()]
     return tuple(sorted(rows, key=lambda row: (FORMATS.index(row.format), "." in row.name, row.name)))
 
 
-def _ordered(dtypes: Iterable[str]) -> tuple[str, ...]:
+def _sort_dtypes(dtypes: Iterable[str]) -> tuple[str, ...]:
+    """Sort dtypes and drop duplicates and unknown ones."""
     known = [dtype for dtype in dict.fromkeys(dtypes) if dtype in _ORDER]
     return tuple(sorted(known, key=_ORDER.index))
 
 
 def _tflite() -> Iterator[OperatorRow]:
-    for code, spelling in tflite_ops.SPELLINGS.items():
-        yield OperatorRow("TFLite", code, _ordered(spelling.dtypes))
+    for code, converter in tflite_ops.SPELLINGS.items():
+        yield OperatorRow("TFLite", code, _sort_dtypes(converter.dtypes))
 
 
 def _onnx() -> Iterator[OperatorRow]:
-    for domain, spellings in onnx_reader.SPELLINGS.items():
-        for code, spelling in spellings.items():
-            yield OperatorRow("ONNX", f"{domain}.{code}" if domain else code, _ordered(spelling.dtypes))
-    for name, spelling in onnx_reader.CUSTOM.items():
-        yield OperatorRow("ONNX", name.replace("::", "."), _ordered(spelling.dtypes))
+    for domain, converters in onnx_reader.SPELLINGS.items():
+        for code, converter in converters.items():
+            yield OperatorRow("ONNX", f"{domain}.{code}" if domain else code, _sort_dtypes(converter.dtypes))
+    for name, converter in onnx_reader.CUSTOM.items():
+        yield OperatorRow("ONNX", name.replace("::", "."), _sort_dtypes(converter.dtypes))
     for code in FOLDS:
         if code not in onnx_reader.SPELLINGS[""]:
             yield OperatorRow("ONNX", code, (), "of constants and shapes")
@@ -74,15 +77,17 @@ def _own() -> Iterator[OperatorRow]:
     for name, operator in registry().items():
         cases = tuple(operator.cases())
         types = (case.types or operator.infer(case.attrs, ()) for case in cases)
-        dtypes = _ordered(kinds[0].dtype for kinds in types if kinds)
-        yield OperatorRow("microc", name, dtypes, f"{_form(operator)}, {len(cases)} cases{_edges(operator)}")
+        dtypes = _sort_dtypes(result_types[0].dtype for result_types in types if result_types)
+        yield OperatorRow("microc", name, dtypes, f"{_category(operator)}, {len(cases)} cases{_edge_note(operator)}")
 
 
-def _edges(operator: OpDef) -> str:
+def _edge_note(operator: OpDef) -> str:
+    """Return the remark on an operator's edge cases."""
     return f". {operator.edges}" if operator.edges else ""
 
 
-def _form(operator: OpDef) -> str:
+def _category(operator: OpDef) -> str:
+    """Return an operator's category."""
     if operator.regions:
         return "control flow"
     if operator.expand is not None:
@@ -92,15 +97,15 @@ def _form(operator: OpDef) -> str:
     return "elementwise" if operator.elementwise else "expression"
 
 
-def spelled(dtypes: Sequence[str], every: Sequence[str]) -> str:
-    """Dtypes in a cell: ``any`` where they are all that the format's operators take."""
-    return "any" if len(dtypes) >= _MANY and tuple(dtypes) == tuple(every) else ", ".join(dtypes)
+def dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
+    """Format dtypes for a cell; ``any`` for all that operators of the format take."""
+    return "any" if len(dtypes) >= _MANY and tuple(dtypes) == tuple(all_dtypes) else ", ".join(dtypes)
 
 
 def widest(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
-    """The longest list of dtypes in a table that several rows share."""
-    rows_of = Counter(row.dtypes for row in rows)
-    return max(rows_of, key=lambda dtypes: (rows_of[dtypes] > 1, len(dtypes)), default=())
+    """Return the longest list of dtypes that several rows share."""
+    row_count = Counter(row.dtypes for row in rows)
+    return max(row_count, key=lambda dtypes: (row_count[dtypes] > 1, len(dtypes)), default=())
 
 
 _OPERATORS_TITLES = {
@@ -136,40 +141,44 @@ _ATTRIBUTES = (
 
 
 def _attributes() -> str:
-    """A table: attributes of one declaration, with the operators that have them."""
-    owners: dict[tuple[str, Attribute], list[str]] = {}
+    """Format the table of attributes, each declaration with the operators that have it."""
+    operators_of: dict[tuple[str, Attribute], list[str]] = {}
     for name, operator in registry().items():
         for label, attribute in operator.attrs.items():
-            owners.setdefault((label, attribute), []).append(name)
+            operators_of.setdefault((label, attribute), []).append(name)
     lines = ["| attribute | of | values | what it says |", "|---|---|---|---|"]
-    for (label, attribute), of in sorted(owners.items(), key=lambda item: item[0][0]):
+    for (label, attribute), of in sorted(operators_of.items(), key=lambda item: item[0][0]):
         listed = " ".join(f"`{name}`" for name in of)
         lines.append(f"| `{label}` | {listed} | {attribute.spelled()} | {attribute.doc} |")
     return "\n".join(lines)
 
 
 def operators_markdown() -> str:
-    """The page ``docs/operators.md``."""
+    """Format the page ``docs/operators.md``."""
     rows = operator_rows()
     parts = ["# Operators", "Written by `microc operators --markdown`: do not edit."]
-    for kind in FORMATS:
-        own = [row for row in rows if row.format == kind]
-        every = widest(own)
-        title, text = _OPERATORS_TITLES[kind]
-        legend = f" *any*: {', '.join(every)}." if any(spelled(row.dtypes, every) == "any" for row in own) else ""
-        cells = [(f"`{row.name}`", spelled(row.dtypes, every) or "-", row.note) for row in own]
-        noted = any(note for _, _, note in cells)
+    for format_name in FORMATS:
+        format_rows = [row for row in rows if row.format == format_name]
+        all_dtypes = widest(format_rows)
+        title, text = _OPERATORS_TITLES[format_name]
+        legend = (
+            f" *any*: {', '.join(all_dtypes)}."
+            if any(dtypes_cell(row.dtypes, all_dtypes) == "any" for row in format_rows)
+            else ""
+        )
+        cells = [(f"`{row.name}`", dtypes_cell(row.dtypes, all_dtypes) or "-", row.note) for row in format_rows]
+        has_notes = any(note for _, _, note in cells)
         lines = [
-            f"| {len(own)} operators | dtypes |" + (" |" if noted else ""),
-            "|---|---|" + ("---|" if noted else ""),
+            f"| {len(format_rows)} operators | dtypes |" + (" |" if has_notes else ""),
+            "|---|---|" + ("---|" if has_notes else ""),
         ]
-        lines += ["| " + " | ".join(c if noted else c[:2]) + " |" for c in cells]
+        lines += ["| " + " | ".join(c if has_notes else c[:2]) + " |" for c in cells]
         parts += [f"## {title}", text + legend, "\n".join(lines)]
     parts += ["## Attributes of microc's own", _ATTRIBUTES, _attributes()]
     return "\n\n".join(parts) + "\n"
 
 
-# ---- The page of options, docs/options.md, and the rows of ``microc options``: what the table says, for people.
+# ---- Options: the page docs/options.md and the rows of ``microc options``, from the table of options.
 
 _HEAD = """# Options
 
@@ -192,7 +201,7 @@ _PAGE_TITLES = {
 
 @frozen
 class Row:
-    """An option: its keyword, its flag with what follows it (empty: Python alone), and what it means."""
+    """An option: keyword, flag with its metavar (empty if Python only), group, and help."""
 
     name: str
     flag: str
@@ -202,7 +211,7 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """Every option, in the order of the table."""
+    """Yield every option in the order of the table."""
     for name, option in OPTIONS.items():
         value = "|".join(option.words) or option.metavar
         yield Row(
@@ -215,7 +224,7 @@ def rows() -> Iterator[Row]:
 
 
 def options_markdown() -> str:
-    """The page."""
+    """Format the page ``docs/options.md``."""
     lines = [_HEAD]
     for group, title in _PAGE_TITLES.items():
         lines += [f"## {title}", "", "| Python | command line | for | |", "|---|---|---|---|"]

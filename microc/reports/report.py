@@ -1,4 +1,4 @@
-"""A compiled network on a board as one object."""
+"""A report: a compiled network on a board in figures, its JSON schema, and its forms."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from microc.run.profile import Profile
 
 
-# ---- The schema of a report's data (:class:`microc.reports.report.Report`), which whatever is read as one is held
-# against.
+# ---- JSON schema of a report's data (:class:`Report`); files that are read as reports are validated against it.
 
 VERSION = 1
-"""Of the data: it grows when a name in them changes its meaning or goes."""
+"""Version of the data; increased when a name changes its meaning or is removed."""
 
 _MOST = 1 << 53
 _TEXT = {"type": "string"}
@@ -72,7 +71,7 @@ _UNIT = {
     **dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT),
     "utilisation": {"type": "number", "minimum": 0, "maximum": 1},
 }
-"""What a layer does on a tensor unit: :class:`microc.module.UnitUse`."""
+"""Work of a layer on a tensor unit: :class:`microc.module.UnitUse`."""
 _ACCURACY = {
     "fingerprint": _TEXT,
     "samples": _COUNT,
@@ -146,40 +145,39 @@ SCHEMA: Mapping[str, Any] = {
         }
     ),
 }
-"""Sizes are bytes; ``first`` and ``last`` of ``memory``: steps, -1 before the first."""
+"""Sizes are in bytes. ``first`` and ``last`` of ``memory`` are steps, -1 before the first."""
 
 
-# ---- A compiled network on a board as one object: :class:`Report`, plain data that is a page, JSON, or a table in a
-# notebook.
+# ---- The report as an object that becomes a page, JSON, or a table in a notebook.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """A network on a board in numbers.
+    """A network on a board in figures.
 
-    ``data`` is plain: ``totals``, sizes in bytes; ``layers``, one for each kernel in order, with estimated cycles and, of
-    a measured report, the time; ``stack``, ``state``, ``accuracy`` (None: nothing was verified), ``advice``. ``microc.report``
-    makes one; :func:`microc.reports.saved_reports.read_report` reads one.
+    ``data`` is plain: ``totals``, sizes in bytes; ``layers``, one per kernel in order, with estimated cycles and, if
+    measured, the time; ``stack``, ``state``, ``accuracy`` (None if not verified), ``advice``. ``microc.report`` makes a
+    report; :func:`microc.reports.saved_reports.read_report` reads one.
     """
 
     data: Mapping[str, Any]
 
     def html(self, before: Report | None = None) -> str:
-        """One page of HTML that needs nothing else; ``before``: what it is compared with. Equal reports give equal pages."""
+        """Render a self-contained HTML page; ``before``: a report to compare with. Equal reports give equal pages."""
         from microc.reports.page import to_html
 
         return to_html(self.data, before.data if before is not None else None)
 
     def json(self) -> str:
-        """The data as JSON, with a line break at its end."""
+        """Format the data as JSON with a final newline."""
         return json.dumps(self.data, indent=1) + "\n"
 
     def to_data(self) -> dict[str, Any]:
-        """The data, ready for JSON."""
+        """Return the data, ready for JSON."""
         return dict(self.data)
 
     def save(self, path: str | Path) -> Path:
-        """Write the page (``.html``) or the data (``.json``); OutputError for another ending."""
+        """Write the page (``.html``) or the data (``.json``); OutputError for another suffix."""
         target = validation.path("a report", path)
         if target.suffix not in (".html", ".json"):
             raise OutputError(
@@ -220,14 +218,14 @@ def report_of(
     code_in_ram: float = 0.0,
     notes: Sequence[str] = (),
 ) -> Report:
-    """The report of a network that a manifest (:mod:`microc.codegen.project.manifest`) describes, on ``board``.
+    """Make the report of the network that a manifest (:mod:`microc.codegen.project.manifest`) describes, on ``board``.
 
-    ``model_c``: the printed network, for the C of every layer. ``numbers``: what :meth:`microc.Program.report` gives, for flash
-    and RAM before anything is linked, and advice. ``profile``: what was measured; ``stack``: bytes that the board used at most;
-    ``accuracy``: of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``, ``notes``: as in
-    :mod:`microc.reports.advice`, which are not known of a project.
+    ``model_c``: the generated C, for the code of every layer. ``numbers``: result of :meth:`microc.Program.report`, for
+    flash and RAM before linking, and for advice. ``profile``: measurements; ``stack``: bytes that the board used at most;
+    ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``, ``notes``: see
+    :mod:`microc.reports.advice`; unknown for a project.
     """
-    clock, known = board.raw.get("clock_hz"), numbers or {}
+    clock, estimates = board.raw.get("clock_hz"), numbers or {}
     layers = layers_of(manifest, model_c, clock, profile)
     cycles = sum(layer["cycles"] for layer in layers)
     size = profile.size if profile else None
@@ -243,39 +241,39 @@ def report_of(
             "flash": capacity(board, "flash"),
             "ram": capacity(board, "ram"),
         },
-        "measured": _measured(profile) if profile else None,
+        "measured": _measurement_data(profile) if profile else None,
         "totals": {
             "cycles": cycles,
             "milliseconds": milliseconds(cycles, clock),
             "instructions": sum(layer["instructions"] for layer in layers),
             "macs": manifest["macs"],
             "nominal_macs": manifest["nominal_macs"],
-            "flash": size.flash if size else known.get("flash"),
-            "ram": size.ram if size else known.get("ram"),
+            "flash": size.flash if size else estimates.get("flash"),
+            "ram": size.ram if size else estimates.get("ram"),
             "arena": manifest["arena_size"],
             "arena_lower_bound": manifest["arena_lower_bound"],
             "weights": manifest["const_bytes"],
         },
         "stack": {"bytes": manifest.get("stack_bound"), "measured": stack},
-        "state": [_tensor(t) for t in manifest["tensors"] if t["kind"] == "state"],
+        "state": [_tensor_data(t) for t in manifest["tensors"] if t["kind"] == "state"],
         "streaming": manifest["streaming"],
-        "inputs": [_tensor(tensors[name]) for name in manifest["inputs"]],
-        "outputs": [_tensor(tensors[name]) for name in manifest["outputs"]],
-        "tensors": [{**_tensor(t), "kind": t["kind"], "written_by": t["written_by"]} for t in manifest["tensors"]],
+        "inputs": [_tensor_data(tensors[name]) for name in manifest["inputs"]],
+        "outputs": [_tensor_data(tensors[name]) for name in manifest["outputs"]],
+        "tensors": [{**_tensor_data(t), "kind": t["kind"], "written_by": t["written_by"]} for t in manifest["tensors"]],
         "memory": [
             {**{name: m[name] for name in ("name", "kind", "dtype", "shape", "bytes", "offset", "first", "last")}}
             for m in manifest["memory"]
         ],
-        "memories": list(known.get("memories", ())),
+        "memories": list(estimates.get("memories", ())),
         "layers": layers,
         "firmware": size.parts() if size else None,
         "accuracy": dict(accuracy) if accuracy is not None else None,
     }
-    advice = known.get("next_steps") or advice_for(Situation(data, board, code_in_ram), notes)
+    advice = estimates.get("next_steps") or advice_for(Situation(data, board, code_in_ram), notes)
     return Report({**data, "advice": advice})
 
 
-def _measured(profile: Profile) -> dict[str, Any]:
+def _measurement_data(profile: Profile) -> dict[str, Any]:
     return {
         "unit": profile.unit,
         "meaning": profile.clock.meaning,
@@ -284,5 +282,5 @@ def _measured(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _tensor(tensor: Mapping[str, Any]) -> dict[str, Any]:
+def _tensor_data(tensor: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tensor[name] for name in ("name", "label", "dtype", "shape", "bytes", "scale", "zero_point")}

@@ -1,4 +1,4 @@
-"""Reports as data: reading, comparison, traces."""
+"""Saved reports: read, compare, and convert profiles to traces."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from microc.reports.evidence import refuse_constant
 from microc.reports.report import SCHEMA, VERSION, Report
 from microc.run.profile import Clock, KernelTime, Profile, short_layer
 
-# ---- Reports that were saved: the JSON of ``microc report``, or a page, in which the same stands.
+# ---- Reading reports: the JSON of ``microc report``, or a page, which contains the same JSON.
 
 LARGEST = 256 << 20
-"""Bytes of a file that is read."""
+"""Bytes of a file that is read, at most."""
 _PAGE, _OBJECT = b"<!DOCTYPE html>", b"{"
 _EMBEDDED = re.compile(r'<script type="application/json" id="report-data">(.*?)</script>', re.DOTALL)
 _HINT = "microc report MODEL --board BOARD -o report.json writes one"
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file looks like one: a page, or an object of JSON. No model does."""
+    """Test whether a file looks like a report: an HTML page or a JSON object. No model begins like these."""
     try:
         with open_regular(path) as file:
             return file.read(64).lstrip().startswith((_PAGE, _OBJECT))
@@ -38,21 +38,21 @@ def is_report(path: Path) -> bool:
 
 
 def read_report(path: str | Path) -> Report:
-    """The report in a file, its page or its JSON. UsageError for what is none, or of another version."""
+    """Read a report from its page or JSON. UsageError if it is none, or of another version."""
     file = validation.path("a report", path)
     try:
         text = read_text(file, LARGEST)
-        found = _EMBEDDED.search(text) if text.lstrip().startswith(_PAGE.decode()) else None
-        data = json.loads(found[1] if found else text, parse_constant=refuse_constant)
+        page_data = _EMBEDDED.search(text) if text.lstrip().startswith(_PAGE.decode()) else None
+        data = json.loads(page_data[1] if page_data else text, parse_constant=refuse_constant)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}", where=str(file), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is no report", where=str(file), hint=_HINT) from error
-    return Report(_checked(data, file))
+    return Report(_validate(data, file))
 
 
-def _checked(data: Any, file: Path) -> Mapping[str, Any]:
-    """The data, which are what a page may show."""
+def _validate(data: Any, file: Path) -> Mapping[str, Any]:
+    """Validate the data of a report, so that a page can be rendered from it."""
     version = data.get("report_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version != VERSION:
         raise UsageError(
@@ -64,32 +64,36 @@ def _checked(data: Any, file: Path) -> Mapping[str, Any]:
         place = "/".join(map(str, error.absolute_path))
         what = f"{place} is not as it should be" if place else "it lacks what a report has"
         raise UsageError(f"{file} is no report: {what}", where=str(file), hint=_HINT) from error
-    kept: dict[str, Any] = {name: value for name, value in data.items() if name not in ("schema_version", "command")}
-    return kept
+    report_data: dict[str, Any] = {
+        name: value for name, value in data.items() if name not in ("schema_version", "command")
+    }
+    return report_data
 
 
-# ---- What has changed between two reports: in all, and by layer; layers are matched by their names.
+# ---- Comparing reports: totals, and layers matched by name.
 
 Row = dict[str, Any]
 
 
 def compare(before: Report, after: Report) -> dict[str, Any]:
-    """Plain data: ``totals`` and ``layers``, each with ``before`` and ``after`` (None where there is nothing)."""
+    """Compare two reports as plain data: ``totals`` and ``layers``, each with ``before`` and ``after`` (None if absent)."""
     a, b = before.data, after.data
     return {
-        "before": _named(a),
-        "after": _named(b),
+        "before": _subject(a),
+        "after": _subject(b),
         "totals": [row for row in _totals(a, b) if row["before"] is not None or row["after"] is not None],
         "layers": list(_layers(a["layers"], b["layers"])),
     }
 
 
-def _named(data: Mapping[str, Any]) -> dict[str, Any]:
+def _subject(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the network of a report."""
     names = {name: data[name] for name in ("model", "source", "fingerprint", "options")}
     return {**names, "board": data["board"]["name"]}
 
 
 def _totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of totals."""
     if a["measured"] and b["measured"] and a["measured"]["unit"] == b["measured"]["unit"]:
         yield _row(f"measured, {a['measured']['unit']}", a["measured"]["time"], b["measured"]["time"])
     for key, name in (
@@ -112,7 +116,7 @@ def _accuracy(data: Mapping[str, Any]) -> float | None:
 
 
 def _layers(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """All layers of after in their order, then those that are gone."""
+    """Yield the layers of ``b`` in order, then those that only ``a`` has."""
     old, new = _by_name(a), _by_name(b)
     for name in dict.fromkeys((*new, *old)):
         both = {"before": old.get(name), "after": new.get(name)}
@@ -122,65 +126,72 @@ def _layers(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> I
 
 
 def _by_name(layers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Layers by their names without the number of the operator; of equal names each has its own number."""
-    found, seen = {}, Counter[str]()
+    """Map layers by name without the operator's number; repeated names get a counter."""
+    layers_by_name, seen = {}, Counter[str]()
     for layer in layers:
         name = re.sub(r"^#\d+ ", "", layer["name"])
         seen[name] += 1
-        found[f"{name} ({seen[name]})" if seen[name] > 1 else name] = layer
-    return found
+        layers_by_name[f"{name} ({seen[name]})" if seen[name] > 1 else name] = layer
+    return layers_by_name
 
 
 def _row(name: str, before: float | None, after: float | None) -> Row:
     return {"name": name, "before": before, "after": after}
 
 
-# ---- A profile in the Trace Event Format, which Perfetto and chrome://tracing open.
+# ---- A profile in the Trace Event Format, for Perfetto and chrome://tracing.
 #
-# https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: an object with ``traceEvents``; complete events
-# (phase X) with ``ts`` and ``dur`` in microseconds, which nest where one encloses another; metadata events (phase M) name
-# processes and threads. Where the unit is instructions, a nanosecond stands for one.
+# https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: an object with ``traceEvents``. Complete events
+# (phase X) have ``ts`` and ``dur`` in microseconds and nest if one encloses another. Metadata events (phase M) name processes and
+# threads. If the unit is instructions, a nanosecond stands for one.
 
-_PLACE = {"pid": 1, "tid": 1}
+_PROCESS = {"pid": 1, "tid": 1}
+"""Process and thread of all events."""
 
 
 def to_trace(profile: Profile) -> dict[str, Any]:
-    """One inference, in it the layers, in these their kernels; beside them, the bytes of the arena in use."""
+    """Convert a profile: one inference, in it the layers, in these their kernels; beside them the bytes of the arena in
+    use."""
     clock, unit, model = profile.clock, profile.unit, profile.project.manifest["model"]
     events = [
-        _metadata("process_name", f"{model} on {profile.board}"),
-        _metadata("thread_name", "1 ns stands for one instruction" if clock.counts else "kernels"),
-        _complete(clock, model, "inference", 0, profile.time, {"macs": profile.macs}),
+        _metadata_event("process_name", f"{model} on {profile.board}"),
+        _metadata_event("thread_name", "1 ns stands for one instruction" if clock.counts else "kernels"),
+        _complete_event(clock, model, "inference", 0, profile.time, {"macs": profile.macs}),
     ]
     start = 0
-    for layer, found in groupby(profile.kernels, key=lambda k: k.layer):
-        kernels = tuple(found)
+    for layer, group in groupby(profile.kernels, key=lambda k: k.layer):
+        kernels = tuple(group)
         end = start + sum(k.time for k in kernels)
         arguments = {"macs": sum(k.macs for k in kernels), "layer": layer}
-        events.append(_complete(clock, short_layer(layer), "layer", start, end, arguments))
+        events.append(_complete_event(clock, short_layer(layer), "layer", start, end, arguments))
         for k in kernels:
-            events += _kernel(clock, k, start)
+            events += _kernel_events(clock, k, start)
             start += k.time
     other = {"board": profile.board, "unit": unit, "unit_meaning": clock.meaning}
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
-def _kernel(clock: Clock, k: KernelTime, start: int) -> Iterator[dict[str, Any]]:
+def _kernel_events(clock: Clock, k: KernelTime, start: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of a kernel: its time, and the arena in use."""
     arguments = {"kernel": k.kernel, "macs": k.macs, "schedule": k.rule, "arena": k.arena}
-    yield _complete(clock, k.op, "kernel", start, start + k.time, arguments)
-    yield {"name": "arena", "ph": "C", "ts": _nanoseconds(clock, start) / 1000, **_PLACE, "args": {"bytes": k.arena}}
+    yield _complete_event(clock, k.op, "kernel", start, start + k.time, arguments)
+    yield {"name": "arena", "ph": "C", "ts": _nanoseconds(clock, start) / 1000, **_PROCESS, "args": {"bytes": k.arena}}
 
 
-def _complete(clock: Clock, name: str, category: str, start: int, end: int, args: dict[str, Any]) -> dict[str, Any]:
-    """An event from ``start`` to ``end``, in the clock's unit."""
+def _complete_event(
+    clock: Clock, name: str, category: str, start: int, end: int, args: dict[str, Any]
+) -> dict[str, Any]:
+    """Make a complete event from ``start`` to ``end`` in the clock's unit."""
     at, till = _nanoseconds(clock, start), _nanoseconds(clock, end)
     times = {"ts": at / 1000, "dur": (till - at) / 1000}
-    return {"name": name, "cat": category, "ph": "X", **times, **_PLACE, "args": {clock.unit: end - start, **args}}
+    return {"name": name, "cat": category, "ph": "X", **times, **_PROCESS, "args": {clock.unit: end - start, **args}}
 
 
 def _nanoseconds(clock: Clock, amount: int) -> int:
+    """Convert an amount of the clock's unit; an instruction becomes a nanosecond."""
     return amount if clock.counts else round(amount * 1e9 / clock.tick_hz)
 
 
-def _metadata(name: str, value: str) -> dict[str, Any]:
-    return {"name": name, "ph": "M", "ts": 0, **_PLACE, "args": {"name": value}}
+def _metadata_event(name: str, value: str) -> dict[str, Any]:
+    """Make a metadata event."""
+    return {"name": name, "ph": "M", "ts": 0, **_PROCESS, "args": {"name": value}}

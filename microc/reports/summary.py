@@ -1,4 +1,4 @@
-"""A compiled network in numbers: what :meth:`microc.Program.report` gives."""
+"""A compiled network in figures: the result of :meth:`microc.Program.report`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from microc.reports.report import Report, report_of
 from microc.reports.text_tables import milliseconds
 from microc.target import Board
 
-NOTED = 0.02
-"""Share of the time from which on ``microc compile`` speaks of what would save it."""
+MIN_PRINTED_GAIN = 0.02
+"""Share of the time from which ``microc compile`` prints advice that saves it."""
 
 
 def summary(module: Module, board: Board) -> dict[str, Any]:
-    """Plain data, see :meth:`microc.Program.report`."""
+    """Describe a module on a board as plain data, see :meth:`microc.Program.report`."""
     plan = module.plan
     assert plan is not None
     need, cycles = footprint((module,), board), sum(c.cycles for c in module.calls)
@@ -78,7 +78,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
                 "estimated_waits": c.waits,
                 "share": c.cycles / (cycles or 1),
                 "in_place": shared_bytes(module, c),
-                "streamed": _streamed(c),
+                "streamed": _streaming_data(c),
                 "tensor_unit": asdict(c.unit) if c.unit else None,
             }
             for k, c in enumerate(module.calls)
@@ -89,7 +89,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
 
 
 def of_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
-    """Make the report of a planned network from what is known before anything is printed; ``numbers`` as in :func:`report_of`."""
+    """Make the report of a planned network before any C is printed; ``numbers``: see :func:`report_of`."""
     return report_of(
         manifest(module, __version__),
         board,
@@ -100,16 +100,17 @@ def of_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = 
 
 
 def worth_a_line(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Select the advices of a report that ``microc compile`` prints: those of some gain, and notes."""
-    return [each for each in steps if (each["gain"] or 0) >= NOTED or not each["command"]]
+    """Select the advice that ``microc compile`` prints: advice with some gain, and notes."""
+    return [advice for advice in steps if (advice["gain"] or 0) >= MIN_PRINTED_GAIN or not advice["command"]]
 
 
 def _sentence(advice: Mapping[str, Any]) -> str:
+    """Join an advice's text and command."""
     return f"{advice['text']}: {advice['command']}" if advice["command"] else str(advice["text"])
 
 
-def _streamed(call: Call) -> dict[str, Any] | None:
-    """What a kernel of several layers trades for memory; None for all others."""
+def _streaming_data(call: Call) -> dict[str, Any] | None:
+    """Describe what a kernel of several layers trades for memory; None for other kernels."""
     if call.streamed is None:
         return None
     price = call.streamed
@@ -117,7 +118,7 @@ def _streamed(call: Call) -> dict[str, Any] | None:
 
 
 def tensor_data(module: Module, name: str) -> dict[str, Any]:
-    """A value as manifests describe tensors."""
+    """Describe a value as manifests do."""
     value = module.values[name]
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Text in columns, and numbers of a report in words."""
+"""Numbers as text, and tables of text for terminals."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 from microc.base.terminal import visible
 
-# ---- Numbers of a report in words, the same on the page, in a terminal and in a notebook.
+# ---- Figures of a report as text, the same on the page, in a terminal and in a notebook.
 
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
 
 def milliseconds(cycles: float, clock_hz: int | None) -> float | None:
-    """What cycles take at a board's clock; None where that is not known."""
+    """Convert cycles to milliseconds at a board's clock; None if that is unknown."""
     return 1000 * cycles / clock_hz if clock_hz else None
 
 
 def shown_ms(value: float) -> str:
-    """Milliseconds with three digits that say something."""
+    """Format milliseconds with three significant digits."""
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms" if value >= 0.001 else f"{1000 * value:.3g} µs"
 
 
 def time_words(data: Mapping[str, Any]) -> str:
-    """One inference: what was measured, else what is estimated."""
+    """Format the time of one inference: measured, else estimated."""
     measured, totals = data["measured"], data["totals"]
     if measured:
         seconds = measured["seconds"]
@@ -36,12 +36,12 @@ def time_words(data: Mapping[str, Any]) -> str:
 
 
 def estimate_words(cycles: int, ms: float | None) -> str:
-    """What the cost model says."""
+    """Format estimated cycles and time."""
     return f"about {cycles:,} cycles" + (f", {shown_ms(ms)}" if ms is not None else "")
 
 
 def stack_words(data: Mapping[str, Any]) -> str:
-    """The stack, and how it is known."""
+    """Format the stack, and whether it is measured or estimated."""
     stack = data["stack"]
     if stack["measured"] is not None:
         return f"{stack['measured']:,} bytes, measured"
@@ -49,17 +49,17 @@ def stack_words(data: Mapping[str, Any]) -> str:
 
 
 def clock_words(hertz: int | None) -> str:
-    """``168 MHz``."""
+    """Format a clock rate, as in ``168 MHz``."""
     return f"{hertz / 1e6:.4g} MHz" if hertz else ""
 
 
 def shape_words(shape: Sequence[int]) -> str:
-    """``1x8x8x1``, with the sign that multiplies."""
+    """Format a shape, as in ``1x8x8x1`` but with the multiplication sign."""
     return TIMES.join(map(str, shape)) or "scalar"
 
 
 def quant_words(tensor: Mapping[str, Any]) -> str:
-    """``real = 0.0111 (q + 128)``; empty where a tensor stands for itself."""
+    """Format the formula of real values, as in ``0.0111 (q + 128)``; empty if the tensor is not quantised."""
     if tensor["scale"] is None:
         return ""
     zero = tensor["zero_point"] or 0
@@ -67,7 +67,7 @@ def quant_words(tensor: Mapping[str, Any]) -> str:
 
 
 def change_words(before: float | None, after: float | None) -> str:
-    """By how much, in percent."""
+    """Format a change in percent."""
     if before is None or after is None:
         return ""
     if before == after:
@@ -78,11 +78,12 @@ def change_words(before: float | None, after: float | None) -> str:
 
 
 def memory_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """A board's memories (:func:`microc.reports.layers.memories_data`) as facts, one line for each."""
+    """List one row per memory of a board (:func:`microc.reports.layers.memories_data`)."""
     return [(f"  {row['memory']}", _memory_words(row)) for row in rows]
 
 
 def _memory_words(row: Mapping[str, Any]) -> str:
+    """Describe the use of a memory."""
     used = f"{row['bytes']:,} of {row['capacity']:,} bytes"
     if not row["bytes"]:
         return f"{used}, nothing lies there"
@@ -94,71 +95,73 @@ def _memory_words(row: Mapping[str, Any]) -> str:
     return f"{used}: {kinds}; {row['accesses']:,} accesses, {waits}"
 
 
-# ---- Text in columns, for people.
+# ---- Tables.
 
 _GAP = "  "
-_LEAST = 12
-"""Letters that a column of text keeps, and those from which on the last one is wrapped in itself instead of cut."""
+_MIN_TEXT = 12
+"""Least width in characters of a column of text; a last column of text at least so wide is wrapped instead of cut."""
 
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1, width: int = 0, mark: str = "..."
 ) -> str:
-    """Columns in line; the first ``left`` are flush left, the others, numbers, flush right.
+    """Format columns; the first ``left`` are text, flush left, the others numbers, flush right.
 
-    ``width``: letters of a line, where they are bounded. A last column of text is wrapped in itself then; of other texts the
-    widest are cut, with ``mark`` at their end, the first, which are names, last of all. Numbers are never cut: columns for which
-    no room is left are a table of their own below, behind the first column.
+    ``width``: of a line in characters; 0: unlimited. To fit it, a last column of text is wrapped; other columns of text are
+    cut, the widest first and the first column last, and end in ``mark``. Numbers are never cut: columns of numbers for
+    which no room is left form another table below, which repeats the first column.
     """
-    cells = [[_plain(cell) for cell in row] for row in (header, *rows)]
-    return "\n\n".join(_one(part, some, width, mark) for part, some in _parts(cells, left, width))
+    cells = [[_cell_text(cell) for cell in row] for row in (header, *rows)]
+    return "\n\n".join(_format_table(part, some, width, mark) for part, some in _split_columns(cells, left, width))
 
 
-def _one(cells: Sequence[Sequence[str]], left: int, width: int, mark: str) -> str:
+def _format_table(cells: Sequence[Sequence[str]], left: int, width: int, mark: str) -> str:
+    """Format one table."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     if width:
-        widths = _fitting(widths, left, width)
+        widths = _narrow_columns(widths, left, width)
     ruled = [cells[0], ["-" * w for w in widths], *cells[1:]]
-    return "\n".join(line for row in ruled for line in _lines(row, widths, left, mark))
+    return "\n".join(line for row in ruled for line in _row_lines(row, widths, left, mark))
 
 
-def _parts(cells: list[list[str]], left: int, width: int) -> Iterator[tuple[list[list[str]], int]]:
-    """Tables that ``width`` (0: any) has room for, with their columns of text: neighbouring columns behind the first."""
+def _split_columns(cells: list[list[str]], left: int, width: int) -> Iterator[tuple[list[list[str]], int]]:
+    """Split the columns into tables that fit ``width`` (0: unlimited), each with its number of text columns. Every table
+    begins with the first column."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
-    least = [min(w, _LEAST) if k < left else w for k, w in enumerate(widths)]
-    taken, room = list[int](), width - least[0]
-    for k in range(1, len(least)):
-        if width and taken and room < least[k] + len(_GAP):
-            yield [[row[0], *(row[j] for j in taken)] for row in cells], 1 + sum(j < left for j in taken)
-            taken, room = [], width - least[0]
-        taken.append(k)
-        room -= least[k] + len(_GAP)
-    yield [[row[0], *(row[j] for j in taken)] for row in cells], min(left, 1) + sum(j < left for j in taken)
+    min_widths = [min(w, _MIN_TEXT) if k < left else w for k, w in enumerate(widths)]
+    columns, room = list[int](), width - min_widths[0]
+    for k in range(1, len(min_widths)):
+        if width and columns and room < min_widths[k] + len(_GAP):
+            yield [[row[0], *(row[j] for j in columns)] for row in cells], 1 + sum(j < left for j in columns)
+            columns, room = [], width - min_widths[0]
+        columns.append(k)
+        room -= min_widths[k] + len(_GAP)
+    yield [[row[0], *(row[j] for j in columns)] for row in cells], min(left, 1) + sum(j < left for j in columns)
 
 
-def _plain(cell: object) -> str:
-    """What a stranger calls something moves no cursor."""
+def _cell_text(cell: object) -> str:
+    """Convert a cell to text without control characters: names come from models of unknown origin."""
     return visible(str(cell), "")
 
 
-def _fitting(widths: list[int], left: int, width: int) -> list[int]:
-    """Narrower columns of text, the last one first, then the widest."""
-    found = list(widths)
-    texts = range(min(left, len(found)))
-    over = sum(found) + len(_GAP) * (len(found) - 1) - width
-    if over > 0 and left >= len(found):
-        kept = max(_LEAST, found[-1] - over)
-        over -= max(0, found[-1] - kept)
-        found[-1] = min(found[-1], kept)
-    for some in (texts[1:], texts[:1]):
-        while over > 0 and some and max(found[k] for k in some) > _LEAST:
-            found[max(some, key=lambda k: found[k])] -= 1
-            over -= 1
-    return found
+def _narrow_columns(widths: list[int], left: int, width: int) -> list[int]:
+    """Narrow columns of text: the last one first, then the widest."""
+    fitted = list(widths)
+    texts = range(min(left, len(fitted)))
+    excess = sum(fitted) + len(_GAP) * (len(fitted) - 1) - width
+    if excess > 0 and left >= len(fitted):
+        last_width = max(_MIN_TEXT, fitted[-1] - excess)
+        excess -= max(0, fitted[-1] - last_width)
+        fitted[-1] = min(fitted[-1], last_width)
+    for columns in (texts[1:], texts[:1]):
+        while excess > 0 and columns and max(fitted[k] for k in columns) > _MIN_TEXT:
+            fitted[max(columns, key=lambda k: fitted[k])] -= 1
+            excess -= 1
+    return fitted
 
 
-def _lines(row: Sequence[str], widths: Sequence[int], left: int, mark: str) -> list[str]:
-    """A row, whose last cell may take several lines."""
+def _row_lines(row: Sequence[str], widths: Sequence[int], left: int, mark: str) -> list[str]:
+    """Format a row; its last cell may take several lines."""
     wraps = left >= len(row)
     last = textwrap.wrap(row[-1], widths[-1]) if wraps and len(row[-1]) > widths[-1] else [row[-1]]
     first = [
@@ -174,12 +177,12 @@ def _lines(row: Sequence[str], widths: Sequence[int], left: int, mark: str) -> l
 
 
 def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
-    """Names and values, one a line; values that are longer than ``width`` allows are wrapped beside their name."""
+    """Format names and values, one pair per line. Values longer than ``width`` allows are wrapped beside their name."""
     indent = max(len(name) for name, _ in rows) + len(_GAP)
     lines: list[str] = []
     for name, value in rows:
-        text, room = _plain(value), width - indent
-        parts = textwrap.wrap(text, room) if room >= _LEAST and len(text) > room else [text]
+        text, room = _cell_text(value), width - indent
+        parts = textwrap.wrap(text, room) if room >= _MIN_TEXT and len(text) > room else [text]
         lines += [
             f"{label.ljust(indent)}{part}".rstrip()
             for label, part in zip([name, *[""] * len(parts)], parts, strict=False)
@@ -188,21 +191,25 @@ def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
 
 
 def wrapped(text: str, width: int = 0, head: str = "") -> list[str]:
-    """Lines of a text within ``width`` letters (0: any), the first behind ``head``, the others below it."""
-    text = _plain(text)
+    """Wrap text to ``width`` characters (0: unlimited), the first line behind ``head``, the others indented by its
+    width."""
+    text = _cell_text(text)
     if not width:
         return [head + text]
-    return textwrap.wrap(text, max(width, len(head) + _LEAST), initial_indent=head, subsequent_indent=" " * len(head))
+    return textwrap.wrap(
+        text, max(width, len(head) + _MIN_TEXT), initial_indent=head, subsequent_indent=" " * len(head)
+    )
 
 
 def command(text: str, width: int = 0, head: str = "") -> list[str]:
-    """Lines of a command of a shell within ``width`` letters (0: any), which it reads as one when they are copied."""
+    """Wrap a shell command to ``width`` characters (0: unlimited) with backslashes, so that the lines can be copied as one
+    command."""
     if not width or len(head) + len(text) <= width:
         return [head + text]
     parts = list[str]()
     for word in shlex.split(text):
-        apart = word.startswith("-") or not parts or not parts[-1].startswith("-") or " " in parts[-1]
-        parts[len(parts) - (not apart) :] = [shlex.quote(word) if apart else f"{parts[-1]} {shlex.quote(word)}"]
+        is_new = word.startswith("-") or not parts or not parts[-1].startswith("-") or " " in parts[-1]
+        parts[len(parts) - (not is_new) :] = [shlex.quote(word) if is_new else f"{parts[-1]} {shlex.quote(word)}"]
     lines = [head + parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(f" {part} \\") <= width:
@@ -214,5 +221,5 @@ def command(text: str, width: int = 0, head: str = "") -> list[str]:
 
 
 def count(number: int) -> str:
-    """A number with its thousands apart."""
+    """Format a number with thousands separators."""
     return f"{number:,}"
