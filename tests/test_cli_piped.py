@@ -36,7 +36,7 @@ def test_what_is_no_model(
 
 
 def test_no_more_is_read_than_a_model_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(commands, "_MOST", 1000)
+    monkeypatch.setattr(commands, "_MAX_PIPE_BYTES", 1000)
     pipe(monkeypatch, bytes(2000))
     assert main(["check", "-"]) == 2
     assert "more than 1000 bytes" in capsys.readouterr().err

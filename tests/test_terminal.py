@@ -159,7 +159,7 @@ def test_whoever_writes_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_file_of_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    error = cli._crash(ValueError(EVIL))
+    error = cli._internal_error(ValueError(EVIL))
     path = Path(error.hint.rpartition(" ")[2])
     try:
         refuse_control(path.read_text())

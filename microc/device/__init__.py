@@ -1,1 +1,1 @@
-"""Floor 6: boards, toolchains, transports, RPC."""
+"""Boards and the ways to reach them: board files, toolchains, emulators, flashing, serial protocol."""

@@ -1,4 +1,4 @@
-"""What a board tells of itself, and networks that it loads."""
+"""Records that a board sends, and blobs: networks that a board loads at run time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from microc.base.file_access import read_bytes
 from microc.base.immutable import frozen
 from microc.errors import UsageError
 
-# ---- What a board tells of itself, its models and its runs.
+# ---- Records of the serial protocol: the board, its models, its runs.
 
 DTYPES = (
     "bool",
@@ -28,21 +28,21 @@ DTYPES = (
     "float16",
     "bfloat16",
 )
-"""dtypes by their number on the line (``enum microc_dtype``)."""
+"""dtypes by their number in the protocol (``enum microc_dtype``)."""
 
 KINDS = ("input", "output", "intermediate", "state")
-"""Kinds of tensors by their number on the line (``enum microc_kind``)."""
+"""Kinds of tensors by their number in the protocol (``enum microc_kind``)."""
 
 
 def readable(text: str, longest: int = 64) -> str:
-    """Text of a board, a plug or a program as it may be shown: what a terminal could obey (control and escape characters, marks
-    that turn the direction round) becomes ``?``, and what is longer than ``longest`` characters is cut."""
+    """Make text of a board, a USB device or a program safe to print: control characters, escape sequences and bidirectional
+    marks become ``?``, and it is cut to ``longest`` characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:longest])
 
 
 @frozen
 class TensorInfo:
-    """A tensor on the board. ``kernel`` is the index of the kernel after which it is complete; None if none writes it."""
+    """A tensor on the board. ``kernel``: index of the kernel after which it is complete; None if no kernel writes it."""
 
     index: int
     nbytes: int
@@ -53,8 +53,8 @@ class TensorInfo:
 
 @frozen
 class ModelInfo:
-    """A model in the firmware. ``name`` is fit to be shown, see :func:`readable`; ``fingerprint`` is that of the project it was
-    generated in, 32 hexadecimal digits."""
+    """A model in the firmware. ``name``: safe to print, see :func:`readable`. ``fingerprint``: of its project, 32
+    hexadecimal digits."""
 
     name: str
     fingerprint: str
@@ -65,9 +65,10 @@ class ModelInfo:
 
 @frozen
 class DeviceInfo:
-    """What a board says of itself. ``max_payload`` in bytes; ``tick_hz`` is the rate of all its timings.
+    """A board's description of itself. ``max_payload``: in bytes; ``tick_hz``: rate of all its timings.
 
-    ``self_test``: 0 where it has none; 1 where all models passed theirs at boot; 1 + k where the k-th is the first that failed.
+    ``self_test``: 0 if it has none; 1 if all models passed theirs at boot; 1 + k if the k-th model is the first that
+    failed.
     """
 
     version: int
@@ -79,7 +80,7 @@ class DeviceInfo:
 
 @frozen
 class Region:
-    """Memory of a board that takes code: where it begins, and its bytes."""
+    """RAM of a board that accepts code: its address and size in bytes."""
 
     address: int
     nbytes: int
@@ -87,9 +88,12 @@ class Region:
 
 @frozen
 class Slots:
-    """What a board that takes networks has for them. ``format``: of the blobs that it reads; ``active``: the slot whose network
-    runs, None where none does; ``unit``: bytes that it writes at once; bytes of a slot (``room``), of ``memory`` for tensors, of
-    ``stack``; ``commits``: the number of the commit that made the network that runs; ``core`` and ``abi``: what code is for."""
+    """Capacity of a board that loads networks.
+
+    ``format``: of the blobs that it reads. ``active``: the slot whose network runs, or None. ``unit``: bytes that are
+    written at once. ``room``, ``memory``, ``stack``: bytes of a slot, for tensors, and of stack. ``commits``: number of the
+    commit of the running network. ``core``, ``abi``: targets of code.
+    """
 
     format: int
     active: int | None
@@ -104,7 +108,7 @@ class Slots:
 
 @frozen
 class Image:
-    """Code in a region: where it lies in it, its bytes, their CRC-32, and where in the region it is entered."""
+    """Code in a region: its offset, size in bytes and CRC-32, and the offset of its entry in the region."""
 
     offset: int
     nbytes: int
@@ -114,7 +118,7 @@ class Image:
 
 @frozen
 class Timing:
-    """Ticks of ``count`` runs; seconds are ticks divided by :attr:`DeviceInfo.tick_hz`."""
+    """Ticks of ``count`` runs. Seconds are ticks divided by :attr:`DeviceInfo.tick_hz`."""
 
     min: int
     mean: float
@@ -124,8 +128,8 @@ class Timing:
 
 @frozen
 class Stats:
-    """Health of the board. ``stack_bytes``: deepest stack since the start, None if unknown. The rest counts frames:
-    received whole, damaged, repeated by the host, refused."""
+    """Counters of the board. ``stack_bytes``: deepest stack since the start, None if unknown. The others count frames:
+    received intact, damaged, repeated by the host, refused."""
 
     stack_bytes: int | None
     frames: int
@@ -134,8 +138,7 @@ class Stats:
     refusals: int
 
 
-# ---- Networks that a board loads while it runs: header, code and constants, table of tensors, in one piece that may
-# lie anywhere.
+# ---- Blobs: position-independent networks that a board loads at run time. Header, code and constants, table of tensors.
 #
 # ``runtime_c/SPEC.md``, "Blob", defines every byte; ``runtime_c/src/microc_blob.c`` reads them on the board.
 
@@ -143,16 +146,17 @@ FORMAT = 1
 HEADER = 128
 MAGIC = b"MCRN"
 LARGEST = 64 << 20
-"""Bytes of a file that may be one: more than any slot has."""
+"""Bytes of a blob's file, at most: more than any slot has."""
 _HEADER = struct.Struct("<4sIIIIIIIIIHH20s16s48s")
 _ENTRY = struct.Struct("<IIHBB")
-_COVERED = 16
+_CRC_START = 16
+"""Offset in the blob from which the CRC covers it."""
 _NO_KERNEL = 0xFFFF
 
 
 @frozen
 class BlobTensor:
-    """A tensor of the board's table, at ``offset`` of the network's memory; ``kernel`` None if none writes it."""
+    """A tensor of the board's table. ``offset``: in the network's memory; ``kernel``: that writes it, or None."""
 
     offset: int
     nbytes: int
@@ -163,8 +167,8 @@ class BlobTensor:
 
 @frozen
 class Blob:
-    """A network that is loaded. Sizes in bytes: ``memory`` for its tensors, ``stack`` of a run; ``run`` and ``reset`` (None: it
-    keeps nothing) are offsets in ``image``, which is code and constants. ``signature`` follows the blob."""
+    """A network to load. ``memory``: bytes for its tensors; ``stack``: bytes of a run. ``image``: code and constants;
+    ``run`` and ``reset`` (None without state) are offsets of functions in it. ``signature``: bytes that follow the blob."""
 
     name: str
     fingerprint: str
@@ -180,7 +184,7 @@ class Blob:
     signature: bytes = b""
 
     def pack(self) -> bytes:
-        """The bytes of a file, signature included."""
+        """Encode as the bytes of a file, signature included."""
         image = self.image + bytes(-len(self.image) % 4)
         table = b"".join(
             _ENTRY.pack(
@@ -207,40 +211,40 @@ class Blob:
             self.name.encode()[:47],
         )
         covered = rest + image + table
-        head = MAGIC + struct.pack("<III", FORMAT, _COVERED + len(covered), zlib.crc32(covered))
+        head = MAGIC + struct.pack("<III", FORMAT, _CRC_START + len(covered), zlib.crc32(covered))
         return head + covered + self.signature
 
 
 def read_blob(path: Path) -> Blob:
-    """The network in a file. UsageError where it is none, of another format, or damaged."""
+    """Read a blob from a file. UsageError if it is none, of another format, or damaged."""
     try:
         data = read_bytes(path, LARGEST)
     except OSError as error:
-        raise _wrong(path, f"cannot read it: {error.strerror or error}") from error
+        raise _invalid_blob(path, f"cannot read it: {error.strerror or error}") from error
     return unpack(data, path)
 
 
 def unpack(data: bytes, path: Path) -> Blob:
-    """What the bytes of a file say, as the board will read them; errors name ``path``."""
+    """Decode the bytes of a file, with the checks that the board makes; errors name ``path``."""
     if len(data) < HEADER or not data.startswith(MAGIC):
-        raise _wrong(path, f"it does not begin with {MAGIC.decode()}")
+        raise _invalid_blob(path, f"it does not begin with {MAGIC.decode()}")
     fields = _HEADER.unpack_from(data)
     _, version, size, crc, abi, memory, stack, run, reset, table, count, kernels, core, fingerprint, name = fields
     if version != FORMAT:
         raise UsageError(
             f"the network has format {version}, this microc knows {FORMAT}", where=str(path), hint="compile it again"
         )
-    if not HEADER <= size <= len(data) or zlib.crc32(data[_COVERED:size]) != crc:
-        raise _wrong(path, "its CRC is wrong, or a part is missing")
+    if not HEADER <= size <= len(data) or zlib.crc32(data[_CRC_START:size]) != crc:
+        raise _invalid_blob(path, "its CRC is wrong, or a part is missing")
     if not HEADER <= run < table or (reset and not HEADER <= reset < table) or table + count * _ENTRY.size > size:
-        raise _wrong(path, "its header contradicts itself")
+        raise _invalid_blob(path, "its header contradicts itself")
     tensors = tuple(
-        _tensor(path, memory, entry) for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
+        _unpack_tensor(path, memory, entry) for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
     )
     return Blob(
-        name=readable(_text(name)),
+        name=readable(_unpack_text(name)),
         fingerprint=fingerprint.hex(),
-        core=readable(_text(core)),
+        core=readable(_unpack_text(core)),
         abi=abi,
         memory=memory,
         stack=stack,
@@ -253,18 +257,21 @@ def unpack(data: bytes, path: Path) -> Blob:
     )
 
 
-def _tensor(path: Path, memory: int, entry: Sequence[int]) -> BlobTensor:
+def _unpack_tensor(path: Path, memory: int, entry: Sequence[int]) -> BlobTensor:
+    """Decode an entry of the table of tensors."""
     offset, nbytes, kernel, dtype, kind = entry
     if offset + nbytes > memory or dtype >= len(DTYPES) or kind >= len(KINDS):
-        raise _wrong(path, "its table of tensors is damaged")
+        raise _invalid_blob(path, "its table of tensors is damaged")
     return BlobTensor(offset, nbytes, DTYPES[dtype], KINDS[kind], None if kernel == _NO_KERNEL else kernel)
 
 
-def _text(field: bytes) -> str:
+def _unpack_text(field: bytes) -> str:
+    """Decode a zero-terminated text."""
     return field.partition(b"\0")[0].decode(errors="replace")
 
 
-def _wrong(path: Path, why: str) -> UsageError:
+def _invalid_blob(path: Path, why: str) -> UsageError:
+    """Return the error for an invalid file."""
     return UsageError(
         f"{path} is no network that can be loaded: {why}",
         where=str(path),

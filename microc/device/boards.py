@@ -1,8 +1,9 @@
-"""Boards from their files: ``boards/<name>.toml``, checked against ``boards/board.schema.json``. Data only.
+"""Load and check board files: ``boards/<name>.toml``, validated against ``boards/board.schema.json``. They contain data
+only.
 
-A loaded :class:`~microc.target.Board` carries every table of its file in ``raw``, under the names of the schema; optional
-tables that are absent from the file are absent from ``raw``, except ``memory``, ``setup``, ``console`` and ``flash``, which are
-then empty.
+A loaded :class:`~microc.target.Board` has every table of its file in ``raw``, under the names of the schema. Optional
+tables that the file omits are absent from ``raw``, except ``memory``, ``setup``, ``console`` and ``flash``, which are
+empty.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from microc.isa import CORES, FAMILIES
 from microc.target import Board, Region, Target, target_for
 
 _SLOT_ALIGN = 64
+"""Alignment of slots in bytes, as code needs it."""
 _LARGEST = 1 << 20
-"""Bytes of a board file."""
+"""Bytes of a board file, at most."""
 _EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []}, "setup": {"registers": []}}
+"""Defaults of tables that are always present."""
 
 
 def list_boards() -> tuple[str, ...]:
-    """Names of the boards that come with microc, sorted."""
+    """List the names of the boards that come with microc, sorted."""
     return tuple(sorted(path.stem for path in file_access.boards().glob("*.toml")))
 
 
 def load_board(name_or_path: str | Path) -> Board:
-    """A board by its name, or by the path of a board file (anything that ends in ``.toml``).
-
-    Raises :class:`UsageError` that names the file, the key and, where it can be found, the line.
-    """
-    path = _find(str(name_or_path))
+    """Load a board by name, or by the path of a board file (anything that ends in ``.toml``). UsageError that names the
+    file, the key and, if found, the line."""
+    path = _board_path(str(name_or_path))
     try:
         text = read_text(path, _LARGEST)
         data = tomllib.loads(text)
@@ -55,14 +56,14 @@ def load_board(name_or_path: str | Path) -> Board:
 
 
 def bare_board(cpu: str) -> Board:
-    """No board but a core: what is compiled for it is at home in programs of the user's own, and nothing bounds its memory."""
+    """Make a board for code that becomes part of the user's own program: a core without limits on memory."""
     target = target_for(cpu)
     title = "any core" if cpu == "host" else f"any {target.cpu}"
     return replace(load_board("host"), name=target.cpu, title=title, target=target)
 
 
 def load_copy(path: Path, name: str) -> Board:
-    """The board ``name`` from the copy of its data that a generated project carries (JSON)."""
+    """Load board ``name`` from the JSON copy in a generated project."""
     try:
         text = read_text(path, _LARGEST)
         data = {key: value for key, value in json.loads(text).items() if value not in _EMPTY.values()}
@@ -76,13 +77,13 @@ def load_copy(path: Path, name: str) -> Board:
 
 
 def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Target | None = None) -> Board:
-    """``core``: the board's, where the data bring it along."""
-    if path.parent != file_access.boards():  # ours are held against the schema by the tests
+    """Check the data and make a board; ``core``: if the data define their own."""
+    if path.parent != file_access.boards():  # the tests validate those that come with microc
         _check_schema(path, text, data)
     data = {**_EMPTY, **data}
     if core is None and data["cpu"] not in CORES:
         hint = "known: " + ", ".join(CORES) + "; --plugin FILE brings others"
-        raise UsageError(f"unknown core {data['cpu']!r}", where=_place(path, text, ["cpu"]), hint=hint)
+        raise UsageError(f"unknown core {data['cpu']!r}", where=_location(path, text, ["cpu"]), hint=hint)
     core = core or target_for(data["cpu"])
     _check_meaning(path, text, data, core.isa)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
@@ -91,19 +92,21 @@ def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Targ
 
 
 def _flash_wait(data: Mapping[str, Any]) -> float:
-    """Cycles that a byte of constants waits: the flash hands out ``line_bytes`` at once, after ``wait_states`` cycles."""
+    """Compute the cycles that reading a byte of constants waits: the flash returns ``line_bytes`` at once after
+    ``wait_states`` cycles."""
     flash: Mapping[str, Any] = next((m for m in data["memory"] if m["kind"] == "flash"), {})
     return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
 
 
 def _npu(data: Mapping[str, Any]) -> str:
-    """The accelerator beside the core, as ``--external`` is told of one."""
+    """Return the accelerator in the syntax of ``--external``."""
     npu: Mapping[str, Any] = data.get("npu", {})
-    said = (f"{key}={npu[key]}" for key in ("memory", "system") if key in npu)
-    return ",".join((npu["accelerator"], *said)) if npu else ""
+    settings = (f"{key}={npu[key]}" for key in ("memory", "system") if key in npu)
+    return ",".join((npu["accelerator"], *settings)) if npu else ""
 
 
-def _find(name: str) -> Path:
+def _board_path(name: str) -> Path:
+    """Return the path of a board file."""
     if name.endswith(".toml"):
         return Path(name)
     known = list_boards()
@@ -114,13 +117,14 @@ def _find(name: str) -> Path:
 
 
 def _by_title(word: str, known: Sequence[str]) -> str:
-    """A hint for the name of a part, a core or a maker: boards that have it in their titles, those that are emulated first."""
-    found = [name for name in known if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
-    found.sort(key=lambda name: not load_board(name).virtual)
-    return f"did you mean {' or '.join(found[:NEAREST])}?" if found else ""
+    """Return the hint for the name of a chip, core or vendor: boards with it in their titles, emulated ones first."""
+    names = [name for name in known if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
+    names.sort(key=lambda name: not load_board(name).virtual)
+    return f"did you mean {' or '.join(names[:NEAREST])}?" if names else ""
 
 
 def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    """Raise UsageError for the first violation of the schema."""
     import jsonschema
 
     schema = json.loads((file_access.boards() / "board.schema.json").read_text(encoding="utf-8"))
@@ -128,18 +132,18 @@ def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
         jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path]
     )
     if errors:
-        first, more = errors[0], len(errors) - 1
+        first, other_errors = errors[0], len(errors) - 1
         keys = list(first.absolute_path)
-        hint = f"{more} more mistakes in this file" if more else ""
-        raise UsageError(f"wrong board file: {_reason(first)}", where=_place(path, text, keys), hint=hint)
+        hint = f"{other_errors} more mistakes in this file" if other_errors else ""
+        raise UsageError(f"wrong board file: {_schema_message(first)}", where=_location(path, text, keys), hint=hint)
 
 
-def _reason(error: Any) -> str:
-    """The validator's message, with the key in front; of a text, what it should be in words."""
+def _schema_message(error: Any) -> str:
+    """Return the validator's message after the key; of patterns and alternatives, their description."""
     key = ".".join(str(k) for k in error.absolute_path)
     if error.validator == "anyOf":
-        meant = " or ".join(e.schema["description"] for e in error.context if "description" in e.schema)
-        return f"{key}: {error.instance!r} is none of these: {meant}"
+        alternatives = " or ".join(e.schema["description"] for e in error.context if "description" in e.schema)
+        return f"{key}: {error.instance!r} is none of these: {alternatives}"
     if error.validator == "pattern":
         form = error.schema.get("description", error.validator_value)
         return f"{key}: {error.instance!r} is not of the form {form!r}"
@@ -147,26 +151,27 @@ def _reason(error: Any) -> str:
 
 
 def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
-    """What a schema cannot say: existing port files, memory that makes sense for a core of the family ``isa``."""
+    """Check what a schema cannot express: existing port files, memory regions that do not overlap and suit the core's
+    family ``isa``."""
     for table in ("build", "slots"):
         for source in data.get(table, {}).get("sources", ()):
             if not (file_access.runtime_c() / source).is_file():
                 ports = ", ".join(sorted(f"ports/{p.name}" for p in (file_access.runtime_c() / "ports").glob("*.c")))
-                place = _place(path, text, [table, "sources"])
-                raise UsageError(f"there is no port file {source!r}", where=place, hint="known: " + ports)
+                location = _location(path, text, [table, "sources"])
+                raise UsageError(f"there is no port file {source!r}", where=location, hint="known: " + ports)
     _check_runners(path, text, data["flash"]["runner"])
     memory = data["memory"]
     for i, region in enumerate(memory):
         for other in memory[:i]:
             if region["name"] == other["name"]:
-                place = _place(path, text, ["memory", i, "name"])
-                raise UsageError(f"two memory regions are called {region['name']!r}", where=place)
+                location = _location(path, text, ["memory", i, "name"])
+                raise UsageError(f"two memory regions are called {region['name']!r}", where=location)
             if (
                 region["origin"] < other["origin"] + other["size"]
                 and other["origin"] < region["origin"] + region["size"]
             ):
-                place = _place(path, text, ["memory", i, "origin"])
-                raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=place)
+                location = _location(path, text, ["memory", i, "origin"])
+                raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=location)
     _check_memories(path, text, data, isa)
     _check_slots(path, text, data)
     _check_npu(path, text, data, isa)
@@ -180,18 +185,18 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> 
 
 
 def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
-    """Arenas lie in RAM, under names that C has free, where the linker script is ours."""
+    """Check that memories for tensors are RAM, have names that are valid in C, and are placed by our own linker script."""
     for i, region in enumerate(data["memory"]):
         if "fetch" in region and region["kind"] != "flash":
             hint = "wait_states, line_bytes and cached say it of RAM, for code, too"
-            raise UsageError("fetch is about flash", where=_place(path, text, ["memory", i, "fetch"]), hint=hint)
+            raise UsageError("fetch is about flash", where=_location(path, text, ["memory", i, "fetch"]), hint=hint)
         if not region.get("holds"):
             continue
-        place, name = _place(path, text, ["memory", i, "holds"]), region["name"]
+        location, name = _location(path, text, ["memory", i, "holds"]), region["name"]
         if region["kind"] != "ram":
             raise UsageError(
                 f"memory region {name!r} is no RAM, and holds no {region['holds'][0]}",
-                where=place,
+                where=location,
                 hint="say holds of a region whose kind is ram",
             )
         if (
@@ -199,33 +204,33 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) ->
             and "tensors" not in region["holds"]
             and any(other["kind"] == "ram" for other in data["memory"][:i])
         ):
-            raise UsageError(f"memory region {name!r} holds weights alone: say tensors, too", where=place)
+            raise UsageError(f"memory region {name!r} holds weights alone: say tensors, too", where=location)
         if name in WORDS:
-            raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=place)
-        own = "framework" not in data and isa in ("arm", "riscv")
-        if not own and ("framework" not in data or region["holds"] != ["code"]):
+            raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=location)
+        has_own_script = "framework" not in data and isa in ("arm", "riscv")
+        if not has_own_script and ("framework" not in data or region["holds"] != ["code"]):
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
-            raise UsageError("tensors lie in one memory of this board", where=place, hint=hint)
+            raise UsageError("tensors lie in one memory of this board", where=location, hint=hint)
         if "code" in region["holds"]:
-            _check_code(data, i, place)
+            _check_code(data, i, location)
 
 
-def _check_code(data: Mapping[str, Any], number: int, place: str) -> None:
-    """Code may lie in one region, which runs it at the addresses that it is written to."""
+def _check_code(data: Mapping[str, Any], number: int, location: str) -> None:
+    """Check that at most one region holds code, on a chip where code runs at the addresses that it is written to."""
     others = [other["name"] for other in data["memory"][:number] if "code" in other.get("holds", ())]
     if others:
         raise UsageError(
             f"memory regions {others[0]!r} and {data['memory'][number]['name']!r} both hold code",
-            where=place,
+            where=location,
             hint="say so of the one that waits least",
         )
     if any("data_origin" in other for other in data["memory"]):
         what = "code and data have addresses of their own on this chip, which holds no code in RAM"
-        raise UsageError(what, where=place, hint="leave out code")
+        raise UsageError(what, where=location, hint="leave out code")
 
 
 def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
-    """Two slots lie in a region of flash, behind what they leave to the firmware, as code asks to be aligned."""
+    """Check that both slots are in one flash region and aligned."""
     slots = data.get("slots")
     if slots is None:
         return
@@ -234,55 +239,55 @@ def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
     if begin % _SLOT_ALIGN or not any(low < begin and end <= high for low, high in flash):
         raise UsageError(
             f"two slots of {slots['bytes']} bytes from {begin:#x} on do not lie in the flash, at a multiple of {_SLOT_ALIGN}",
-            where=_place(path, text, ["slots", "base"]),
+            where=_location(path, text, ["slots", "base"]),
             hint="put them at the end of a flash region, at its pages",
         )
 
 
 def _check_npu(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
-    """An accelerator stands beside a Cortex-M, and what it reads lies in flash that the first region is not."""
+    """Check that the accelerator is on an Arm board, and that its constants are in a flash region other than the first."""
     npu = data.get("npu")
     if npu is None:
         return
     if isa != "arm" or "framework" in data:
         hint = "leave out [npu]"
-        raise UsageError(f"no Ethos-U stands beside {data['cpu']}", where=_place(path, text, ["npu"]), hint=hint)
+        raise UsageError(f"no Ethos-U stands beside {data['cpu']}", where=_location(path, text, ["npu"]), hint=hint)
     flash = [region["name"] for region in data["memory"] if region["kind"] == "flash"]
     if "constants" in npu and npu["constants"] not in flash[1:]:
         raise UsageError(
             f"constants of the accelerator cannot lie in {npu['constants']!r}",
-            where=_place(path, text, ["npu", "constants"]),
+            where=_location(path, text, ["npu", "constants"]),
             hint="name a flash region behind the first one, or leave it out where that one is reached",
         )
 
 
 def _check_runners(path: Path, text: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """A runner is one of ours, or brings its command along."""
+    """Check that every runner is one of ours, or has its own command."""
     for i, entry in enumerate(entries):
         if "argv" not in entry and entry["name"] not in list_runners():
-            place = _place(path, text, ["flash", "runner", i, "name"])
+            location = _location(path, text, ["flash", "runner", i, "name"])
             hint = "known: " + ", ".join(list_runners()) + ". One of your own needs argv."
-            raise UsageError(f"there is no runner {entry['name']!r}", where=place, hint=hint)
+            raise UsageError(f"there is no runner {entry['name']!r}", where=location, hint=hint)
 
 
-def _place(path: Path, text: str, keys: Sequence[str | int]) -> str:
-    """``file:line`` of a key path such as ``("memory", 1, "size")``; of its nearest table when the key itself is not there."""
+def _location(path: Path, text: str, keys: Sequence[str | int]) -> str:
+    """Return ``file:line`` of a key path such as ``("memory", 1, "size")``; of its nearest table if the key is absent."""
     best, line = 0, 0
     table: tuple[str | int, ...] = ()
     counts: dict[str, int] = {}
     for number, content in enumerate(text.splitlines(), 1):
-        bare = content.split("#")[0].strip()
-        if bare.startswith("["):
-            found = table = _table(bare, counts)
+        statement = content.split("#")[0].strip()
+        if statement.startswith("["):
+            key_path = table = _table_path(statement, counts)
         else:
-            found = (*table, bare.split("=")[0].strip())
-        if len(found) > best and found == tuple(keys[: len(found)]):
-            best, line = len(found), number
+            key_path = (*table, statement.split("=")[0].strip())
+        if len(key_path) > best and key_path == tuple(keys[: len(key_path)]):
+            best, line = len(key_path), number
     return f"{path}:{line}" if line else str(path)
 
 
-def _table(header: str, counts: dict[str, int]) -> tuple[str | int, ...]:
-    """The key path of a table header; ``counts`` numbers the elements of arrays of tables."""
+def _table_path(header: str, counts: dict[str, int]) -> tuple[str | int, ...]:
+    """Return the key path of a table header; ``counts`` numbers the elements of arrays of tables."""
     name = header.strip("[]")
     if not header.startswith("[["):
         return tuple(name.split("."))

@@ -1,4 +1,4 @@
-"""Emulated and simulated boards."""
+"""Emulated boards (QEMU) and simulated boards (programs on a pipe)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from microc.device.toolchain import host_compiler, install_hint, require, run_co
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 
-# ---- Emulated boards: a QEMU process with the console on a TCP port and a control socket (QMP).
+# ---- Emulated boards: a QEMU process with the console on a TCP port, and a control socket (QMP).
 #
-# QEMU itself picks the ports, so that any number of emulators start at once without a race. With ``-icount`` in the board's
-# arguments the emulated clock follows the instructions, and equal programs take equal ticks on every machine.
+# QEMU chooses the ports, so that emulators can start in parallel without a race. With ``-icount`` in the board's arguments the
+# emulated clock counts instructions, so that a program takes the same number of ticks on every computer.
 
 _START_SECONDS = 20.0
 _REPLY_SECONDS = 20.0
@@ -39,24 +39,25 @@ wait $emulator
 code=$?
 kill $guard
 exit $code"""
-"""Runs a command that dies with us: when our end of standard input closes, however we ended, the command is killed."""
+"""Shell script that runs a command and kills it when our end of its standard input closes, which happens however we end."""
 
 
-def _table(board: Board) -> dict[str, Any]:
+def _emulator_table(board: Board) -> dict[str, Any]:
+    """Return the emulator's table of a board; UsageError if it has none."""
     if "emulator" not in board.raw:
         raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
     return cast(dict[str, Any], board.raw["emulator"])
 
 
 class Emulator:
-    """A running emulated board, as a context manager; ``debug`` holds it at reset with a gdb server open.
+    """A running emulated board; a context manager. ``debug``: hold it at reset with a gdb server.
 
-    ``elf`` is the image to boot, or None to have an empty board (then ``debug`` is needed, and
-    :func:`microc.device.flashing.flash` fills it). Raises :class:`ToolError` when the emulator is missing or refuses to start.
+    ``elf``: the image to boot, or None for an empty board (only with ``debug``; :func:`microc.device.flashing.flash` fills
+    it). ToolError if the emulator is missing or does not start.
     """
 
     def __init__(self, board: Board, elf: Path | None, *, debug: bool = False) -> None:
-        _table(board)
+        _emulator_table(board)
         if elf is None and not debug:
             raise UsageError("an emulator without an image runs nothing", hint="pass an image, or debug=True")
         self.board = board
@@ -79,12 +80,12 @@ class Emulator:
         self.close()
 
     def restart(self, elf: Path) -> None:
-        """Start again with another image. The ports change: open :attr:`url` anew."""
+        """Restart with another image. The ports change: read :attr:`url` again."""
         self.close()
         self._start(elf)
 
     def close(self) -> None:
-        """End the emulator and wait for it. Harmless when it has ended already."""
+        """End the emulator and wait for it; does nothing if it has ended."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -94,7 +95,7 @@ class Emulator:
     def _start(self, elf: Path | None) -> None:
         if elf is not None and not elf.is_file():
             raise UsageError("there is no such image", where=str(elf), hint="build the project first")
-        table = _table(self.board)
+        table = _emulator_table(self.board)
         program = require(table["argv"][0])
         self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
         values = {"qmp": str(self._folder / "qmp"), "elf": str(elf)}
@@ -104,10 +105,11 @@ class Emulator:
             *(table["debug_argv"] if self._debug else ()),
         ]
         self.argv = tuple(fill(argument, values) for argument in arguments)
-        guarded = [require("sh"), "-c", _GUARD, "sh", program, *self.argv[1:]]
+        command = [require("sh"), "-c", _GUARD, "sh", program, *self.argv[1:]]
         with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=log, stderr=log)
-        self._cleanup = weakref.finalize(self, _end, self._process, self._folder)  # runs at the interpreter's exit, too
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        # finalize() also runs at the interpreter's exit
+        self._cleanup = weakref.finalize(self, _end, self._process, self._folder)
         try:
             self._control = self._connect()
             self._ports = _ports(self._control.command("query-chardev"))
@@ -117,45 +119,45 @@ class Emulator:
 
     @property
     def url(self) -> str:
-        """The console, as :mod:`microc.device.transport` opens it: ``socket://127.0.0.1:PORT``."""
+        """Address of the console for :mod:`microc.device.transport`: ``socket://127.0.0.1:PORT``."""
         return f"socket://127.0.0.1:{self._ports['serial0']}"
 
     @property
     def gdb(self) -> str:
-        """``host:port`` of the gdb server of an emulator that was started with ``debug``."""
+        """``host:port`` of the gdb server; UsageError if it was started without ``debug``."""
         if "gdb" not in self._ports:
             raise UsageError("this emulator has no gdb server", hint="start it with debug=True")
         return f"127.0.0.1:{self._ports['gdb']}"
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """True while the process lives."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """The last words of the emulator, for error messages."""
+        """Last output of the emulator, for error messages."""
         file = self._folder / "log"
         return file.read_text(errors="replace").strip()[-_SHOWN:] if file.is_file() else ""
 
     def resume(self) -> None:
-        """Let a board that is held at reset run."""
+        """Continue a board that is held at reset."""
         self.control("cont")
 
     def reset(self) -> None:
-        """Pull the reset line; memory keeps what a debugger has loaded into it."""
+        """Reset the board; memory keeps what a debugger has loaded."""
         self.control("system_reset")
 
     def control(self, command: str) -> Any:
-        """One QMP command; returns its result. :class:`DeviceError` when the emulator is gone or refuses."""
+        """Execute a QMP command; return its result. DeviceError if the emulator has ended or refuses."""
         if self._control is None or not self.running:
             raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
         return self._control.command(command)
 
     def _connect(self) -> Control:
-        """Wait for the control socket, for as long as the process lives."""
-        end = time.monotonic() + _START_SECONDS
-        while time.monotonic() < end:
+        """Wait for the control socket while the process lives."""
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
             if not self.running:
                 raise ToolError(f"{self.argv[0]} ended at once", where=" ".join(self.argv), hint=self.log)
             try:
@@ -168,7 +170,7 @@ class Emulator:
 
 
 class Control:
-    """A QMP session: one JSON object a line, events in between."""
+    """A QMP session: one JSON object per line, with events in between."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -187,18 +189,18 @@ class Control:
         self._socket.close()
 
     def command(self, name: str) -> Any:
-        """Execute a command without arguments and return its result."""
+        """Execute a command without arguments; return its result."""
         try:
             self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
         except OSError as error:
             raise DeviceError(f"the emulator does not take commands: {error}") from error
-        end = time.monotonic() + _REPLY_SECONDS
-        while time.monotonic() < end:
+        deadline = time.monotonic() + _REPLY_SECONDS
+        while time.monotonic() < deadline:
             reply = self._line()
             if "error" in reply:
                 refusal = reply["error"]
-                said = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
-                raise DeviceError(f"the emulator refuses {name}: {readable(str(said), 200)}")
+                description = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
+                raise DeviceError(f"the emulator refuses {name}: {readable(str(description), 200)}")
             if "return" in reply:
                 return reply["return"]
         raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
@@ -219,14 +221,14 @@ class Control:
 
 
 def fill(argument: str, values: Mapping[str, str]) -> str:
-    """An argument of a board file with its ``{placeholders}`` filled; other braces stay."""
+    """Replace known ``{placeholders}`` in an argument of a board file; other braces stay."""
     for name, value in values.items():
         argument = argument.replace("{" + name + "}", value)
     return argument
 
 
 def _ports(devices: list[dict[str, Any]]) -> dict[str, int]:
-    """TCP port by label, from names such as ``disconnected:tcp:127.0.0.1:33991,server=on``."""
+    """Extract TCP ports by label from names such as ``disconnected:tcp:127.0.0.1:33991,server=on``."""
     found = {}
     for device in devices:
         _, tcp, address = device["filename"].partition("tcp:")
@@ -236,7 +238,7 @@ def _ports(devices: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Kill the emulator, which has nothing to save, and wait for it."""
+    """End the emulator by closing its standard input, at last by force, and wait for it."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -247,20 +249,20 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-# ---- Simulated boards: a program that runs the firmware cycle by cycle, with the board's console as its standard
-# input and output.
+# ---- Simulated boards: a program that runs the firmware cycle by cycle, with the console on standard input and output.
 #
-# Such a program needs no control socket; it is reached as any board on a line is. ``simavr`` in a board's file is
-# ``simavr_console.c`` beside this file, a small program around libsimavr, since simavr's own program does not connect a USART to
-# standard input: it is compiled when it is first needed.
+# Such a program needs no control socket and is used like any board on a line. ``simavr`` in a board file stands for
+# ``simavr_console.c`` in this folder, a small program around libsimavr that is compiled on first use: simavr's own program does
+# not connect a USART to standard input.
 
 ELF = "{elf}"
-"""What stands for the image in a command."""
+"""Placeholder of the image in a command."""
 SIMAVR = "simavr"
 
 
 def simulator_line(board: Board, elf: Path) -> str:
-    """The address of a simulated board with this image, ``pipe:PROGRAM ARGUMENTS``. ToolError where the program is missing."""
+    """Return the address of a simulated board with an image, ``pipe:PROGRAM ARGUMENTS``. ToolError if the program is
+    missing."""
     table = board.raw["simulator"]
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
@@ -271,7 +273,7 @@ def simulator_line(board: Board, elf: Path) -> str:
 
 
 def find_program(name: str) -> str:
-    """Find a program of this computer, simulators included; empty where it is missing."""
+    """Return the path of a program, simulators included; empty if it is missing."""
     if name != SIMAVR:
         return shutil.which(name) or ""
     try:
@@ -281,13 +283,14 @@ def find_program(name: str) -> str:
 
 
 def simavr_console() -> str:
-    """Compile the console of libsimavr, once a process; ToolError where the library or its headers are missing."""
-    return str(Path(_compiled_console().name) / "console")
+    """Compile the console for libsimavr once per process; return its path. ToolError if the library or its headers are
+    missing."""
+    return str(Path(_build_console().name) / "console")
 
 
 @lru_cache(maxsize=1)
-def _compiled_console() -> tempfile.TemporaryDirectory[str]:
-    """The folder of the program, which is removed when the process ends."""
+def _build_console() -> tempfile.TemporaryDirectory[str]:
+    """Compile the program into a temporary folder, which is deleted at exit."""
     folder = tempfile.TemporaryDirectory(prefix="microc-simavr-")
     source = Path(__file__).with_name("simavr_console.c")
     try:

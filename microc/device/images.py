@@ -1,4 +1,4 @@
-"""Linked programs as files that loaders take, and cut into pieces."""
+"""Linked programs: converted to the formats of loaders, and cut into pieces by symbol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
 
-# ---- A linked program in the formats that loaders ask for: plain binary, Intel HEX and UF2.
+# ---- Formats of loaders: plain binary, Intel HEX and UF2.
 
 Segment = tuple[int, bytes]
 """Load address and content."""
@@ -34,24 +34,24 @@ _UF2_HAS_FAMILY = 0x2000
 
 
 def segments(elf: Path) -> tuple[Segment, ...]:
-    """What a loader writes into flash, in the order of addresses: the loadable segments with content, at their load addresses."""
+    """Read what a loader writes into flash: the loadable segments with content, at their load addresses, sorted."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with open_regular(elf) as stream:
-            found = [
+            contents = [
                 (int(s["p_paddr"]), bytes(s.data())) for s in ELFFile(stream).iter_segments("PT_LOAD") if s["p_filesz"]
             ]
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
     except (ELFError, *DAMAGED_ELF) as error:
         raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
-    return tuple(sorted(found))
+    return tuple(sorted(contents))
 
 
 def binary(parts: Sequence[Segment]) -> bytes:
-    """The content from the lowest address on, gaps filled with FF as erased flash is."""
+    """Join segments to one image from the lowest address; gaps are filled with FF like erased flash."""
     base = parts[0][0]
     image = bytearray(b"\xff" * (max(start + len(data) for start, data in parts) - base))
     for start, data in parts:
@@ -60,7 +60,7 @@ def binary(parts: Sequence[Segment]) -> bytes:
 
 
 def intel_hex(parts: Sequence[Segment]) -> str:
-    """Intel HEX with 32-bit addresses."""
+    """Encode as Intel HEX with 32-bit addresses."""
     lines, upper = [], -1
     for start, data in parts:
         at = start
@@ -75,12 +75,13 @@ def intel_hex(parts: Sequence[Segment]) -> str:
 
 
 def _record(kind: int, address: int, data: bytes) -> str:
+    """Encode a record of Intel HEX."""
     body = bytes([len(data), *address.to_bytes(2, "big"), kind]) + data
     return f":{body.hex().upper()}{-sum(body) & 0xFF:02X}"
 
 
 def uf2(parts: Sequence[Segment], family: int) -> bytes:
-    """UF2 blocks of 256 bytes for a family of chips (https://github.com/microsoft/uf2)."""
+    """Encode as UF2 blocks of 256 bytes for a family of chips (https://github.com/microsoft/uf2)."""
     base = parts[0][0] // _UF2_BYTES * _UF2_BYTES
     image = binary([(base, b""), *parts])
     image += b"\xff" * (-len(image) % _UF2_BYTES)
@@ -94,6 +95,7 @@ def uf2(parts: Sequence[Segment], family: int) -> bytes:
 
 
 def _uf2_of(parts: Sequence[Segment], board: Board) -> bytes:
+    """Encode as UF2 for a board; UsageError if its file names no family."""
     family = board.raw["flash"].get("uf2_family")
     if family is None:
         raise UsageError(f"board {board.name!r} names no UF2 family", hint="set uf2_family in its table [flash]")
@@ -107,11 +109,11 @@ FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProx
         "uf2": _uf2_of,
     }
 )
-"""How to make a file for a loader, by its suffix."""
+"""Converters by the suffix of the file."""
 
 
 def convert(elf: Path, suffix: str, board: Board) -> Path:
-    """Write the image beside ``elf`` in a format of :data:`FORMATS`; returns its path."""
+    """Write the image beside ``elf`` in a format of :data:`FORMATS`; return its path."""
     parts = segments(elf)
     if not parts:
         raise ToolError("the program has nothing to load", where=str(elf))
@@ -121,19 +123,19 @@ def convert(elf: Path, suffix: str, board: Board) -> Path:
     return target
 
 
-# ---- A linked program cut into pieces: every byte of its memory belongs to one, with the symbol and the source file
-# that made it.
+# ---- Pieces: every byte of a program's memory belongs to one, with its symbol and source file.
 
 KINDS = ("text", "data", "bss")
-"""What memory is, as size(1) counts it: read only, with initial values, without. Code that runs from RAM has initial values."""
+"""Kinds of memory as size(1) counts them: read-only, with initial values, without. Code that runs from RAM has initial
+values."""
 
 
 @frozen
 class Piece:
-    """Bytes that belong together. ``names``: the symbols there, aliases too, none for what lies between symbols.
+    """Contiguous bytes. ``names``: symbols there, aliases included; empty between symbols.
 
-    ``source``: base name of the file it was compiled from, empty if nothing tells; ``unit``: which of the files of that name it
-    was, in the order of the link, known of local symbols. ``kind`` is one of :data:`KINDS`.
+    ``source``: base name of the source file, empty if unknown. ``unit``: number of the file among those with this name, in
+    link order; known for local symbols. ``kind``: one of :data:`KINDS`.
     """
 
     names: tuple[str, ...]
@@ -156,10 +158,10 @@ class _Symbol:
 
 
 def pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
-    """All allocated sections of an ELF file, cut at its symbols; sizes add up to what size(1) says.
+    """Cut all allocated sections of an ELF file at its symbols; the sizes add up to those of size(1).
 
-    Local symbols name their source file themselves; that of global ones is looked up in ``objects``, the object files of a
-    build. ToolError when the file is missing or not ELF.
+    Local symbols name their source file; that of global symbols is looked up in ``objects``, the object files of a build.
+    ToolError if the file is missing or no ELF.
     """
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
@@ -170,7 +172,7 @@ def pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
             with open_regular(path) as stream:
                 sources |= {s.name: path.with_suffix(".c").name for s in _global_symbols(ELFFile(stream))}
         with open_regular(elf) as stream:
-            return tuple(_cut(ELFFile(stream), sources))
+            return tuple(_cut_sections(ELFFile(stream), sources))
     except OSError as error:
         raise ToolError(
             f"cannot read the program: {error.strerror or error}",
@@ -183,33 +185,36 @@ def pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
         ) from error
 
 
-def _table(elf: ELFFile) -> Iterator[Any]:
+def _iter_symbols(elf: ELFFile) -> Iterator[Any]:
+    """Iterate over the symbol table; empty for a stripped program."""
     table = elf.get_section_by_name(".symtab")
     return table.iter_symbols() if table is not None else iter(())
 
 
 def _global_symbols(elf: ELFFile) -> Iterator[Any]:
-    return (s for s in _table(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int))
+    """Iterate over the global symbols that the file defines."""
+    return (s for s in _iter_symbols(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int))
 
 
 def _symbols(elf: ELFFile, sources: dict[str, str]) -> Iterator[_Symbol]:
-    """Functions and objects, and labels that assembler programs give code without saying how long it is."""
+    """Yield functions, objects, and global labels of assembler code, which have no size."""
     thumb = 1 if elf["e_machine"] == "EM_ARM" else 0
-    file, seen = "", Counter[str]()
-    for symbol in _table(elf):
+    source_file, file_counts = "", Counter[str]()
+    for symbol in _iter_symbols(elf):
         kind, local = symbol["st_info"]["type"], symbol["st_info"]["bind"] == "STB_LOCAL"
         if kind == "STT_FILE":
-            file = PurePath(symbol.name).name
-            seen[file] += 1
+            source_file = PurePath(symbol.name).name
+            file_counts[source_file] += 1
         elif isinstance(symbol["st_shndx"], int) and (
             kind in ("STT_FUNC", "STT_OBJECT") or (kind == "STT_NOTYPE" and not local)
         ):
             address = symbol["st_value"] & ~thumb if kind == "STT_FUNC" else symbol["st_value"]
-            source, unit = (file, seen[file] - 1) if local else (sources.get(symbol.name, ""), 0)
+            source, unit = (source_file, file_counts[source_file] - 1) if local else (sources.get(symbol.name, ""), 0)
             yield _Symbol(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
 
 
-def _cut(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
+def _cut_sections(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
+    """Yield the pieces of all sections."""
     from elftools.elf.constants import SH_FLAGS
 
     symbols = sorted(_symbols(elf, sources), key=lambda s: (s.address, -s.size, s.name))
@@ -221,25 +226,25 @@ def _cut(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
         if (flags & SH_FLAGS.SHF_EXECINSTR or not flags & SH_FLAGS.SHF_WRITE) and section.name != HOT_CODE:
             kind = "text"
         inside = [s for s in symbols if s.section == number and start <= s.address < start + size]
-        named = (
-            inside if kind == "text" else [s for s in inside if s.size]
-        )  # elsewhere such labels are marks of the linker
-        for same, begin, end in _parts(named, start, start + size):
-            of = next((s for s in same if s.source), None)
-            source, unit = (of.source, of.unit) if of else ("", 0)
+        # Outside of code, symbols without a size are labels of the linker script.
+        named = inside if kind == "text" else [s for s in inside if s.size]
+        for same, begin, end in _cut_range(named, start, start + size):
+            sourced = next((s for s in same if s.source), None)
+            source, unit = (sourced.source, sourced.unit) if sourced else ("", 0)
             names = tuple(dict.fromkeys(s.name for s in same))
             yield Piece(names, source, unit, section.name, kind, begin, end - begin)
 
 
-def _parts(symbols: list[_Symbol], start: int, stop: int) -> Iterator[tuple[list[_Symbol], int, int]]:
-    """The range cut into parts, with the symbols there: none between two. A symbol without a size reaches to the next one."""
-    places = [(address, list(group)) for address, group in groupby(symbols, key=lambda s: s.address)]
+def _cut_range(symbols: list[_Symbol], start: int, stop: int) -> Iterator[tuple[list[_Symbol], int, int]]:
+    """Cut a range at its symbols; yields symbols (none between two), start and end. A symbol without a size extends to the
+    next one."""
+    groups = [(address, list(group)) for address, group in groupby(symbols, key=lambda s: s.address)]
     at = start
-    for k, (address, group) in enumerate(places):
-        following = places[k + 1][0] if k + 1 < len(places) else stop
+    for k, (address, group) in enumerate(groups):
+        following = groups[k + 1][0] if k + 1 < len(groups) else stop
         end = min(address + group[0].size, stop) if group[0].size else following
         if address < at or end == address:
-            continue  # inside of another symbol
+            continue  # the symbol is inside of another one
         if address > at:
             yield [], at, address
         yield group, address, end

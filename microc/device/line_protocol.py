@@ -1,4 +1,4 @@
-"""Frames, requests and replies over a line that may lose them."""
+"""Frames and sessions of the serial protocol, over a line that may lose or damage bytes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from microc.base.immutable import frozen
 from microc.device.transport import Transport
 from microc.errors import DeviceError
 
-# ---- Frames between host and board: COBS between 0x00 delimiters, an 8-byte header, the CRC-32 of zlib.
+# ---- Frames: an 8-byte header, payload and zlib's CRC-32, in COBS between 0x00 delimiters.
 #
-# ``runtime_c/SPEC.md`` defines every byte; ``runtime_c/src/microc_frame.c`` is the same on the board.
+# ``runtime_c/SPEC.md`` defines every byte; ``runtime_c/src/microc_frame.c`` is the board's implementation.
 
 VERSION = 1
 REPLY = 0x80
 OVERHEAD = 12
+"""Bytes of header and CRC."""
 _HEADER = struct.Struct("<BBHBBH")
 _LONGEST = 4096 + OVERHEAD + 32
 
 
 class Operation(IntEnum):
-    """What a request asks for; its reply carries the same number with :data:`REPLY` added."""
+    """Operation of a request; the reply has the same number plus :data:`REPLY`."""
 
     HELLO = 1
     MODEL = 2
@@ -50,7 +51,7 @@ class Operation(IntEnum):
 
 
 class Status(IntEnum):
-    """Outcome of a request, as the reply's header says it."""
+    """Result of a request, in the reply's header."""
 
     OK = 0
     BAD_VERSION = -1
@@ -73,7 +74,7 @@ class Status(IntEnum):
 
 @frozen
 class Frame:
-    """One request or reply. ``argument`` is the model's index in a request and the status, as one byte, in a reply."""
+    """A request or reply. ``argument``: index of the model in a request, status as one byte in a reply."""
 
     operation: int
     session: int
@@ -84,12 +85,12 @@ class Frame:
 
     @property
     def status(self) -> int:
-        """``argument`` as the signed number that it is in a reply."""
+        """Status of a reply: ``argument`` as a signed byte."""
         return self.argument - 256 if self.argument > 127 else self.argument
 
 
 def seal(body: bytes) -> bytes:
-    """The bytes on the line for a header and payload: CRC appended, COBS, a delimiter on both sides."""
+    """Encode header and payload for the line: append the CRC, apply COBS, add delimiters on both sides."""
     from cobs import cobs
 
     encoded: bytes = cobs.encode(body + struct.pack("<I", zlib.crc32(body)))
@@ -97,7 +98,7 @@ def seal(body: bytes) -> bytes:
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes on the line for ``frame``."""
+    """Encode a frame for the line."""
     header = _HEADER.pack(
         frame.version, frame.operation, frame.session, frame.sequence, frame.argument, len(frame.payload)
     )
@@ -105,17 +106,17 @@ def encode(frame: Frame) -> bytes:
 
 
 class Decoder:
-    """Collects bytes of the line into frames; damaged frames are counted in ``bad`` and skipped."""
+    """Assembles bytes of the line to frames; counts damaged frames in ``bad`` and skips them."""
 
     def __init__(self) -> None:
         self.bad = 0
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take bytes as they arrive; return the frames that they complete, in order."""
-        *ended, rest = data.split(b"\0")
+        """Add received bytes; return the frames that they complete, in order."""
+        *completed, rest = data.split(b"\0")
         frames = []
-        for piece in ended:
+        for piece in completed:
             self._pending += piece
             if self._pending:
                 frame = _decode(bytes(self._pending))
@@ -124,12 +125,13 @@ class Decoder:
                 else:
                     frames.append(frame)
             self._pending.clear()
-        # What is longer than any frame cannot become one: keep just enough of it to be refused.
+        # Bound memory: bytes beyond the longest frame are dropped, and the rest is rejected as damaged.
         self._pending += rest[: max(0, _LONGEST - len(self._pending))]
         return frames
 
 
 def _decode(encoded: bytes) -> Frame | None:
+    """Decode a frame; None if it is damaged."""
     from cobs import cobs
 
     try:
@@ -146,14 +148,15 @@ def _decode(encoded: bytes) -> Frame | None:
     return Frame(operation, session, sequence, argument, payload, version)
 
 
-# ---- Requests and replies over a line that may lose them: each request happens exactly once, or is an error.
+# ---- Requests and replies: each request is executed exactly once, or raises an error.
 #
-# One request is under way at a time. A request without an answer is repeated with its sequence number, and the board then sends
-# the answer that it kept instead of executing again. ``runtime_c/SPEC.md``, "Session and sequence", has the rules.
+# One request is in progress at a time. Without an answer it is repeated with the same sequence number; if the board had executed
+# it, it repeats its stored answer instead of executing again. See ``runtime_c/SPEC.md``, "Session and sequence".
 
 _GROWTH, _LARGEST_GROWTH = 1.5, 4.0
+"""Factor by which the wait grows with each repetition, and its limit in multiples of the first wait."""
 _REOPEN_SECONDS = 0.1
-_MANY_STRAYS = 50  # frames that answer no request of ours: a busy line drops a few
+_MANY_STRAYS = 50  # frames that answer none of our requests; a few are normal on a bad line, many suggest an echo
 
 _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
@@ -182,15 +185,16 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
         Status.SLOT_FAILED: ("the board could not erase or write its slot", "load it again; is its flash worn out?"),
     }
 )
+"""Message and hint by status."""
 
 
 class Link:
-    """A session over ``transport``.
+    """A session on ``transport``.
 
-    ``timeout``: seconds without an answer before a request is repeated; the wait grows with each of the ``retries``
-    repetitions, up to four times as long. So a board that has restarted in the middle of a run is noticed within that time:
-    it does not know the session of the next repetition. ``reconnect``: seconds to wait for a line that was lost; a board
-    that kept its power goes on where it was.
+    ``timeout``: seconds without an answer before a request is repeated. The wait grows with each of the ``retries``
+    repetitions, up to four times as long. A board that restarts during a run is noticed at the next repetition, since it
+    does not know its session. ``reconnect``: seconds to wait for a lost line; a board that kept its power continues the
+    session.
     """
 
     def __init__(self, transport: Transport, timeout: float, retries: int, reconnect: float = 0.0) -> None:
@@ -212,14 +216,14 @@ class Link:
 
     @property
     def patience(self) -> float:
-        """Seconds after which one request without an answer is given up."""
+        """Seconds after which a request without an answer is given up."""
         waits = (self._timeout * min(_GROWTH**k, _LARGEST_GROWTH) for k in range(self._retries + 1))
         return sum(waits) + self._reconnect
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """All requests of the block together end in ``seconds``, or in DeviceError: a board that answers each of them at the
-        last moment, or sends a byte now and then, holds nobody up."""
+        """Limit the time of all requests in the block together to ``seconds``, else DeviceError. A board that answers each
+        one at the last moment, or sends single bytes, cannot block the host."""
         before = self._deadline, self._limit
         self._deadline, self._limit = min((time.monotonic() + seconds, seconds), before)
         try:
@@ -228,15 +232,15 @@ class Link:
             self._deadline, self._limit = before
 
     def begin(self) -> bytes:
-        """Begin a new session; returns the board's answer to HELLO."""
-        reply = self._hello()
-        if reply.status == Status.BAD_SEQUENCE:  # chance picked the session that the board was in
-            reply = self._hello()
+        """Begin a new session; return the board's answer to HELLO."""
+        reply = self._send_hello()
+        if reply.status == Status.BAD_SEQUENCE:  # the random session number happened to be the board's current one
+            reply = self._send_hello()
         return self._accept(Operation.HELLO, reply, 8)
 
-    def _hello(self) -> Frame:
-        others = 0xFFFF - (self.session != 0)
-        self.session = (self.session + secrets.randbelow(others)) % 0xFFFF + 1  # never the same, never 0
+    def _send_hello(self) -> Frame:
+        choices = 0xFFFF - (self.session != 0)
+        self.session = (self.session + secrets.randbelow(choices)) % 0xFFFF + 1  # neither the previous one nor 0
         return self._send(Operation.HELLO, b"", 0, 0.0)
 
     def request(
@@ -248,19 +252,19 @@ class Link:
         size: int | None = None,
         patience: float = 0.0,
     ) -> bytes:
-        """Have the board do one thing and return its answer, of ``size`` bytes if given.
+        """Send a request; return the answer, of ``size`` bytes if given.
 
-        Gives up when ``retries`` repetitions went unanswered and ``patience`` seconds have passed. Raises DeviceError
-        then, and when the board refuses.
+        DeviceError after ``retries`` unanswered repetitions and at least ``patience`` seconds, and if the board refuses.
         """
         return self._accept(operation, self._send(operation, payload, model, patience), size)
 
-    def nonsense(self, operation: Operation) -> DeviceError:
-        """The error for an answer that contradicts the protocol."""
+    def invalid_answer(self, operation: Operation) -> DeviceError:
+        """Return the error for an answer that violates the protocol."""
         what = f"the board's answer to {operation.name} makes no sense"
         return DeviceError(what, where=self.where, hint="flash the firmware again")
 
     def _accept(self, operation: Operation, reply: Frame, size: int | None) -> bytes:
+        """Check version, status and size of a reply; return its payload."""
         if reply.version != VERSION:
             raise DeviceError(
                 f"the firmware speaks protocol version {reply.version}, this host {VERSION}",
@@ -271,7 +275,7 @@ class Link:
             what, hint = _REASONS.get(reply.status, (f"status {reply.status}", ""))
             raise DeviceError(f"the board refuses {operation.name}: {what}", where=self.where, hint=hint)
         if size is not None and len(reply.payload) != size:
-            raise self.nonsense(operation)
+            raise self.invalid_answer(operation)
         return reply.payload
 
     def _send(self, operation: Operation, payload: bytes, model: int, patience: float) -> Frame:
@@ -279,19 +283,20 @@ class Link:
         return self._exchange(Frame(operation, self.session, self.sequence, model, payload), patience)
 
     def _exchange(self, request: Frame, patience: float) -> Frame:
+        """Send a request, repeat it until a reply comes, and return the reply."""
         data = encode(request)
-        begin = time.monotonic()
+        start = time.monotonic()
         wait, attempt, elapsed = self._timeout, 0, 0.0
         self._strays = 0
         while attempt <= self._retries or elapsed < patience:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
+            remaining = self._deadline - time.monotonic()
+            if remaining <= 0:
                 raise self._too_slow(request)
-            reply = self._attempt(request, data, min(wait, left))
+            reply = self._attempt(request, data, min(wait, remaining))
             if reply is not None:
                 return reply
             attempt += 1
-            elapsed = time.monotonic() - begin
+            elapsed = time.monotonic() - start
             wait = min(wait * _GROWTH, self._timeout * _LARGEST_GROWTH)
         what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
         raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
@@ -318,7 +323,7 @@ class Link:
         return "did the firmware crash? reset the board, or allow more time"
 
     def _attempt(self, request: Frame, data: bytes, wait: float) -> Frame | None:
-        """Send the request and wait for its reply; a line that was lost meanwhile is awaited, and counts as no reply."""
+        """Send the request and wait for its reply; None without a reply, also after a lost line came back."""
         try:
             self.transport.write(data)
             return self._await(request, time.monotonic() + wait)
@@ -329,6 +334,7 @@ class Link:
             return None
 
     def _reopen(self) -> bool:
+        """Try to reopen a lost line until the time for that is over."""
         deadline = min(time.monotonic() + self._reconnect, self._deadline)
         while time.monotonic() < deadline:
             if self.transport.reopen():
@@ -337,11 +343,11 @@ class Link:
         return False
 
     def _await(self, request: Frame, deadline: float) -> Frame | None:
-        """The reply to ``request``, or None at the deadline. Late replies to other requests are dropped, and requests: a line
-        that echoes gives ours back."""
+        """Wait for the reply to ``request``; None at the deadline. Late replies to other requests are dropped, and so are
+        requests: a line that echoes returns ours."""
         expected = (request.operation | REPLY, request.session, request.sequence)
-        while (left := deadline - time.monotonic()) > 0:
-            for frame in self._decoder.feed(self.transport.read(left)):
+        while (remaining := deadline - time.monotonic()) > 0:
+            for frame in self._decoder.feed(self.transport.read(remaining)):
                 if (frame.operation, frame.session, frame.sequence) == expected:
                     return frame
                 self._strays += frame != request

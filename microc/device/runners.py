@@ -1,7 +1,7 @@
-"""Runners: the programs that bring an image onto a board, each a file ``boards/runners/<name>.toml``. Data only.
+"""Runners: programs that flash an image, each described by a file ``boards/runners/<name>.toml``. They contain data only.
 
-A board lists runners by name, best first, with its own part of the command; :func:`select_runner` takes the first that can work
-on this machine.
+A board lists runners by name, best first, with its own part of the command. :func:`select_runner` selects the first that
+can work on this computer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from microc.errors import UsageError, suggestion
 from microc.target import Board
 
 SECONDS = 300.0
-"""How long a runner may take, unless its file says otherwise."""
+"""Default time-out of a runner in seconds."""
 _OPTIONS = "{options}"
+"""Placeholder that is replaced by the board's options, as separate arguments."""
 
 
 @frozen
 class Failure:
-    """What a runner prints when something usual is wrong, what that means, and what to do."""
+    """A typical failure of a runner: the text that it prints, the meaning, and a hint."""
 
     says: str
     means: str
@@ -36,10 +37,10 @@ class Failure:
 
 @frozen
 class Runner:
-    """A way to flash a board: its name, and a command whose ``{placeholders}`` are still to be filled.
+    """A program that flashes a board. ``argv``: its command, with ``{placeholders}`` to be filled.
 
-    ``then`` is a second command, or empty. ``commands`` are the lines of the file ``{commands}``. ``install`` says how to get the
-    program. ``options`` is the board's part, which stands in the command already.
+    ``then``: a second command, or empty. ``commands``: lines of the file ``{commands}``. ``install``: how to install the
+    program. ``options``: the board's part, which is already in the command.
     """
 
     name: str
@@ -52,17 +53,17 @@ class Runner:
     failures: tuple[Failure, ...] = ()
 
     def mentions(self, placeholder: str) -> bool:
-        """Whether the command needs ``{placeholder}``."""
+        """Test whether a command contains ``{placeholder}``."""
         return any("{" + placeholder + "}" in part for part in (*self.argv, *self.then, *self.commands))
 
     @property
     def emulated(self) -> bool:
-        """Whether it talks to the gdb server of an emulator."""
+        """True if it uses the gdb server of an emulator."""
         return self.mentions("gdb")
 
     @property
     def lack(self) -> str:
-        """What it needs and this machine has not; empty when it can work."""
+        """What this computer lacks for it; empty if it can work."""
         if shutil.which(self.argv[0]) is None:
             return f"{self.argv[0]} is not on PATH"
         if self.mentions("drive") and self.drive is None:
@@ -71,24 +72,24 @@ class Runner:
 
     @property
     def drive(self) -> Path | None:
-        """Where the drive is mounted that the options name."""
-        return next((folder for folder in _drives(self._drive_name) if folder.is_dir()), None)
+        """Mount point of the drive that the options name; None if it is not mounted."""
+        return next((folder for folder in _mount_points(self._drive_name) if folder.is_dir()), None)
 
     @property
     def _drive_name(self) -> str:
         return " ".join(self.options)
 
 
-def _drives(name: str) -> list[Path]:
-    """Where desktop systems mount a drive of this name."""
+def _mount_points(name: str) -> list[Path]:
+    """List the folders in which desktop systems mount a drive."""
     user = os.environ.get("USER", "")
     roots = ["/Volumes"] if sys.platform == "darwin" else [f"/media/{user}", f"/run/media/{user}", "/media", "/mnt"]
-    named = os.environ.get("MICROC_DRIVES")
-    return [Path(root) / name for root in ([named] if named else roots)]
+    override = os.environ.get("MICROC_DRIVES")
+    return [Path(root) / name for root in ([override] if override else roots)]
 
 
 def list_runners() -> tuple[str, ...]:
-    """Names of the runners that come with microc, sorted."""
+    """List the names of the runners that come with microc, sorted."""
     return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
 
 
@@ -97,12 +98,12 @@ def _folder() -> Path:
 
 
 def runners(board: Board) -> tuple[Runner, ...]:
-    """The runners of a board, best first; none where there is nothing to flash (the host)."""
-    return tuple(_runner(entry) for entry in board.raw["flash"]["runner"])
+    """List the runners of a board, best first; none if there is nothing to flash (the host)."""
+    return tuple(_make_runner(entry) for entry in board.raw["flash"]["runner"])
 
 
-def _runner(entry: Mapping[str, Any]) -> Runner:
-    """A board's entry: one of ours with the board's options, or a command of its own."""
+def _make_runner(entry: Mapping[str, Any]) -> Runner:
+    """Make a runner from a board's entry: one of ours with the board's options, or a command of its own."""
     name, options = entry["name"], tuple(entry.get("options", ()))
     if "argv" in entry:
         return Runner(name, tuple(entry["argv"]), options=options)
@@ -120,13 +121,14 @@ def _runner(entry: Mapping[str, Any]) -> Runner:
 
 
 def _with_options(argv: Sequence[str], options: tuple[str, ...]) -> tuple[str, ...]:
+    """Replace the placeholder of options."""
     return tuple(part for argument in argv for part in (options if argument == _OPTIONS else (argument,)))
 
 
 def select_runner(board: Board, name: str = "") -> Runner:
-    """The named runner; without a name the first that can work here, or the first of all when none can.
+    """Return the named runner; without a name, the first that can work here, or the first of all if none can.
 
-    Raises :class:`UsageError` for a board without runners and for an unknown name.
+    UsageError for a board without runners and for an unknown name.
     """
     known = runners(board)
     if not known:

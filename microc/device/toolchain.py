@@ -1,4 +1,4 @@
-"""Compilers, make, linked programs, instruction sets of this computer, and installers of what is missing."""
+"""Compilers, make, linked programs, instruction sets of this computer, and installation of missing programs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
 
-# ---- What installs the programs that microc starts, by the package managers of the systems that people have.
+# ---- Packages of the programs that microc starts, by package manager.
 #
-# Those of apt are what the tests install; the others are as their lists of packages have them.
+# The tests install those of apt; names for the other managers are taken from their package lists.
 
 
 def _packages(apt: str = "", dnf: str = "", brew: str = "", winget: str = "", choco: str = "") -> Mapping[str, str]:
@@ -65,7 +65,7 @@ PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "teensy_loader_cli": _packages("teensy-loader-cli", brew="teensy_loader_cli"),
     }
 )
-"""Of every program the packages, by manager; empty where a manager has none."""
+"""Packages of every program by manager; empty if a manager has none."""
 _INSTALL: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "apt": ("apt-get", "install", "-y", "--no-install-recommends"),
@@ -79,7 +79,7 @@ _LINUX: Mapping[str, str] = MappingProxyType({"debian": "apt", "ubuntu": "apt", 
 
 
 def manager() -> str:
-    """The package manager of this computer; empty where it is none of ours."""
+    """Return the package manager of this computer; empty if it is none of ours."""
     if sys.platform == "darwin":
         return "brew"
     if sys.platform == "win32":
@@ -93,22 +93,22 @@ def manager() -> str:
 
 
 def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """The commands that install programs here, each a program and its arguments, through sudo where that is needed and there;
-    none where no package of this computer's manager has any of them."""
-    here = manager()
-    packages = _packages_of(programs, here)
+    """List the commands that install programs here, each a program with arguments, with sudo if needed and available; none
+    if the manager has no package."""
+    package_manager = manager()
+    packages = _packages_of(programs, package_manager)
     if not packages:
         return ()
-    refresh = (("apt-get", "update"),) if here == "apt" else ()
-    root = here not in ("apt", "dnf") or os.geteuid() == 0 or not shutil.which("sudo")
-    return tuple(each if root else ("sudo", *each) for each in (*refresh, (*_INSTALL[here], *packages)))
+    refresh = (("apt-get", "update"),) if package_manager == "apt" else ()
+    root = package_manager not in ("apt", "dnf") or os.geteuid() == 0 or not shutil.which("sudo")
+    return tuple(each if root else ("sudo", *each) for each in (*refresh, (*_INSTALL[package_manager], *packages)))
 
 
 def install_hint(program: str) -> str:
-    """How to get one program, for whoever lacks it."""
-    here = manager()
-    packages = _packages_of([program], here)
-    return " ".join((*_INSTALL[here], *packages)) if packages else f"install {program} and put it on PATH"
+    """Return the command that installs one program, as a hint."""
+    package_manager = manager()
+    packages = _packages_of([program], package_manager)
+    return " ".join((*_INSTALL[package_manager], *packages)) if packages else f"install {program} and put it on PATH"
 
 
 def _packages_of(programs: Iterable[str], manager: str) -> tuple[str, ...]:
@@ -116,15 +116,15 @@ def _packages_of(programs: Iterable[str], manager: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(package for cell in cells for package in cell.split()))
 
 
-# ---- Compilers, make, and what is in a linked program: sizes by section and symbol.
+# ---- Compilers, make, and sizes of linked programs by section and symbol.
 
 _HOST_COMPILERS = ("cc", "gcc", "clang")
 _SHOWN_LINES = 20
 _COMPILE_SECONDS = 300
 STACK = ".stack"
-"""The section that reserves room for the stack."""
+"""Section that reserves memory for the stack."""
 HOT_CODE = ".hot_code"
-"""The section of kernels that run from RAM: in flash until start-up copies it."""
+"""Section of kernels that run from RAM; start-up code copies it from flash."""
 
 DAMAGED_ELF = (
     ValueError,
@@ -136,12 +136,12 @@ DAMAGED_ELF = (
     AssertionError,
     RecursionError,
 )
-"""What pyelftools raises, beside its own ELFError, for a program whose tables are damaged."""
+"""Errors that pyelftools raises for damaged files, in addition to its ELFError."""
 
 
 @frozen
 class Compiler:
-    """A C compiler: the program to call, and the first line of its ``--version``."""
+    """A C compiler: its program, and the first line of its ``--version``."""
 
     program: str
     version: str
@@ -149,7 +149,7 @@ class Compiler:
 
 @frozen
 class Symbol:
-    """A function or an object of a linked program; ``size`` in bytes; ``address``: that of a function says Thumb in bit 0."""
+    """A function or object of a linked program. ``size``: in bytes; ``address``: of Thumb functions with bit 0 set."""
 
     name: str
     section: str
@@ -159,9 +159,8 @@ class Symbol:
 
 @frozen
 class Sizes:
-    """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``static_ram``: data, bss and arena.
-    ``reserved_stack``: the section that the linker script keeps for the stack. ``sections``: allocated ones with their sizes, in
-    file order."""
+    """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``static_ram``: data, bss and
+    arena. ``reserved_stack``: reserved by the linker script. ``sections``: allocated ones with sizes, in file order."""
 
     flash: int
     static_ram: int
@@ -171,52 +170,52 @@ class Sizes:
 
 
 def require(program: str, install: str = "") -> str:
-    """The path of a program. :class:`ToolError` with the way to install it (``install`` if given) when it is missing."""
-    found = shutil.which(program)
-    if found is None:
+    """Return the path of a program. ToolError with a hint for its installation (``install`` if given) if it is missing."""
+    path = shutil.which(program)
+    if path is None:
         raise ToolError(f"{program} is not on PATH", hint=install or install_hint(program))
-    return found
+    return path
 
 
 def board_tools(board: Board) -> tuple[str, ...]:
-    """The programs that building for a board and booting it takes; those of this computer by the name they have here."""
+    """List the programs that build for a board and emulate it; the host's compiler by its name here."""
     prefix = board.raw["build"]["prefix"]
-    here = next((name for name in (os.environ.get("CC") or "", *_HOST_COMPILERS) if shutil.which(name)), "cc")
+    host_name = next((name for name in (os.environ.get("CC") or "", *_HOST_COMPILERS) if shutil.which(name)), "cc")
     framework = [board.raw["framework"]["tool"]] if "framework" in board.raw else []
     emulators = [board.raw[kind]["argv"][0] for kind in ("emulator", "simulator") if kind in board.raw]
-    return (*(framework or [prefix + "gcc" if prefix else here, "make"]), *emulators)
+    return (*(framework or [prefix + "gcc" if prefix else host_name, "make"]), *emulators)
 
 
 def find_compiler(board: Board) -> Compiler:
-    """The compiler of a board: ``<prefix>gcc``, or on the host ``$CC`` and then the first of cc, gcc and clang."""
+    """Return the compiler of a board: ``<prefix>gcc``; for the host ``$CC``, else the first of cc, gcc and clang."""
     prefix = board.raw["build"]["prefix"]
     program = require(prefix + "gcc") if prefix else host_compiler()
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
+        result = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolError(f"{program} --version failed: {error}", where=program) from error
-    return Compiler(program, done.stdout.partition("\n")[0])
+    return Compiler(program, result.stdout.partition("\n")[0])
 
 
 def host_compiler() -> str:
-    """``$CC``, or the first that there is."""
-    named = os.environ.get("CC")
-    if named:
-        return require(named)
+    """Return ``$CC``, else the first host compiler that is installed."""
+    override = os.environ.get("CC")
+    if override:
+        return require(override)
     for program in _HOST_COMPILERS:
-        found = shutil.which(program)
-        if found is not None:
-            return found
+        path = shutil.which(program)
+        if path is not None:
+            return path
     return require(_HOST_COMPILERS[0])
 
 
 def run_make(folder: Path, args: Sequence[str] = ()) -> None:
-    """Run ``make ARGS`` in a project folder, quietly. :class:`ToolError` with the last lines of the output when it fails."""
+    """Run ``make ARGS`` in a project folder. ToolError with the last lines of the output if it fails."""
     program = require("make")
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {
         "LC_ALL": "C"
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [program, "-C", str(folder), *args],
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -226,16 +225,16 @@ def run_make(folder: Path, args: Sequence[str] = ()) -> None:
         errors="replace",
         check=False,
     )
-    if done.returncode != 0:
-        lines = done.stdout.strip().splitlines()[-_SHOWN_LINES:]
+    if result.returncode != 0:
+        lines = result.stdout.strip().splitlines()[-_SHOWN_LINES:]
         raise ToolError(
-            f"the build failed: make exited with {done.returncode}\n" + "\n".join(f"    {line}" for line in lines),
+            f"the build failed: make exited with {result.returncode}\n" + "\n".join(f"    {line}" for line in lines),
             where=str(folder),
         )
 
 
 def section_sizes(elf: Path) -> Sizes:
-    """Sizes of a linked ELF file. :class:`ToolError` when the file is missing or not ELF."""
+    """Read the sizes of a linked ELF file. ToolError if it is missing or no ELF."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -249,6 +248,7 @@ def section_sizes(elf: Path) -> Sizes:
 
 
 def _sizes(elf: ELFFile) -> Sizes:
+    """Sum up sections: flash has all with content, RAM all writable ones and code that runs from RAM."""
     from elftools.elf.constants import SH_FLAGS
 
     flash = ram = stack = 0
@@ -267,44 +267,47 @@ def _sizes(elf: ELFFile) -> Sizes:
 
 
 def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
-    """Functions and objects with a size, largest first; none in a stripped program."""
+    """List functions and objects with a size, largest first; none in a stripped program."""
     table = elf.get_section_by_name(".symtab")
     names = [section.name for section in elf.iter_sections()]
-    found = [
+    symbols = [
         Symbol(symbol.name, names[symbol["st_shndx"]], symbol["st_size"], symbol["st_value"])
         for symbol in (table.iter_symbols() if table is not None else ())
         if symbol["st_info"]["type"] in ("STT_FUNC", "STT_OBJECT")
         and symbol["st_size"]
         and isinstance(symbol["st_shndx"], int)
     ]
-    return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
+    return tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.section)))
 
 
 def compile_shared(
     folder: Path, sources: Sequence[Path], target: Path, *flags: str, libraries: Sequence[str] = ()
 ) -> Path:
-    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers.
+    """Compile C sources with the host's compiler into the shared library ``target``; headers are searched for in
+    ``folder``.
 
-    ``flags``: more arguments for the compiler; a later ``-O`` counts. ``libraries``: what is linked behind the sources.
+    ``flags``: more arguments for the compiler; they follow ours, so that another ``-O`` wins. ``libraries``: linked after
+    the sources.
     """
-    return _shared(folder, [*flags, *map(str, sources), *libraries], target)
+    return _link_shared_library(folder, [*flags, *map(str, sources), *libraries], target)
 
 
 def link_shared(folder: Path, objects: Sequence[Path], target: Path) -> Path:
-    """Link what :func:`compile_object` made into the shared library ``target``."""
-    return _shared(folder, [*map(str, objects)], target)
+    """Link objects of :func:`compile_object` into the shared library ``target``."""
+    return _link_shared_library(folder, [*map(str, objects)], target)
 
 
 def compile_object(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
-    """The same as one object, which may become part of a shared library with others that were compiled with other flags."""
-    return _for_host(folder, ("-r", "-nostdlib"), [*flags, *map(str, sources)], target)
+    """Compile C sources into one object for a shared library. Other objects of the library may have other flags."""
+    return _run_host_compiler(folder, ("-r", "-nostdlib"), [*flags, *map(str, sources)], target)
 
 
-def _shared(folder: Path, what: Sequence[str], target: Path) -> Path:
-    return _for_host(folder, ("-shared",), what, target, "-lm")
+def _link_shared_library(folder: Path, what: Sequence[str], target: Path) -> Path:
+    return _run_host_compiler(folder, ("-shared",), what, target, "-lm")
 
 
-def _for_host(folder: Path, kind: Sequence[str], what: Sequence[str], target: Path, *ends: str) -> Path:
+def _run_host_compiler(folder: Path, kind: Sequence[str], what: Sequence[str], target: Path, *ends: str) -> Path:
+    """Run the host's compiler with the flags for position-independent code."""
     run_compiler(
         (
             host_compiler(),
@@ -325,7 +328,7 @@ def _for_host(folder: Path, kind: Sequence[str], what: Sequence[str], target: Pa
 
 
 def link_program(board: Board, folder: Path, sources: Sequence[str], script: str, *flags: str) -> Path:
-    """Compile C sources of a folder as a board's, and link them by a script of the folder: ``image.elf`` there."""
+    """Compile C sources for a board and link them by a linker script of the folder; returns ``image.elf`` there."""
     build = board.raw["build"]
     kind = ("-std=c99", *build["c_flags"], "-ffunction-sections", "-fdata-sections", f"-I{folder}")
     link = (f"-T{folder / script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
@@ -334,59 +337,61 @@ def link_program(board: Board, folder: Path, sources: Sequence[str], script: str
 
 
 def run_compiler(command: Sequence[str], folder: Path) -> None:
-    """Run a compiler. ToolError with the first lines of what it said."""
+    """Run a compiler. ToolError with the first lines of its messages if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"{command[0]} did not finish within {_COMPILE_SECONDS} s", where=str(folder)) from error
-    if done.returncode != 0:
-        said = "\n".join(done.stderr.strip().splitlines()[:_SHOWN_LINES])
-        raise ToolError("the generated C does not compile", where=str(folder), hint=said)
+    if result.returncode != 0:
+        messages = "\n".join(result.stderr.strip().splitlines()[:_SHOWN_LINES])
+        raise ToolError("the generated C does not compile", where=str(folder), hint=messages)
 
 
-# ---- Which levels of its instruction set this computer has, as its C compiler tells.
+# ---- Instruction sets of this computer, determined by the macros that its C compiler defines.
 
 NATIVE, PORTABLE = "native", "portable"
 HERE = ("host", NATIVE)
-"""What libraries are compiled for: this computer, or any."""
+"""Names of this computer as the target of a library; ``portable`` stands for any computer."""
 MOST_CORES = 4
-"""Cores that one library holds kernels for."""
+"""Maximum number of cores in one library."""
 PLAIN = "host"
-"""The core of which nothing is known."""
+"""Core without special instructions."""
 _SECONDS = 30
-_UNIT = re.compile(r"#define (__(?:AVX|FMA|SSE|BMI|F16C|ARM_|riscv_)\w*)", re.ASCII)
-"""Macros that tell of instructions."""
+_EXTENSION_MACRO = re.compile(r"#define (__(?:AVX|FMA|SSE|BMI|F16C|ARM_|riscv_)\w*)", re.ASCII)
+"""Macros that stand for instruction set extensions."""
 
 
 @cache
-def _units(option: str) -> frozenset[str] | None:
-    """Macros under a compiler's option; None where it does not know it."""
+def _extension_macros(option: str) -> frozenset[str] | None:
+    """List the macros that a compiler option defines; None if the compiler does not know the option."""
     command = [host_compiler(), *option.split(), "-dM", "-E", "-x", "c", "-"]
-    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=_SECONDS, check=False)
-    return frozenset(_UNIT.findall(done.stdout)) if done.returncode == 0 else None
+    result = subprocess.run(command, input="", capture_output=True, text=True, timeout=_SECONDS, check=False)
+    return frozenset(_EXTENSION_MACRO.findall(result.stdout)) if result.returncode == 0 else None
 
 
 def runs(machine: str) -> bool:
-    """Whether this computer runs what is compiled with such options (``-march=x86-64-v3``): it has all the instructions that they
-    allow."""
-    asked, own = _units(machine), _units("-march=native") or _units("-mcpu=native")
-    return bool(asked) and own is not None and asked is not None and asked <= own
+    """Test whether this computer has all the instructions that compiler options such as ``-march=x86-64-v3`` allow."""
+    needed = _extension_macros(machine)
+    available = _extension_macros("-march=native") or _extension_macros("-mcpu=native")
+    return bool(needed) and available is not None and needed is not None and needed <= available
 
 
 def machine_flags(machine: str) -> tuple[str, ...]:
-    """The options of a core, where this computer is one; else none, and portable C."""
+    """Return the compiler options of a core if this computer can run its code, else none."""
     return tuple(machine.split()) if machine and runs(machine) else ()
 
 
 def native() -> str:
-    """The core whose instructions this computer has, the most capable one; ``host`` where none is known."""
-    vectors = [core for core in CORES.values() if core.lanes and platform.machine() in FAMILIES[core.family].computers]
-    return next((core.name for core in reversed(vectors) if runs(core.machine)), PLAIN)
+    """Return the most capable core that this computer can run; ``host`` if none is known."""
+    candidates = [
+        core for core in CORES.values() if core.lanes and platform.machine() in FAMILIES[core.family].computers
+    ]
+    return next((core.name for core in reversed(candidates) if runs(core.machine)), PLAIN)
 
 
 def library_core(name: str) -> Target:
-    """What a library for this computer is compiled for. ``host`` and ``native``: the most capable core that it is;
-    ``portable``: none in particular; others by their name. UsageError for what is neither."""
+    """Return the target of a library: for ``host`` and ``native`` the most capable core that this computer can run, for
+    ``portable`` none in particular, else the core by name. UsageError for an unknown name."""
     if name in HERE:
         return target_for(native())
     if name != PORTABLE and name not in CORES and name not in ALIASES:
@@ -396,44 +401,48 @@ def library_core(name: str) -> Target:
 
 
 def library_cores(names: str) -> tuple[Target, ...]:
-    """What a library for several cores is compiled for, by their names with commas, the first to be taken first. UsageError for
-    cores that no computer of this kind is, for one that stands twice, and for too many."""
+    """Return the targets of a library for several cores, given by names separated by commas; the first is preferred.
+    UsageError for cores of other processor architectures, repeated cores, and too many."""
     cores = tuple(library_core(name.strip()) for name in names.split(","))
-    known = [core.cpu for core in cores]
-    if len(set(known)) < len(known) or len(known) > MOST_CORES:
+    names_of_cores = [core.cpu for core in cores]
+    if len(set(names_of_cores)) < len(names_of_cores) or len(names_of_cores) > MOST_CORES:
         raise UsageError(f"a library for {names}", hint=f"name {MOST_CORES} different cores at most")
-    other = [c for c in known if c != PLAIN and platform.machine() not in FAMILIES[CORES[c].family].computers]
-    if other:
+    foreign = [
+        c for c in names_of_cores if c != PLAIN and platform.machine() not in FAMILIES[CORES[c].family].computers
+    ]
+    if foreign:
         raise UsageError(
-            f"{other[0]} is no computer of this kind ({platform.machine()})",
+            f"{foreign[0]} is no computer of this kind ({platform.machine()})",
             hint="a library holds kernels for one kind",
         )
     return cores
 
 
-# ---- The compiler for WebAssembly: C sources as one module, for pages and for Node.
+# ---- WebAssembly.
 
-_PACKAGES = "clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32"
+_WASM_PACKAGES = "clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32"
 
 
 def compile_module(sources: Mapping[str, str], target: Target) -> bytes:
-    """The module of C sources, which are given with their headers, all by file name. ToolError where there is no compiler for
-    it, with what it says where it refuses."""
+    """Compile C sources, given with their headers by file name, into a WebAssembly module for browsers and Node. ToolError
+    if there is no compiler for it, or with its messages if it fails."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         for name, text in sources.items():
             (Path(folder) / name).write_text(text)
         code = [str(Path(folder) / name) for name in sources if name.endswith(".c")]
         module = Path(folder) / "network.wasm"
-        run_compiler((_clang(), *webassembly(target).split(), f"-I{folder}", *code, "-o", str(module)), Path(folder))
+        run_compiler(
+            (_find_clang(), *webassembly(target).split(), f"-I{folder}", *code, "-o", str(module)), Path(folder)
+        )
         return module.read_bytes()
 
 
-def _clang() -> str:
-    """A clang that has a linker for WebAssembly beside it."""
+def _find_clang() -> str:
+    """Find a clang whose matching linker for WebAssembly is installed, too."""
     for end in ("", *(f"-{version}" for version in range(22, 13, -1))):
         if shutil.which(f"clang{end}") and shutil.which(f"wasm-ld{end}"):
             return f"clang{end}"
     raise ToolError(
         "there is no clang with a linker for WebAssembly (wasm-ld) on PATH",
-        hint=f"apt-get install -y --no-install-recommends {_PACKAGES}",
+        hint=f"apt-get install -y --no-install-recommends {_WASM_PACKAGES}",
     )

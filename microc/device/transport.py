@@ -1,4 +1,4 @@
-"""Lines to a board: serial ports, TCP sockets, processes."""
+"""Lines to a board: serial ports, TCP sockets, processes on a pipe; and the search for a board's port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from microc.device.boards import list_boards, load_board
 from microc.errors import DeviceError, UsageError, nearest
 from microc.target import Board
 
-# ---- Serial ports of this machine, and which of them is a board's: by the USB ids that the board file lists.
+# ---- Serial ports of this computer, and the port of a board by the USB ids in its file.
 
 ADAPTERS = (
     "0403:6001",
@@ -33,12 +33,13 @@ ADAPTERS = (
     "1a86:55d3",
     "1a86:55d4",
 )
-"""USB ids of the usual serial adapters (FTDI, Prolific, Silicon Labs, WCH), for boards without a plug of their own."""
+"""USB ids of common serial adapters (FTDI, Prolific, Silicon Labs, WCH), for boards without USB of their own."""
 
 
 @frozen
 class Port:
-    """A serial port. ``usb``: ``vid:pid`` in lower-case hexadecimal, empty for what is not on USB; ``serial`` is its number."""
+    """A serial port. ``usb``: ``vid:pid`` in lower-case hexadecimal, empty for ports not on USB. ``serial``: USB serial
+    number."""
 
     name: str
     description: str
@@ -47,7 +48,7 @@ class Port:
 
 
 def list_ports() -> tuple[Port, ...]:
-    """The serial ports of this machine, by name. What a plug says of itself is made fit to be shown."""
+    """List the serial ports of this computer by name, with descriptions that are safe to print."""
     from serial.tools import list_ports as machine
 
     return tuple(
@@ -62,84 +63,84 @@ def list_ports() -> tuple[Port, ...]:
 
 
 def candidates(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
-    """The ports that ``board`` may be behind: those with its USB ids; for want of such, adapters."""
+    """List the ports that ``board`` may be on: those with its USB ids; if there are none, serial adapters."""
     ids: tuple[str, ...] = tuple(board.raw.get("usb", ()))
     return tuple(p for p in ports if p.usb in ids) or tuple(p for p in ports if p.usb in ADAPTERS)
 
 
 def find_port(board: Board) -> str:
-    """The one port that ``board`` may be behind; UsageError when there is none, or more than one."""
+    """Return the only port that ``board`` may be on; UsageError if there is none or several."""
     ports = list_ports()
-    found = candidates(board, ports)
-    if len(found) == 1:
-        return found[0].name
-    if found:
-        several = ", ".join(f"{p.name} ({p.description})" for p in found)
+    matches = candidates(board, ports)
+    if len(matches) == 1:
+        return matches[0].name
+    if matches:
+        match_text = ", ".join(f"{p.name} ({p.description})" for p in matches)
         raise UsageError(
-            f"board {board.name!r} may be behind any of {len(found)} ports: {several}",
-            hint=f"name one: --port {found[0].name}",
+            f"board {board.name!r} may be behind any of {len(matches)} ports: {match_text}",
+            hint=f"name one: --port {matches[0].name}",
         )
-    there = ", ".join(p.name for p in ports) or "none"
+    port_names = ", ".join(p.name for p in ports) or "none"
     raise UsageError(
-        f"board {board.name!r} is on no serial port that we recognise; the ports of this machine: {there}",
-        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_without_hardware(board)}",
+        f"board {board.name!r} is on no serial port that we recognise; the ports of this machine: {port_names}",
+        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_emulated_board_hint(board)}",
     )
 
 
-def _without_hardware(board: Board) -> str:
-    """Name the emulated board whose core is nearest: of the same family, with the fewest features that only one of them has, and
-    most RAM. Nothing if no emulated board has a core of the family."""
-    near = [b for b in map(load_board, list_boards()) if b.virtual and b.target.isa == board.target.isa]
-    if not near:
+def _emulated_board_hint(board: Board) -> str:
+    """Return the hint for the emulated board with the most similar core: same family, fewest features in only one of both,
+    most RAM. Empty if no emulated board has a core of the family."""
+    emulated = [b for b in map(load_board, list_boards()) if b.virtual and b.target.isa == board.target.isa]
+    if not emulated:
         return ""
-    best = min(near, key=lambda b: (len(b.target.features ^ board.target.features), -b.ram_bytes))
+    best = min(emulated, key=lambda b: (len(b.target.features ^ board.target.features), -b.ram_bytes))
     return f"; without it, compile for an emulated board with a {best.target.cpu}: --board {best.name}"
 
 
-# ---- Byte lines to a board: serial ports and ptys, TCP sockets (emulators, serial servers), host processes.
+# ---- Transports: serial ports and ptys, TCP sockets (emulators, serial servers), host processes.
 #
-# A transport moves bytes and knows nothing of frames. A line that is gone (unplugged, closed, process dead) is a
-# :class:`~microc.errors.DeviceError`; a line that is merely quiet is an empty read.
+# A transport moves bytes and knows nothing of frames. A lost line (unplugged, closed, process ended) raises
+# :class:`~microc.errors.DeviceError`; a silent line returns empty reads.
 
 _CHUNK = 4096
 _WRITE_SECONDS = 10.0
-_SAID = 4096  # bytes of what a program said first
-_POLL = 0.02  # seconds; changing a port's time-out for every read would set the port up anew each time
+_MAX_MESSAGES = 4096  # bytes of a program's standard error that are kept
+_POLL = 0.02  # seconds; pyserial reconfigures the port whenever its time-out changes, so that stays fixed and reads are repeated
 _BUSY = (errno.EBUSY, errno.EAGAIN)
 _GONE_HINT = "check the cable and the power, then try again"
 
 
 class Transport(Protocol):
-    """What the client needs from a line."""
+    """A line, as the client needs it."""
 
     @property
     def description(self) -> str:
-        """Which line this is, for error messages."""
+        """The line's address, for error messages."""
 
     def read(self, timeout: float) -> bytes:
-        """What has arrived, waiting up to ``timeout`` seconds for the first byte; empty when nothing came."""
+        """Return the bytes that have arrived, waiting up to ``timeout`` seconds for the first; empty if none came."""
 
     def write(self, data: bytes) -> None:
-        """Send all of ``data``."""
+        """Send all bytes."""
 
     def reopen(self) -> bool:
-        """Try once to have a lost line back; False while it is not there, or when it never will be."""
+        """Try once to reopen a lost line; False if it is not there yet, or never will be."""
 
     def close(self) -> None:
-        """Let go of the line; a second call does nothing."""
+        """Close the line; further calls do nothing."""
 
 
 class SerialTransport:
-    """A serial port, a pty, or any other port that pyserial knows (``rfc2217://...``); 8 data bits, no parity."""
+    """A serial port, a pty, or another port that pyserial supports (``rfc2217://...``); 8 data bits, no parity."""
 
     def __init__(self, port: str, baud: int = 115200) -> None:
         self.description = port
         self._baud = baud
-        self._lost = _port_errors()
-        self._plug = next((p for p in list_ports() if p.name == port and p.serial), None)
+        self._errors_when_lost = _port_errors()
+        self._usb_port = next((p for p in list_ports() if p.name == port and p.serial), None)
         try:
             self._serial = self._open(port)
-        except self._lost as error:
+        except self._errors_when_lost as error:
             raise DeviceError(
                 f"cannot open the port: {_reason(error)}", where=port, hint=_open_hint(error, port)
             ) from error
@@ -161,33 +162,35 @@ class SerialTransport:
             while not data and time.monotonic() < deadline:
                 data = self._serial.read(1)
             return data + self._serial.read(self._serial.in_waiting) if data else b""
-        except self._lost as error:
+        except self._errors_when_lost as error:
             raise DeviceError(f"the port is gone: {error}", where=self.description, hint=_GONE_HINT) from error
 
     def write(self, data: bytes) -> None:
         try:
             self._serial.write(data)
             self._serial.flush()
-        except self._lost as error:
+        except self._errors_when_lost as error:
             raise DeviceError(f"the port is gone: {error}", where=self.description, hint=_GONE_HINT) from error
 
     def reopen(self) -> bool:
-        """A port that was plugged in again may have another name: it is known by its USB serial number."""
+        """Reopen the port, which may have another name after it was plugged in again: it is identified by its USB serial
+        number."""
         self.close()
-        plug = self._plug
-        found = (p.name for p in list_ports() if plug and (p.usb, p.serial) == (plug.usb, plug.serial))
-        with contextlib.suppress(ValueError, *self._lost):
-            self._serial = self._open(next(found, self.description))
+        usb_port = self._usb_port
+        names = (p.name for p in list_ports() if usb_port and (p.usb, p.serial) == (usb_port.usb, usb_port.serial))
+        with contextlib.suppress(ValueError, *self._errors_when_lost):
+            self._serial = self._open(next(names, self.description))
             return True
         return False
 
     def close(self) -> None:
-        with contextlib.suppress(*self._lost):
+        with contextlib.suppress(*self._errors_when_lost):
             self._serial.close()
 
 
 def _port_errors() -> tuple[type[Exception], ...]:
-    """What pyserial lets through when a port vanishes: its own errors, the system's, and TypeError after ``close``."""
+    """List the errors that pyserial lets through if a port vanishes: its own, the system's, and TypeError after
+    ``close``."""
     import serial
 
     errors = (serial.SerialException, OSError, TypeError)
@@ -199,19 +202,23 @@ def _port_errors() -> tuple[type[Exception], ...]:
 
 
 def _reason(error: Exception) -> str:
-    """What the system says, without its numbers."""
+    """Return the system's message without its numbers."""
     number = getattr(error, "errno", None)
     return "another program has it open" if number in _BUSY else os.strerror(number) if number else str(error)
 
 
 def _open_hint(error: Exception, port: str) -> str:
+    """Return the hint for a port that cannot be opened."""
     number = getattr(error, "errno", None)
     if number == 13:
         return "you may lack the right to open it: on Linux, join the group that owns the port (often dialout)"
     if number in _BUSY:
         return "close that program (a terminal, a monitor, another microc), or name another port"
-    near = nearest(port, [found.name for found in list_ports()])
-    return near or "is the board plugged in? microc ports lists the ports; an emulated board has none: leave out --port"
+    nearest_port = nearest(port, [found.name for found in list_ports()])
+    return (
+        nearest_port
+        or "is the board plugged in? microc ports lists the ports; an emulated board has none: leave out --port"
+    )
 
 
 class SocketTransport:
@@ -240,16 +247,16 @@ class SocketTransport:
                 return b""
             data = self._socket.recv(_CHUNK)
         except (OSError, ValueError) as error:
-            raise self._gone(str(error)) from error
+            raise self._lost_error(str(error)) from error
         if not data:
-            raise self._gone("closed by the other side")
+            raise self._lost_error("closed by the other side")
         return data
 
     def write(self, data: bytes) -> None:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise self._gone(str(error)) from error
+            raise self._lost_error(str(error)) from error
 
     def reopen(self) -> bool:
         self.close()
@@ -262,14 +269,15 @@ class SocketTransport:
     def close(self) -> None:
         self._socket.close()
 
-    def _gone(self, why: str) -> DeviceError:
+    def _lost_error(self, why: str) -> DeviceError:
+        """Return the error for a lost connection."""
         return DeviceError(
             f"the connection is gone: {why}", where=self.description, hint="did the emulator or serial server stop?"
         )
 
 
 class PipeTransport:
-    """A program on this machine that serves its standard input and output, such as firmware built for the host."""
+    """A program on this computer that answers on standard input and output, such as firmware built for the host."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.description = "pipe:" + shlex.join(command)
@@ -285,7 +293,7 @@ class PipeTransport:
             ) from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input = self._process.stdin
-        os.set_blocking(self._input.fileno(), False)  # a program need not read what it is sent
+        os.set_blocking(self._input.fileno(), False)  # else a program that does not read its input would block us
         self._output = self._process.stdout
 
     def read(self, timeout: float) -> bytes:
@@ -294,28 +302,28 @@ class PipeTransport:
                 return b""
             data = os.read(self._output.fileno(), _CHUNK)
         except (OSError, ValueError) as error:
-            raise self._gone() from error
+            raise self._lost_error() from error
         if not data:
-            raise self._gone()
+            raise self._lost_error()
         return data
 
     def write(self, data: bytes) -> None:
         deadline = time.monotonic() + _WRITE_SECONDS
         try:
             while data:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([], [self._input], [], left)[1]:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not select.select([], [self._input], [], remaining)[1]:
                     raise DeviceError("the program does not read what it is sent", where=self.description)
                 data = data[self._input.write(data) or 0 :]
         except (OSError, ValueError) as error:
-            raise self._gone() from error
+            raise self._lost_error() from error
 
     def reopen(self) -> bool:
-        """A program that has ended is not started again: its tensors are gone."""
+        """Return False: the tensors of a program that has ended are lost, so a new one would not help."""
         return False
 
     def close(self) -> None:
-        """Close the pipe, which tells the program to end; end it by force after a second."""
+        """Close the pipe, which tells the program to end; kill it after a second."""
         for stream in (self._input, self._output):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -323,28 +331,35 @@ class PipeTransport:
         self._errors.close()
 
     def _exit_code(self) -> int:
+        """Wait a second for the program to end, else kill it; return its exit code."""
         try:
             return self._process.wait(1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
 
-    def _gone(self) -> DeviceError:
+    def _lost_error(self) -> DeviceError:
+        """Return the error for a program that has ended, with its exit code and messages."""
         if self._errors.closed:
             return DeviceError("the pipe is closed", where=self.description)
-        code = self._exit_code()
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        exit_code = self._exit_code()
+        ending = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         self._errors.seek(0)
-        said = [readable(line, 200) for line in self._errors.read(_SAID).decode(errors="replace").strip().splitlines()]
+        messages = [
+            readable(line, 200)
+            for line in self._errors.read(_MAX_MESSAGES).decode(errors="replace").strip().splitlines()
+        ]
         return DeviceError(
-            f"the program {how}", where=self.description, hint="it said: " + " | ".join(said[:3]) if said else ""
+            f"the program {ending}",
+            where=self.description,
+            hint="it said: " + " | ".join(messages[:3]) if messages else "",
         )
 
 
 def open_transport(address: str, baud: int = 115200) -> Transport:
-    """Open a line by its address: ``socket://HOST:PORT``, ``pipe:PROGRAM ARGUMENTS``, or a serial port's name."""
+    """Open a line by its address: ``socket://HOST:PORT``, ``pipe:PROGRAM ARGUMENTS``, or the name of a serial port."""
     if address.startswith("pipe:"):
-        return PipeTransport(_command(address))
+        return PipeTransport(_pipe_command(address))
     if address.startswith("socket://"):
         host, _, port = address.removeprefix("socket://").rstrip("/").rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -355,7 +370,8 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
     return SerialTransport(address, baud)
 
 
-def _command(address: str) -> list[str]:
+def _pipe_command(address: str) -> list[str]:
+    """Split the command of a pipe."""
     try:
         command = shlex.split(address.removeprefix("pipe:"))
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""Floor 7: the pipeline and what users call."""
+"""Projects: microc.toml, new projects, and checks of models, plugins and installed tools."""

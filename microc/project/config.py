@@ -1,4 +1,4 @@
-"""``microc.toml``: a project's model, board and options, which commands take where the command line says nothing."""
+"""``microc.toml``: a project's model, board and options, used for what the command line leaves out."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ NAME = "microc.toml"
 FOLDER = "firmware"
 KEYS = ("model", "board", "folder", "options")
 _LARGEST = 1 << 20
-_OFF = "--no-"
-"""How a flag begins that turns its option off: in the file the option itself is false."""
+_NEGATION = "--no-"
+"""Prefix of flags that turn an option off; in the file the option itself is set to false."""
 _FLAGS = {
     option.flag[2:].replace("-", "_"): name
     for name, option in OPTIONS.items()
-    if option.flag and not option.flag.startswith(_OFF)
+    if option.flag and not option.flag.startswith(_NEGATION)
 }
 NAMES: Mapping[str, str] = MappingProxyType({**_FLAGS, **{name: name for name in OPTIONS}})
-"""What an option is called in the file: as in Python, or as its flag."""
+"""Names of options in the file: the Python keyword, or the flag."""
 
 
 @frozen
 class Config:
-    """What a file says: its own path, models and a board (empty: none said), the folder of the C project, and options as
-    :func:`microc.compiler.options.make_options` takes them. Paths in it are beside the file."""
+    """Contents of a file: its path, the models, the board (empty if none), the folder of the C project, and options as
+    :func:`microc.compiler.options.make_options` takes them. Relative paths are resolved against the file's folder."""
 
     path: Path
     models: tuple[Path, ...]
@@ -47,17 +47,18 @@ class Config:
 
     @property
     def sources(self) -> Iterator[Path]:
-        """The files that a compilation is made from, this one too."""
+        """Files from which the project is compiled, this one included."""
         yield from (self.path, *self.models)
         if self.board.endswith(".toml"):
             yield Path(self.board)
-        for name, value in self.options.items():
+        for name, files in self.options.items():
             if _names_files(OPTIONS[name]) and name != "dump":
-                yield from value if isinstance(value, tuple) else (value,)
+                yield from files if isinstance(files, tuple) else (files,)
 
 
 def find_config(start: Path) -> Path | None:
-    """The file in a folder, or the nearest above it; a folder that everybody may write to is not looked into from below."""
+    """Find the file in a folder or the nearest parent. Stops at a parent that everybody can write to, where anybody could
+    have put one."""
     for folder in (start, *start.parents):
         if folder != start and os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
             return None
@@ -67,43 +68,45 @@ def find_config(start: Path) -> Path | None:
 
 
 def read_config(path: Path) -> Config:
-    """What a file says. UsageError, which names the key, for what cannot be; OutputError where it cannot be read."""
+    """Read a file. UsageError that names the key for invalid contents; OutputError if the file cannot be read."""
     try:
         data = tomllib.loads(read_bytes(path, _LARGEST).decode("utf-8"))
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise UsageError(f"{path.name} is no TOML: {error}", where=str(path), hint="docs/project.md has one") from error
-    _known(data, KEYS, path, "keys")
+    _check_keys(data, KEYS, path, "keys")
     model, folder, options = data.get("model", []), data.get("folder", FOLDER), data.get("options", {})
     models = [model] if isinstance(model, str) else model
-    if not isinstance(models, list) or not all(isinstance(each, str) and each and "\0" not in each for each in models):
-        raise _refusal(path, "model", "the path of a file, or a list of them")
+    if not isinstance(models, list) or not all(
+        isinstance(model_path, str) and model_path and "\0" not in model_path for model_path in models
+    ):
+        raise _type_error(path, "model", "the path of a file, or a list of them")
     if not isinstance(data.get("board", ""), str) or "\0" in data.get("board", ""):
-        raise _refusal(path, "board", "a name (microc boards), or the path of a board file")
+        raise _type_error(path, "board", "a name (microc boards), or the path of a board file")
     if not isinstance(options, dict):
-        raise _refusal(path, "options", "a table: [options]")
+        raise _type_error(path, "options", "a table: [options]")
     return Config(
         path,
-        tuple(path.parent / each for each in models),
-        _board(data.get("board", ""), path.parent),
-        _inside(path, folder),
-        MappingProxyType(_options(options, path)),
+        tuple(path.parent / model_path for model_path in models),
+        _resolve_board(data.get("board", ""), path.parent),
+        _output_folder(path, folder),
+        MappingProxyType(_convert_options(options, path)),
     )
 
 
 def refuse_foreign(config: Config) -> None:
-    """UsageError for a file that is not the user's own, in a folder that MICROC_TRUST does not name.
+    """Raise UsageError for a file that belongs to another user, unless MICROC_TRUST names its folder.
 
-    The project's folder, whose Makefile runs, and a board file, which names programs, are held to the same rule: nobody named
-    them on the command line either.
+    The same holds for the project's folder, whose Makefile runs, and for a board file, which names programs to run: none of
+    them was named on the command line.
     """
     folder = config.path.parent
     if is_trusted(folder):
         return
-    made = (config.folder, config.folder / "Makefile")
-    board = (Path(config.board),) if config.board.endswith(".toml") else ()
-    for path in (config.path, *(each for each in (*made, *board) if os.path.lexists(each))):
+    project_files = (config.folder, config.folder / "Makefile")
+    board_files = (Path(config.board),) if config.board.endswith(".toml") else ()
+    for path in (config.path, *(other for other in (*project_files, *board_files) if os.path.lexists(other))):
         reason = foreign_reason(path)
         if reason:
             raise UsageError(
@@ -114,7 +117,7 @@ def refuse_foreign(config: Config) -> None:
 
 
 def config_text(model: str, board: str, options: Mapping[str, Any]) -> str:
-    """A file that says this; TOML."""
+    """Write the text of a file in TOML."""
     lines = [
         "# What microc's commands take in this folder where the command line says nothing.",
         "# microc options lists what may stand under [options].",
@@ -128,7 +131,8 @@ def config_text(model: str, board: str, options: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _known(data: Mapping[str, Any], known: Iterable[str], path: Path, what: str) -> None:
+def _check_keys(data: Mapping[str, Any], known: Iterable[str], path: Path, what: str) -> None:
+    """Raise UsageError for an unknown key."""
     for key in data:
         if key.replace("-", "_") not in known:
             hint = suggestion(key, known, what)
@@ -137,88 +141,92 @@ def _known(data: Mapping[str, Any], known: Iterable[str], path: Path, what: str)
             raise UsageError(f"{path.name} has no key {key!r}", where=str(path), hint=hint)
 
 
-def _refusal(path: Path, key: str, wanted: str) -> UsageError:
+def _type_error(path: Path, key: str, wanted: str) -> UsageError:
+    """Return the error about a value of the wrong type."""
     return UsageError(f"{key} of {path.name} is no such thing", where=f"{path}: {key}", hint=wanted)
 
 
-def _board(board: str, folder: Path) -> str:
-    """A name, or a board file beside ours."""
+def _resolve_board(board: str, folder: Path) -> str:
+    """Resolve the path of a board file; names are unchanged."""
     return str(folder / board) if board.endswith(".toml") else board
 
 
-def _inside(path: Path, folder: Any) -> Path:
-    """The folder that is written, and replaced: one below the file's own."""
+def _output_folder(path: Path, folder: Any) -> Path:
+    """Resolve the output folder, which must be below the file's folder, since it will be replaced."""
     if isinstance(folder, str) and "\0" not in folder and _is_below(path.parent / folder, path.parent):
         return path.parent / folder
-    raise _refusal(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
+    raise _type_error(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
 
 
 def _is_below(path: Path, folder: Path) -> bool:
-    """Test whether a path leads below a folder, links and ``..`` followed."""
+    """Test whether a path is below a folder, after resolving links and ``..``."""
     try:
         return folder.resolve() in path.resolve().parents
     except (OSError, RuntimeError):  # links in a circle
         return False
 
 
-def _options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    _known(data, NAMES, path, "options")
-    found: dict[str, Any] = {}
-    for key, given in data.items():
+def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Convert the table of options."""
+    _check_keys(data, NAMES, path, "options")
+    options: dict[str, Any] = {}
+    for key, value in data.items():
         name = NAMES[key.replace("-", "_")]
-        if name in found:
+        if name in options:
             raise UsageError(f"{path.name} has {name} twice", where=f"{path}: options.{key}")
         try:
-            found[name] = _value(name, OPTIONS[name], given, path.parent)
+            options[name] = _convert_value(name, OPTIONS[name], value, path.parent)
         except (UsageError, ValueError) as error:
             what, hint = (error.what, error.hint) if isinstance(error, UsageError) else (str(error), "")
             raise UsageError(what, where=f"{path}: options.{key}", hint=hint or "microc options") from error
-    return found
+    return options
 
 
-def _value(name: str, option: Option, given: Any, folder: Path) -> Any:
-    """A value as TOML has it, or as a word of the command line, in Python's type."""
+def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
+    """Convert a TOML value, or a word in command-line syntax, to the option's Python type."""
     default = getattr(Options(), name)
     if not option.flag and default == ():
         raise UsageError(f"{name} takes objects of Python", hint="give it to microc.compile")
-    if option.path and "\0" in str(given):
-        raise UsageError(f"{name} cannot be {given!r}", hint="the path of a file")
-    if option.word is option_values.lines and isinstance(given, str):
-        return option.check(name, option_values.lines(str(folder / given)))
+    if option.path and "\0" in str(value):
+        raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
+    if option.word is option_values.lines and isinstance(value, str):
+        return option.check(name, option_values.lines(str(folder / value)))
     if _names_files(option):
-        several = given if isinstance(given, list) else [given]
-        if not all(isinstance(each, str) for each in several) or (isinstance(given, list) and default != ()):
-            raise UsageError(f"{name} cannot be {given!r}", hint="the path of a file")
-        files = tuple(folder / each for each in several)
-        if option.path == WRITTEN and not all(_is_below(folder / each, folder) for each in several):
-            raise UsageError(f"{name} is written, and {given!r} leads out of the folder", hint="name a place below it")
+        paths = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, str) for item in paths) or (isinstance(value, list) and default != ()):
+            raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
+        files = tuple(folder / item for item in paths)
+        if option.path == WRITTEN and not all(_is_below(folder / item, folder) for item in paths):
+            raise UsageError(f"{name} is written, and {value!r} leads out of the folder", hint="name a place below it")
         return files if default == () else option.check(name, files[0])
-    if isinstance(given, str) and option.words:
-        given = option.words.get(given, given)
-    elif option.flag and isinstance(default, Mapping) and _spoken(given):
-        given = joined(default, map(option.word, [given] if isinstance(given, str) else given))
-    elif option.flag and isinstance(given, str) and not option.flag.startswith(_OFF):
-        given = option.word(given)
-    checked = option.check(name, given)
+    if isinstance(value, str) and option.words:
+        value = option.words.get(value, value)
+    elif option.flag and isinstance(default, Mapping) and _is_command_syntax(value):
+        value = joined(default, map(option.word, [value] if isinstance(value, str) else value))
+    elif option.flag and isinstance(value, str) and not option.flag.startswith(_NEGATION):
+        value = option.word(value)
+    checked = option.check(name, value)
     if option.word is option_values.parse_external:
-        known = ((each, place, BACKENDS.get(each)) for each, place in checked.items())
+        known = ((item, place, BACKENDS.get(item)) for item, place in checked.items())
         return {
-            each: backend.beside(place, folder) if backend else str(folder / place) if place else ""
-            for each, place, backend in known
+            item: backend.beside(place, folder) if backend else str(folder / place) if place else ""
+            for item, place, backend in known
         }
     return checked
 
 
-def _spoken(given: Any) -> bool:
-    """Whether a value is words of a command line."""
+def _is_command_syntax(given: Any) -> bool:
+    """Test whether a value is in command-line syntax: a string or a list of strings."""
     return isinstance(given, str) or (isinstance(given, list) and bool(given) and isinstance(given[0], str))
 
 
 def _names_files(option: Option) -> bool:
+    """Test whether an option's value is a path."""
     return option.word in (Path, option_values.path)
 
 
 def _toml(value: Any) -> str:
+    """Format a value in TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):

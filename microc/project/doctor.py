@@ -1,4 +1,4 @@
-"""Which tools are here, and how to get those that are not."""
+"""``microc doctor``: find the tools that microc uses, and install missing ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READERS = (
     ("ai-edge-litert", "verify --against litert: microc[reference]"),
     ("ethos-u-vela", "regions on an Ethos-U: microc[ethos-u]"),
 )
-"""Python packages that some formats, comparisons and backends need."""
+"""Python packages for single formats, comparisons and backends."""
 PROGRAMS = (
     ("cc", "host libraries and the host board", True),
     ("make", "building projects", True),
@@ -43,13 +43,14 @@ PROGRAMS = (
     ("gdb-multiarch", "flashing emulated boards", False),
     ("openocd", "flashing over a debug probe", False),
 )
-"""Programs, what they serve, and whether microc is of no use without them."""
+"""Programs, their purpose, and True if microc cannot be used without them."""
 _SECONDS = 20
+"""Seconds that a program may take to print its version."""
 
 
 @frozen
 class Finding:
-    """One tool; ``version`` is empty when it is missing."""
+    """A tool; ``version`` is empty if it is missing."""
 
     name: str
     purpose: str
@@ -63,33 +64,33 @@ class Finding:
 
 
 def examine(board: str = "") -> tuple[Finding, ...]:
-    """Python, its packages and all programs; with ``board`` those alone that building for it, booting and flashing it take.
-
-    UsageError where there is no such board.
-    """
-    found = [Finding("python", "microc itself", True, platform.python_version(), "")]
+    """Look for Python, its packages and all programs; with ``board`` only for the programs that build, boot and flash it.
+    UsageError if there is no such board."""
+    findings = [Finding("python", "microc itself", True, platform.python_version(), "")]
     for name in LIBRARIES:
-        found.append(Finding(name, "Python package", True, _package_version(name), ""))
+        findings.append(Finding(name, "Python package", True, _package_version(name), ""))
     if not board:
-        found += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
+        findings += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
     for name, purpose, essential in _programs_of(load_board(board)) if board else PROGRAMS:
         path = find_program(name)
-        found.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
-    return tuple(found)
+        findings.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
+    return tuple(findings)
 
 
 def _programs_of(board: Board) -> list[tuple[str, str, bool]]:
+    """List the programs for a board: those to build and emulate it, and its best flashing program."""
     purposes = {name: purpose for name, purpose, _ in PROGRAMS}
     programs = dict.fromkeys(board_tools(board), True)
-    ways = runners(board)
-    if ways:
-        best = next((way for way in ways if not way.lack), ways[0])
+    flashers = runners(board)
+    if flashers:
+        best = next((flasher for flasher in flashers if not flasher.lack), flashers[0])
         programs.setdefault(best.argv[0], False)
     return [(name, purposes.get(name, board.name), essential) for name, essential in programs.items()]
 
 
 def remedy(findings: Iterable[Finding]) -> tuple[tuple[str, ...], ...]:
-    """Commands that install what is missing, each a program and its arguments; none when nothing is, or nothing is known to."""
+    """List the commands that install missing tools, each a program with arguments; none if nothing is missing, or no
+    package is known."""
     missing = [f.name for f in findings if f.missing]
     packages = [name for name in missing if name in LIBRARIES]
     python = ((sys.executable, "-m", "pip", "install", *packages),) if packages else ()
@@ -97,19 +98,20 @@ def remedy(findings: Iterable[Finding]) -> tuple[tuple[str, ...], ...]:
 
 
 def install(commands: Iterable[Sequence[str]]) -> None:
-    """Run such commands, whose output goes to standard error. ToolError for one that fails."""
+    """Run commands of :func:`remedy`; their output goes to standard error. ToolError if one fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in commands:
         line = shlex.join(command)
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, env=environment, check=False)
+            result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, env=environment, check=False)
         except OSError as error:
             raise ToolError(f"cannot run {command[0]}: {error.strerror or error}", hint=f"by hand: {line}") from error
-        if done.returncode:
-            raise ToolError(f"{line} ended with {done.returncode}", hint="what it said stands above")
+        if result.returncode:
+            raise ToolError(f"{line} ended with {result.returncode}", hint="what it said stands above")
 
 
 def _package_version(name: str) -> str:
+    """Return the version of a Python package; empty if it is missing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -117,11 +119,12 @@ def _package_version(name: str) -> str:
 
 
 def _program_version(path: str) -> str:
+    """Return the first line of a program's ``--version``."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [path, "--version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    lines = (done.stdout or done.stderr).strip().splitlines()
+    lines = (result.stdout or result.stderr).strip().splitlines()
     return lines[0] if lines else ""

@@ -1,4 +1,4 @@
-"""A look at a model without compiling it: operators, work, memory, and whether a board could hold it."""
+"""``microc check``: operators, work and memory of a model without compiling it, and whether it can fit a board."""
 
 from __future__ import annotations
 
@@ -28,27 +28,30 @@ from microc.run.board_project import linked_sizes
 from microc.target import Board
 
 VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": None, "yes": True})
-"""Whether a network fits: proven that it does not, neither proven, compiled and fitting."""
+"""Verdicts on whether a network fits: proven that it does not; unknown; compiled and fitting."""
 
 
 RESERVE = 0.25
-"""Share of the estimated code that must be free before an estimate says that a network fits. Measured on 74 firmwares of models
-that the estimate was not fitted to: one is over it, by 20 % of the estimated code (an unrolled GRU of integers on Cortex-M0)."""
+"""Share of the estimated code that must be free before an estimate counts as fitting.
+
+Measured on 74 firmwares of models that the estimate was not fitted to: one exceeds it, by 20 % of the estimated code (an
+unrolled integer GRU on Cortex-M0).
+"""
 _ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "memories", "layers")
-"""What is known of a compiled network alone."""
+"""Fields that are known for a compiled network only."""
 
 
 @frozen
 class Check:
-    """What is known of a model before compilation; bytes.
+    """Facts about a model before compilation; sizes in bytes.
 
-    ``least``: what no compilation goes below; ``live``: the largest set of values that are alive together, which is about what
-    the arena takes where values do not overlap and no layer works row by row. ``tensors``: all that are computed or given, as
-    the model file has them, in order. ``verdict``: of :data:`VERDICTS`, empty without a board or a budget; ``reasons`` for a no.
-    ``arithmetic``: what is computed in floats, and why; ``advice``: sentences (:mod:`microc.reports.advice`), where a board says
-    on which core. ``need``: what the firmware takes, and ``compiled``: all of :meth:`microc.Program.report`, if the network was
-    compiled to know. ``state``: what is kept from run to run. ``built``: a compiler linked the firmware, so that ``need``
-    is exact; else its flash is estimated from above, and only fits with a RESERVE.
+    ``least``: lower bounds for any compilation. ``live``: the largest set of values that are alive together; about the
+    arena's size if no values overlap and no layer runs row by row. ``tensors``: all computed or given values, in the order
+    of the model file. ``verdict``: one of :data:`VERDICTS`, empty without a board or a budget; ``reasons``: for a no.
+    ``arithmetic``: what is computed in floats, and why. ``advice``: sentences (:mod:`microc.reports.advice`) if a board
+    tells the core. ``need``: the firmware's needs, and ``compiled``: the result of :meth:`microc.Program.report`, if the
+    network was compiled to find out. ``state``: kept from run to run. ``built``: the firmware was linked, so that ``need``
+    is exact; otherwise its flash is an upper estimate, which fits only with a RESERVE.
     """
 
     model: str
@@ -74,7 +77,7 @@ class Check:
 
     @property
     def fits(self) -> bool | None:
-        """True and False are certain."""
+        """True or False if certain, else None."""
         return VERDICTS.get(self.verdict)
 
     def to_data(self) -> dict[str, Any]:
@@ -106,14 +109,15 @@ class Check:
 
 
 def check_model(source: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False) -> Check:
-    """Read a model and run the graph passes, nothing more. UnsupportedError lists all that microc cannot do, at once.
+    """Read a model, run the graph passes, and check it. UnsupportedError lists everything that microc cannot compile.
 
-    ``exact``: compile it for the board, too, if nothing proves that it does not fit; link it if the compiler is there.
+    ``exact``: if nothing proves that the model does not fit, compile it for the board, and link it if the compiler is
+    installed.
     """
     read, fused = read_at_largest(source, options)
     room = room_of(board, external=bool(options.external)) if board else Room()
     least = least_of(fused, options)
-    found = arithmetic_of(fused, options.weight_dtype)
+    arithmetic = arithmetic_of(fused, options.weight_dtype)
     reasons, need, compiled = shortages(least, options, room), None, None
     built = certain = False
     if exact and board and not reasons:
@@ -139,9 +143,9 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         board=board.name if board else "",
         verdict="no" if reasons else "yes" if need and certain else "maybe" if bounded else "",
         reasons=reasons,
-        tensors=tuple(_tensors(read)),
-        arithmetic=found,
-        advice=advice(found, source_name(source), board.target, options.requantize) if board else (),
+        tensors=tuple(_all_tensors(read)),
+        arithmetic=arithmetic,
+        advice=advice(arithmetic, source_name(source), board.target, options.requantize) if board else (),
         need=need,
         state=sum(array.nbytes for array in read.state.values()),
         compiled=compiled,
@@ -150,40 +154,41 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
 
 
 def describe(graph: Graph, source: str) -> dict[str, Any]:
-    """What a graph is from outside, plain data: its name, its inputs and outputs, how often it uses which operator."""
+    """Describe a graph's interface as plain data: name, inputs, outputs, and how often each operator occurs."""
     return {
         "model": graph.name,
         "source": source,
-        "inputs": [_tensor(graph, name) for name in graph.inputs],
-        "outputs": [_tensor(graph, name) for name in graph.outputs],
+        "inputs": [_tensor_data(graph, name) for name in graph.inputs],
+        "outputs": [_tensor_data(graph, name) for name in graph.outputs],
         "operators": dict(sorted(Counter(node.op for node in graph.nodes).items())),
     }
 
 
-def _tensor(graph: Graph, name: str) -> dict[str, Any]:
-    kind = graph.types[name]
-    quant = kind.quant if kind.quant is not None and kind.quant.axis is None else None
+def _tensor_data(graph: Graph, name: str) -> dict[str, Any]:
+    """Describe a value as plain data."""
+    tensor_type = graph.types[name]
+    quant = tensor_type.quant if tensor_type.quant is not None and tensor_type.quant.axis is None else None
     return {
         "name": name,
-        "dtype": kind.dtype,
-        "shape": list(kind.shape),
+        "dtype": tensor_type.dtype,
+        "shape": list(tensor_type.shape),
         "scale": quant.scale[0] if quant else None,
         "zero_point": quant.zero_point[0] if quant else None,
     }
 
 
-def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
-    """Everything that a cut may name, and the operator that makes it."""
+def _all_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
+    """Yield all values that can become inputs or outputs of a cut-out network, with the operators that compute them."""
     for what, names in (("input", graph.inputs), ("state", tuple(graph.state))):
-        yield from ({**_tensor(graph, name), "operator": what} for name in names)
+        yield from ({**_tensor_data(graph, name), "operator": what} for name in names)
     for node in graph.nodes:
-        yield from ({**_tensor(graph, name), "operator": node.op} for name in node.outputs if name)
+        yield from ({**_tensor_data(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
 def live_bytes(graph: Graph) -> int:
-    """The largest sum of bytes alive between two kernels of a fused graph, in the order of its nodes.
+    """Compute the largest sum of bytes alive between two kernels of a fused graph, in the order of its nodes.
 
-    While a kernel runs its results may take the place of operands that nobody needs any more.
+    During a kernel its results may replace operands that are not needed any more.
     """
     groups = groups_of(graph)
     last = {name: t for t, nodes in enumerate(groups) for node in nodes for name in node.inputs}
@@ -202,11 +207,11 @@ def live_bytes(graph: Graph) -> int:
         if registry.get(nodes[0].op).view:
             base[nodes[0].outputs[0]] = base.get(nodes[0].inputs[0], nodes[0].inputs[0])
             continue
-        made = {name for node in nodes for name in node.outputs}
+        results = {name for node in nodes for name in node.outputs}
         for node in nodes:
-            for name in set(node.inputs) - made:
+            for name in set(node.inputs) - results:
                 use(name, time - 1)
-        for name in made:
+        for name in results:
             if last.get(name, -1) > time or name in graph.outputs:
                 use(name, time)
     for name in (*graph.outputs, *graph.state):

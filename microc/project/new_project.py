@@ -1,4 +1,4 @@
-"""A folder to start in, and the demonstration."""
+"""``microc new`` and ``microc demo``: create a project folder, and run a demonstration on an emulated board."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from microc.run import board_project
 from microc.run.profile import Clock
 from microc.run.session import Device
 
-# ---- A folder to start in: ``microc.toml``, the model, a README and what git ignores.
+# ---- A new project: ``microc.toml``, the model, a README and .gitignore.
 
 DIGITS = "digits/digits_int8.tflite"
-"""The model of a project that names none: the demonstration's."""
+"""Default model of a new project: that of the demonstration."""
 
 
 @frozen
 class Start:
-    """What the templates are filled with."""
+    """Values of the templates."""
 
     name: Text
     model: Text
@@ -47,11 +47,10 @@ class Start:
 
 
 def new_project(folder: Path, model: Path | None, board: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Write a project into a folder that is new or empty; the names of its files.
+    """Write a project into a new or empty folder; return the names of its files.
 
-    ``model``: a file, which is read to see that it is a model, and copied; None: that of the demonstration. ``options`` are
-    keywords of :func:`~microc.compiler.options.make_options`. Raises what reading a model or a board
-    raises, and has written nothing then.
+    ``model``: a file, which is validated and copied; None: that of the demonstration. ``options``: keywords of
+    :func:`~microc.compiler.options.make_options`. Raises what reading a model or a board raises, before writing anything.
     """
     from microc.compiler.pipeline import read_at_largest
 
@@ -60,10 +59,10 @@ def new_project(folder: Path, model: Path | None, board: str, options: Mapping[s
     read_at_largest(source, make_options(**options))
     suffix = source.suffix if source.suffix[1:].isalnum() else ""
     copy = network_name(source.stem) + suffix.lower()
-    named = board if not board.endswith(".toml") else str(Path(board).resolve())
-    start = Start(Text(folder.resolve().name), Text(copy), Text(named), Code(FOLDER))
+    board_name = board if not board.endswith(".toml") else str(Path(board).resolve())
+    start = Start(Text(folder.resolve().name), Text(copy), Text(board_name), Code(FOLDER))
     files: dict[str, bytes] = {
-        NAME: config_text(copy, named, {name: _there(value) for name, value in options.items()}).encode(),
+        NAME: config_text(copy, board_name, {name: _resolve_paths(value) for name, value in options.items()}).encode(),
         copy: contents(source),
         "README.md": render("new/README.md.j2", start).encode(),
         ".gitignore": render("new/gitignore.j2", start).encode(),
@@ -74,30 +73,29 @@ def new_project(folder: Path, model: Path | None, board: str, options: Mapping[s
     return tuple(files)
 
 
-def _there(value: Any) -> Any:
-    """A path of the command line, which means another file from within the project."""
+def _resolve_paths(value: Any) -> Any:
+    """Resolve paths of the command line: relative ones would mean other files inside of the project."""
     if isinstance(value, Path):
         return value.resolve()
-    return tuple(map(_there, value)) if isinstance(value, tuple) else value
+    return tuple(map(_resolve_paths, value)) if isinstance(value, tuple) else value
 
 
-# ---- The demonstration: a real network from its file to answers over an emulated board's serial line.
+# ---- The demonstration: a network from its file to answers over an emulated board's serial line.
 #
-# Handwritten digits, 360 images that training never saw; the reference is TFLite Micro on a computer (examples/digits).
+# It classifies 360 images of handwritten digits that were not used for training. The reference accuracy is that of TFLite Micro
+# on a PC (examples/digits).
 
 MODEL = "digits_int8.tflite"
 BOARD = "netduinoplus2"
 _SEED = 3
+"""Seed of the order of images."""
 
 
 @frozen
 class Demonstration:
-    """What was done, and found.
-
-    ``images`` and ``scores`` are int8, (n, 1, 8, 8, 1) and (n, 10); ``labels`` the true digits. ``report`` is
-    :meth:`microc.compiler.api.Program.report`. ``ram``: bytes needed,
-    stack included. ``ticks`` of one run are by kernel, on ``clock``. Times are in seconds.
-    """
+    """Results of the demonstration. ``images`` and ``scores`` are int8, (n, 1, 8, 8, 1) and (n, 10); ``labels``: the true
+    digits. ``report``: result of :meth:`microc.compiler.api.Program.report`. ``ram``: bytes, stack included. ``ticks``: of
+    one run by kernel, in the unit of ``clock``. ``*_seconds``: duration of the stages. ``reference``: accuracy to reach."""
 
     report: dict[str, Any]
     title: str
@@ -117,9 +115,9 @@ class Demonstration:
 
     @property
     def answers(self) -> Array:
-        """The digit that the board sees in every image."""
-        found: Array = self.scores.argmax(axis=1)
-        return found
+        """The board's digit for every image."""
+        answers: Array = self.scores.argmax(axis=1)
+        return answers
 
     @property
     def right(self) -> int:
@@ -127,56 +125,56 @@ class Demonstration:
 
     @property
     def passed(self) -> bool:
-        """Whether it is right as often as the reference."""
+        """True if the accuracy reaches the reference."""
         return self.right / len(self.labels) >= self.reference
 
 
 def choose_board() -> tuple[str, tuple[str, ...]]:
-    """The emulated board, or this computer, and the tools that the board lacks here."""
+    """Choose the emulated board, or this computer if tools for it are missing; return it and these tools."""
     missing = tuple(tool for tool in board_tools(load_board(BOARD)) if shutil.which(tool) is None)
     return ("host" if missing else BOARD), missing
 
 
 def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
-    """Compile the network, build its firmware, boot it, and send it all images. Raises what compiling, building and a board's
+    """Compile the network, build and boot its firmware, and send it all images. Raises what compiling, building and the
     line raise."""
     folder = file_access.examples() / "digits"
     images, labels = _test_set()
     reference = json.loads((folder / "reference.json").read_text(encoding="utf-8"))[MODEL]
-    with tempfile.TemporaryDirectory(prefix="microc-demo-") as place:
-        begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="microc-demo-") as temporary:
+        start = time.monotonic()
         program = api.compile(folder / MODEL, board=board, progress=progress)
-        project = board_project.open_project(program.write(place))
-        compiled = time.monotonic()
+        project = board_project.open_project(program.write(temporary))
+        compile_end = time.monotonic()
         sizes = board_project.build(project).sizes
         ram = sizes.static_ram + project.peak_stack
-        built = time.monotonic()
+        build_end = time.monotonic()
         with Device(project) as device:
-            scores = _classified(device, images, progress)
-            line = time.monotonic() - built
+            scores = _classify(device, images, progress)
+            line_seconds = time.monotonic() - build_end
             device.set_inputs(images[0])
             ticks, stats = device.kernel_ticks(), device.stats()
             return Demonstration(
-                program.report(), program.board.title, sizes, ram, compiled - begin, built - compiled, line,
+                program.report(), program.board.title, sizes, ram, compile_end - start, build_end - compile_end, line_seconds,
                 images, labels, scores, tuple(device.kernels), ticks, device.clock, stats, reference,
             )  # fmt: skip
 
 
 def _test_set() -> tuple[Array, Array]:
-    """Shuffled images, quantised as the network's input is, and their labels."""
+    """Load the images, shuffled and quantised like the network's input, and their labels."""
     with np.load(file_access.examples() / "digits" / "digits_test.npz") as data:
         order = np.random.default_rng(_SEED).permutation(len(data["labels"]))
         pixels, labels = data["images"][order], data["labels"][order]
     return (np.round(pixels / 16 * 255) - 128).astype(np.int8)[:, None], labels
 
 
-def _classified(device: Device, images: Array, progress: Progress | None) -> Array:
-    """The board's answer to every image."""
+def _classify(device: Device, images: Array, progress: Progress | None) -> Array:
+    """Run all images on the board."""
     scores = []
     for k, image in enumerate(images):
-        found = device.run(image)
-        assert isinstance(found, np.ndarray)
-        scores.append(found.reshape(-1))
+        answer = device.run(image)
+        assert isinstance(answer, np.ndarray)
+        scores.append(answer.reshape(-1))
         if progress is not None:
             progress("image", k, len(images))
     return np.stack(scores)

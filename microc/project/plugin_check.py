@@ -1,4 +1,5 @@
-"""The cases of a plugin's operators, run three ways: inference, the interpreted loops, and C on this computer."""
+"""``microc plugin check``: run the test cases of a plugin's operators by inference, as interpreted loops, and as compiled
+C."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _SEED = 20
 
 @frozen
 class CaseResult:
-    """How a case went: ``problem`` says in which way and what is wrong, empty if nothing is."""
+    """Result of a case; ``problem``: what is wrong in which run, empty if nothing."""
 
     operator: str
     case: str
@@ -40,8 +41,9 @@ class CaseResult:
 def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
     """Run every case of every operator.
 
-    What counts is the operator's own ``reference``: inference must give its shapes and dtypes, the loops (externs by their
-    meaning) and the compiled C (externs by their bodies, then by their meanings) its numbers.
+    The operator's own ``reference`` is the measure. Inference must return its shapes and dtypes. The interpreted loops
+    (external functions by their Python meaning) and the compiled C (external functions by their C bodies, then by their
+    meaning) must return its numbers.
     """
     results = []
     with active((plugin,)):
@@ -53,53 +55,55 @@ def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
 
 
 def _problems(operator: OpDef, case: Case, externs: bool) -> Iterator[str]:
+    """Yield what is wrong with a case."""
     attrs = {**operator.defaults, **case.attrs}
-    if wrong := fault(operator.attrs, attrs):
-        yield f"{wrong}; OpDef.attrs declares them"
+    if problem := fault(operator.attrs, attrs):
+        yield f"{problem}; OpDef.attrs declares them"
         return
-    arrays = _arrays(case)
+    arrays = _operands(case)
     try:
         wanted = operator.reference(attrs, [array.copy() for array in arrays])
         inferred = operator.infer(attrs, case.types)
     except MicrocError as error:
         yield f"refused: {error.what}"
         return
-    made = [(array.shape, array.dtype.name) for array in wanted]
-    if [(kind.shape, kind.dtype) for kind in inferred] != made:
-        said = ", ".join(f"{kind.dtype}{list(kind.shape)}" for kind in inferred)
-        yield f"inference says {said}, the reference makes {', '.join(f'{d}{list(s)}' for s, d in made)}"
+    expected = [(array.shape, array.dtype.name) for array in wanted]
+    if [(kind.shape, kind.dtype) for kind in inferred] != expected:
+        inferred_text = ", ".join(f"{kind.dtype}{list(kind.shape)}" for kind in inferred)
+        yield f"inference says {inferred_text}, the reference makes {', '.join(f'{d}{list(s)}' for s, d in expected)}"
         return
     graph = _graph(operator, case, attrs, inferred, arrays)
-    ways = [("interpreted", _interpreted), ("in C", _compiled)]
-    for how, run in (*ways, ("in C by meaning", _portable)) if externs else ways:
+    runs = [("interpreted", _interpret), ("in C", _compile_and_run)]
+    for run_name, run in (*runs, ("in C by meaning", _run_portable)) if externs else runs:
         try:
-            found = run(graph, arrays)
+            results = run(graph, arrays)
         except MicrocError as error:
-            yield f"{how}: {error.what}"
+            yield f"{run_name}: {error.what}"
             continue
-        for got, want in zip(found, wanted, strict=True):
-            yield from _difference(how, got.reshape(want.shape), want, case.tolerance)
+        for got, want in zip(results, wanted, strict=True):
+            yield from _difference(run_name, got.reshape(want.shape), want, case.tolerance)
 
 
-def _difference(how: str, got: Array, want: Array, tolerance: float) -> Iterator[str]:
+def _difference(run_name: str, got: Array, want: Array, tolerance: float) -> Iterator[str]:
+    """Yield the difference between a result and the reference, if any."""
     if got.dtype != want.dtype:
-        yield f"{how}: {got.dtype} instead of {want.dtype}"
+        yield f"{run_name}: {got.dtype} instead of {want.dtype}"
     elif want.dtype.kind == "f" and tolerance:
         if not np.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True):
-            yield f"{how}: differs by {np.nanmax(np.abs(got - want)):.3g}, {tolerance:.3g} is allowed"
+            yield f"{run_name}: differs by {np.nanmax(np.abs(got - want)):.3g}, {tolerance:.3g} is allowed"
     elif not np.array_equal(got, want, equal_nan=want.dtype.kind == "f"):
-        yield f"{how}: {np.count_nonzero(got != want)} of {want.size} elements differ"
+        yield f"{run_name}: {np.count_nonzero(got != want)} of {want.size} elements differ"
 
 
-def _arrays(case: Case) -> list[Array]:
-    """The operands that the case gives; random ones, the same every time, for the others."""
+def _operands(case: Case) -> list[Array]:
+    """Return the operands that the case gives, and random ones with a fixed seed for the others."""
     random = np.random.default_rng(_SEED)
     given = (*case.arrays, *(None,) * len(case.types))
     return [_random(kind, random) if a is None else a for kind, a in zip(case.types, given, strict=False)]
 
 
 def _random(kind: TensorType, random: np.random.Generator) -> Array:
-    """Floats within -2 and 2, small integers over their range, wide ones within 1000."""
+    """Generate floats from -2 to 2, and integers over their range but within 1000."""
     dtype = dtypes.to_numpy(kind.dtype)
     if dtypes.is_float(kind.dtype):
         return random.uniform(-2, 2, kind.shape).astype(dtype)
@@ -110,7 +114,7 @@ def _random(kind: TensorType, random: np.random.Generator) -> Array:
 def _graph(
     operator: OpDef, case: Case, attrs: dict[str, Any], results: Sequence[TensorType], arrays: Sequence[Array]
 ) -> Graph:
-    """The application alone, of inputs ``i0`` ... and constants to outputs ``o0`` ..."""
+    """Build a graph of the operator alone: inputs ``i0`` ... and constants, outputs ``o0`` ..."""
     names = tuple(f"i{k}" for k in range(len(case.types)))
     outputs = tuple(f"o{k}" for k in range(len(results)))
     types = {**dict(zip(names, case.types, strict=True)), **dict(zip(outputs, results, strict=True))}
@@ -119,25 +123,26 @@ def _graph(
     return Graph("case", inputs, outputs, (Node(operator.name, names, outputs, attrs),), types, consts)
 
 
-def _interpreted(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """The naive loops of the operator."""
+def _interpret(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """Interpret the operator's unscheduled loops."""
     group = lower_group(graph, graph.nodes, ONES, "kernel")
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
-    given = [values[p.value] if p.array is None else p.array for p in group.params]
-    rest = [np.zeros(p.shape, dtypes.to_numpy(p.dtype)) for p in group.func.params[len(given) :]]
-    shaped = [np.asarray(a, order="C").reshape(p.shape) for a, p in zip(given, group.func.params, strict=False)]
-    interp.run(group.func, [*shaped, *rest], meanings())
-    return rest[: len(group.outputs)]
+    operands = [values[p.value] if p.array is None else p.array for p in group.params]
+    outputs = [np.zeros(p.shape, dtypes.to_numpy(p.dtype)) for p in group.func.params[len(operands) :]]
+    inputs = [np.asarray(a, order="C").reshape(p.shape) for a, p in zip(operands, group.func.params, strict=False)]
+    interp.run(group.func, [*inputs, *outputs], meanings())
+    return outputs[: len(group.outputs)]
 
 
-def _compiled(graph: Graph, arrays: Sequence[Array], *flags: str) -> list[Array]:
-    """The operator as the compiler makes it."""
+def _compile_and_run(graph: Graph, arrays: Sequence[Array], *flags: str) -> list[Array]:
+    """Compile the operator and run it on this computer."""
     module = compile_model(graph, target_for("host"), Options())
     library = build_library(shared_files(module, __version__), *flags)
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
-    made = library(*(values[name] for name in graph.inputs))
-    return list(made) if isinstance(made, tuple) else [made]
+    outputs = library(*(values[name] for name in graph.inputs))
+    return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-def _portable(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    return _compiled(graph, arrays, f"-D{PORTABLE}")
+def _run_portable(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """Compile with external functions replaced by their meaning, and run."""
+    return _compile_and_run(graph, arrays, f"-D{PORTABLE}")
