@@ -149,7 +149,7 @@ def make_parser() -> Parser:
     _export_command(add)
     project_commands(add, _MODEL)
     measuring_commands(add)
-    seeing_commands(add, _MODEL)
+    seeing_commands(add)
     _board_commands(add)
     shell_commands(add)
     for command in commands.choices.values():  # last, so that the help of a command begins with its own options
@@ -168,13 +168,15 @@ def _global_options(parser: Parser, default: object) -> None:
         "--json",
         action="store_true",
         default=default,
-        help="print one JSON object, errors too; tune, watch: one a line, for every batch or run",
+        help="JSON output, errors included; tune and watch: one line per batch or run",
     )
-    group.add_argument("-q", "--quiet", action="store_true", default=default, help="print nothing but errors")
-    group.add_argument("-v", "--verbose", action="store_true", default=default, help="say on stderr what goes on")
+    group.add_argument("-q", "--quiet", action="store_true", default=default, help="errors only")
+    group.add_argument(
+        "-v", "--verbose", action="store_true", default=default, help="progress messages and timing on stderr"
+    )
 
 
-_MODEL = "a .tflite, .onnx, .keras, .h5, .pt2 or .mcg file, LightGBM's text, or XGBoost's JSON or UBJSON"
+_MODEL = "model file: .tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM or XGBoost"
 
 
 def _model_commands(add: Adder) -> None:
@@ -190,30 +192,32 @@ def _model_commands(add: Adder) -> None:
     )
     command.add_argument(
         "models", type=Path, nargs="*", metavar="MODEL",
-        help=_MODEL + "; several share one firmware and its arena (default: microc.toml's)",
+        help="model files; several share one firmware (default: microc.toml's)",
     )  # fmt: skip
     command.add_argument(
         "-o", "--output", type=Path, metavar="DIR",
-        help="the project's folder; with --relocatable also FILE.bin, the network alone",
+        help="project folder; with --relocatable, FILE.bin writes the network alone",
     )  # fmt: skip
     force_option(command)
     compile_options(command)
     command = add(
         "check",
-        "look at a model without compiling it: can it fit --board, --flash, --ram? (exit code 4 if it surely cannot)",
+        "check if a model can fit --board, --flash or --ram, without compiling it",
         "model.tflite",
         "model.onnx --board microbit",
         "model.onnx --board microbit --io caller --exact",
     )
     command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
     command.add_argument(
-        "--exact", action="store_true", help="compile it for the board where nothing proves that it cannot fit"
+        "--exact", action="store_true", help="compile for the board unless the model provably does not fit"
     )
-    command.add_argument("--tensors", action="store_true", help="list all tensors, by the names that --inputs takes")
+    command.add_argument(
+        "--tensors", action="store_true", help="list of all tensors, by the names that --inputs and --outputs accept"
+    )
     compile_options(command)
     command = add(
         "explain",
-        "tell how a layer's kernel came to be: candidates with their cost and why they lost, steps, cost, C",
+        "explain a layer's kernel: candidates with costs, schedule steps, C",
         "model.tflite --board mps2-an386",
         "model.tflite conv1 --board mps2-an386",
         "model.onnx 3 --target cortex-m55 --optimize speed --full",
@@ -225,21 +229,19 @@ def _model_commands(add: Adder) -> None:
         nargs="?",
         default="",
         metavar="LAYER",
-        help="a name, or a part of one, or a step's number (default: list all)",
+        help="layer's name or part of it, or number of a step (default: list of all)",
     )
     command.add_argument(
         "--target",
         default="",
         metavar="CORE",
-        help="a core, cortex-m4 for example (default: the board's, or this computer)",
+        help="core, such as cortex-m4 (default: the board's, or this computer)",
     )
-    command.add_argument(
-        "--full", action="store_true", help="show the function after every step and every pass of lowering"
-    )
+    command.add_argument("--full", action="store_true", help="function after every schedule step and lowering pass")
     compile_options(command)
     command = add(
         "import",
-        "save a model's graph and parameters in one file, which every command reads as a model; or as an ONNX model",
+        "convert a model to microc's graph format (.mcg) or to ONNX",
         "model.onnx -o model.mcg",
         "model.tflite -o model.onnx",
         "model.onnx --outputs /features/Flatten_output_0 -o features.mcg",
@@ -247,13 +249,18 @@ def _model_commands(add: Adder) -> None:
     )
     command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the file: model.mcg say, or model.onnx"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="output file: model.mcg or model.onnx, for example",
     )
     command.add_argument(
         "--features",
         type=Path,
         metavar="FILE",
-        help="put features in front of the network, so that raw samples go in: a TOML file of stages (docs/features.md)",
+        help="TOML file of feature stages in front of the network (docs/features.md)",
     )
     reading_options(command)
 
@@ -262,28 +269,25 @@ def _export_command(add: Adder) -> None:
     """Add ``export``."""
     command = add(
         "export",
-        "wrap a network for a build system: Arduino, CMake, Zephyr, Rust and others",
+        "export a network for a build system: Arduino, CMake, Zephyr, Rust, ...",
         "--list",
         "model.tflite --format arduino --board arduino-mega -o kws_model",
         "model.onnx --format cmake --target cortex-m4 -o third_party/kws_model",
         "model.tflite --format rust --input x.npy -o kws_model",
     )
     command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
+    command.add_argument("--list", dest="listing", action="store_true", help="list of formats, and how each is tested")
     command.add_argument(
-        "--list", dest="listing", action="store_true", help="list the formats, and how far each was tried"
+        "--format", default="", help="format's name (--list), or path of a folder with your own (with a slash)"
     )
-    command.add_argument(
-        "--format", default="", help="a name (--list), or a folder of your own, with a slash in its path"
-    )
-    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder to write")
+    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="output folder")
     force_option(command)
     command.add_argument(
-        "--target", default="", metavar="CORE", help="a core, cortex-m4 for example (default: the board's, or any)"
+        "--target", default="", metavar="CORE", help="core, such as cortex-m4 (default: the board's, or any core)"
     )
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="what the example runs on; once for each input, in the graph's order (default: a pattern); with an axis more in "
-        "front, frames for a network that keeps something from run to run",
+        help="input of the example; repeat per input, in order (default: a pattern)",
     )  # fmt: skip
     compile_options(command)
 
@@ -291,34 +295,41 @@ def _export_command(add: Adder) -> None:
 def _board_commands(add: Adder) -> None:
     """Add the commands about boards, plugins, tables of reference and tools."""
     command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
-    command.add_argument("action", nargs="?", choices=("list", "show", "validate"), default="list")
-    command.add_argument("subject", nargs="?", default="", metavar="NAME|FILE")
-    command = add("plugin", "run the cases of a plugin's operators", "check examples/custom_operator/operators.py")
-    command.add_argument("action", choices=("check",))
-    command.add_argument("plugin_file", type=Path, metavar="FILE.py", help="a plugin (microc.plugin); its code runs")
-    command = add(
-        "operators", "list the operators that microc knows, with their dtypes", "", "--plugin operators.py --json"
+    command.add_argument(
+        "action", nargs="?", choices=("list", "show", "validate"), default="list", help="what to do (default: list)"
     )
-    command.add_argument("--markdown", action="store_true", help="as the page docs/operators.md")
+    command.add_argument(
+        "subject", nargs="?", default="", metavar="NAME|FILE", help="board's name, or path of a board file"
+    )
+    command = add("plugin", "run the test cases of a plugin's operators", "check examples/custom_operator/operators.py")
+    command.add_argument("action", choices=("check",), help="the only action: check")
+    command.add_argument(
+        "plugin_file", type=Path, metavar="FILE.py", help="plugin file (see microc.plugin); its code is executed"
+    )
+    command = add("operators", "list the supported operators with their dtypes", "", "--plugin operators.py --json")
+    command.add_argument("--markdown", action="store_true", help="Markdown, as in docs/operators.md")
     plugin_option(command)
-    command = add("options", "list the options of a compilation", "", "--json")
-    command.add_argument("--markdown", action="store_true", help="as the page docs/options.md")
-    add("ports", "list the serial ports of this machine", "")
+    command = add("options", "list the compilation options", "", "--json")
+    command.add_argument("--markdown", action="store_true", help="Markdown, as in docs/options.md")
+    add("ports", "list the serial ports of this computer", "")
     command = add(
         "demo",
-        "run a small network on an emulated microcontroller, without a model of your own",
+        "run a demonstration network on an emulated microcontroller",
         "",
         "--board microbit",
     )
-    command.add_argument(
-        "--board", default="", help="another board (default: netduinoplus2, or host where its tools are missing)"
-    )
+    command.add_argument("--board", default="", help="board (default: netduinoplus2, or host if its tools are missing)")
     command = add(
-        "doctor", "look for the tools that microc works with", "", "--board nucleo-f446re", "--fix", "--fix --yes"
+        "doctor",
+        "check for the tools that microc needs, and install missing ones",
+        "",
+        "--board nucleo-f446re",
+        "--fix",
+        "--fix --yes",
     )
-    command.add_argument("--board", default="", help="those alone that this board takes: a name or a board file")
-    command.add_argument("--fix", action="store_true", help="print the one line that installs what is missing")
-    command.add_argument("--yes", action="store_true", help="with --fix: run that line after showing it")
+    command.add_argument("--board", default="", help="only the tools for this board: name or board file")
+    command.add_argument("--fix", action="store_true", help="command line that installs what is missing")
+    command.add_argument("--yes", action="store_true", help="with --fix: execution of that command line")
 
 
 # ---- The command line as data, read from the argparse parsers, for shell completion and the manual page.

@@ -28,7 +28,7 @@ def compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> 
     reading_options(command)
     group = _group(command, COMPILING)
     if board:
-        group.add_argument("--board", default="", help="a name (microc boards) or a board file (default: host)")
+        group.add_argument("--board", default="", help="board: name (microc boards) or board file (default: host)")
     _group(command, STREAMING)
 
 
@@ -141,15 +141,13 @@ def _argparse_converter(converter: Callable[[str], Any]) -> Callable[[str], Any]
 # ---- Arguments of commands that talk to a board: project or model, inputs, serial line.
 
 
-def source_options(
-    command: ArgumentParser, meaning: str = "a project, or a model to compile and build on the fly"
-) -> None:
+def source_options(command: ArgumentParser, meaning: str = "project folder, or model to compile and build") -> None:
     """Add the project or model, and the options for reaching its board."""
     command.add_argument(
         "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
     )
     command.add_argument(
-        "--network", default="", metavar="NAME", help="which one of a project of several (default: the first)"
+        "--network", default="", metavar="NAME", help="network of a project with several (default: the first)"
     )
     device_options(command)
     compile_options(command)
@@ -162,8 +160,7 @@ def input_options(command: ArgumentParser, meaning: str) -> None:
     )
     command.add_argument(
         "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="the reals that pixels of 0 and 255 of a picture stand for (default: inputs of 8 bits take pixels in order, "
-        "others take 0 to 1)",
+        help="real values of pixels 0 and 255 (default: 8-bit inputs as is, others 0 1)",
     )  # fmt: skip
 
 
@@ -173,22 +170,21 @@ def device_options(command: ArgumentParser) -> None:
     group.add_argument(
         "--port",
         default="",
-        help="serial port, socket://HOST:PORT, or auto: by the board's USB ids "
-        "(default: the emulator, a process, or auto for hardware)",
+        help="serial port, socket://HOST:PORT or auto (default: emulator, else auto)",
     )
     group.add_argument(
         "--baud",
         type=parser.bauds,
         default=(),
         metavar="RATE,...",
-        help="rates to try in turn, or auto (default: the board's)",
+        help="baud rates to try in this order, or auto (default: the board's)",
     )
     group.add_argument(
         "--timeout",
         type=parser.seconds,
         default=10.0,
         metavar="SECONDS",
-        help="without an answer, or without the line, after which to give up (default: 10)",
+        help="time without an answer, or without the line (default: 10)",
     )
 
 
@@ -199,7 +195,7 @@ Adder = Callable[..., ArgumentParser]
 
 def force_option(command: ArgumentParser) -> None:
     """Add ``--force``."""
-    command.add_argument("--force", action="store_true", help="replace the project of another network")
+    command.add_argument("--force", action="store_true", help="permission to replace another network's project")
 
 
 def project_commands(add: Adder, model: str) -> None:
@@ -207,35 +203,33 @@ def project_commands(add: Adder, model: str) -> None:
     parser; ``model`` is the help for model arguments."""
     command = add(
         "new",
-        "start a project: a folder with microc.toml, the model and a README, in which commands need no arguments",
+        "create a project folder: microc.toml, the model and a README",
         "keywords --board nucleo-f446re --model model.tflite",
         "keywords --board netduinoplus2 --model model.onnx --input-shape input=1,3,96,96 --ram 30K",
         "first --board netduinoplus2",
     )
-    command.add_argument("folder", type=Path, metavar="PROJECT", help="the folder, new or empty")
-    command.add_argument(
-        "--model", type=Path, metavar="MODEL", help=f"{model} (default: the digits of the demonstration)"
-    )
+    command.add_argument("folder", type=Path, metavar="PROJECT", help="project folder, new or empty")
+    command.add_argument("--model", type=Path, metavar="MODEL", help="model file (default: the demonstration's digits)")
     compile_options(command)
     command = add("build", "build a project's firmware and show its memory", "firmware", "")
-    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a project (default: microc.toml's)")
-    command = add("flash", "bring the firmware onto its board", "firmware", "firmware --runner openocd --dry-run")
-    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a built project (default: microc.toml's)")
+    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="project folder (default: microc.toml's)")
+    command = add("flash", "flash a project's firmware", "firmware", "firmware --runner openocd --dry-run")
     command.add_argument(
-        "--runner", default="", help="how (default: the first of the board file whose program is here)"
+        "folder", type=Path, nargs="?", metavar="DIR", help="project folder, built (default: microc.toml's)"
     )
-    command.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
+    command.add_argument("--runner", default="", help="flashing program (default: the board's first that is installed)")
+    command.add_argument("--dry-run", action="store_true", help="flashing command only; nothing is run")
     device_options(command)
     command = add(
         "load",
-        "send a network into a board whose firmware takes networks, which runs it from then on",
+        "send a network to a board whose firmware loads networks",
         "network --port /dev/ttyACM0",
         "network.bin --port /dev/ttyACM0",
         "network",
     )
     command.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR|FILE",
-        help="a project that was compiled with --relocatable, or the file that it is (default: microc.toml's)",
+        help="--relocatable project folder, or .bin file (default: microc.toml's)",
     )  # fmt: skip
     device_options(command)
     command = add(
@@ -247,11 +241,11 @@ def project_commands(add: Adder, model: str) -> None:
         "firmware --input cat.png",
     )
     source_options(command)
-    input_options(command, "an array or a picture; once for each input, in the graph's order (default: random numbers)")
-    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
+    input_options(command, "input array or picture; repeat per input, in order (default: random)")
+    command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
     command.add_argument(
         "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
-        help="where to save an output; once for each output",
+        help="output file; repeat per output, in order",
     )  # fmt: skip
 
 
@@ -262,9 +256,9 @@ def shell_commands(add: Callable[..., ArgumentParser]) -> None:
     """Add ``completion`` and ``man``. ``add(name, summary, *examples)`` creates a command's parser."""
     command = add(
         "completion",
-        "print what completes commands, options and their words in a shell",
+        "print the completion script for a shell",
         "bash > ~/.local/share/bash-completion/completions/microc",
         "fish > ~/.config/fish/completions/microc.fish",
     )
-    command.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+    command.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="shell: bash, zsh or fish")
     add("man", "print the manual page", "> microc.1")
