@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _record_interrupts() -> Iterator[list[int]]:
     """Record Ctrl-C for the length of a ``with``; yields the list of signals received.
 
-    The list is needed because a library that is being imported may turn KeyboardInterrupt into an error of its own, and
+    The list is needed because a library that is being imported may replace KeyboardInterrupt by an error of its own, and
     because a C compiler that Ctrl-C ended, too, looks like one that failed.
     """
     pressed: list[int] = []

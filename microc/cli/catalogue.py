@@ -193,6 +193,7 @@ def doctor(arguments: Arguments) -> show.Answer:
     if commands and arguments.yes:
         show.note(_line(commands))
         install(commands)
+        # Look again: what is printed, and the exit code, must describe the state after the installation.
         findings = examine(arguments.board)
         commands = remedy(findings)
     missing = [f for f in findings if f.missing]

@@ -295,8 +295,10 @@ def _search(arguments: Arguments) -> show.Answer:
 
     assert arguments.model is not None
     options, interrupted = chosen_options(arguments), False
+    # Other commands read --plan, this one writes it: the search must not follow a plan.
     plan = options.pop("plan", None)
     if plan is not None:
+        # Refused before the search, which may take hours: a plan cannot say whose code computes a region.
         refuse_open(make_options(**options))
     if plan is not None and plan.exists():
         raise UsageError(f"there is a plan {plan} already, and a person may have edited it", hint="name another file")
@@ -326,6 +328,7 @@ def _search(arguments: Arguments) -> show.Answer:
     text = _result_table(result, arguments.records)
     if interrupted:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
+    # With regions there is no plan (see refuse_open), so the page shows records without what a compilation would choose.
     elif arguments.html is not None and result.regions:
         keys = [each.task.key for each in (*result.kernels, *(region.tuned for region in result.regions))]
         write_text(arguments.html, to_html(result.database, arguments.model.name, keys=keys))

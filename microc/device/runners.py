@@ -63,7 +63,7 @@ class Runner:
 
     @property
     def lack(self) -> str:
-        """What this computer lacks for it; empty if it can work."""
+        """Missing program or drive, as a message; empty if the runner can work."""
         if shutil.which(self.argv[0]) is None:
             return f"{self.argv[0]} is not on PATH"
         if self.mentions("drive") and self.drive is None:

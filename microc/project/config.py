@@ -24,7 +24,7 @@ FOLDER = "firmware"
 KEYS = ("model", "board", "folder", "options")
 _LARGEST = 1 << 20
 _NEGATION = "--no-"
-"""Prefix of flags that turn an option off; in the file the option itself is set to false."""
+"""Prefix of flags that disable an option; in the file the option itself is set to false."""
 _FLAGS = {
     option.flag[2:].replace("-", "_"): name
     for name, option in OPTIONS.items()
@@ -187,18 +187,23 @@ def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
     default = getattr(Options(), name)
     if not option.flag and default == ():
         raise UsageError(f"{name} takes objects of Python", hint="give it to microc.compile")
+    # Path functions raise ValueError for a zero character, but only later and without the name of the option.
     if option.path and "\0" in str(value):
         raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
     if option.word is option_values.lines and isinstance(value, str):
         return option.check(name, option_values.lines(str(folder / value)))
+    # Paths are resolved against the file's folder, not the current one: commands may run in a subfolder of the project.
     if _names_files(option):
         paths = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) for item in paths) or (isinstance(value, list) and default != ()):
             raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
         files = tuple(folder / item for item in paths)
+        # The file may come from somebody else, so it may not direct output to places outside of its folder.
         if option.path == WRITTEN and not all(_is_below(folder / item, folder) for item in paths):
             raise UsageError(f"{name} is written, and {value!r} leads out of the folder", hint="name a place below it")
         return files if default == () else option.check(name, files[0])
+    # Strings may have the syntax of the command line. Flags that negate (--no-...) have no value there, so that a string for
+    # their options goes to check() unconverted.
     if isinstance(value, str) and option.words:
         value = option.words.get(value, value)
     elif option.flag and isinstance(default, Mapping) and _is_command_syntax(value):

@@ -333,11 +333,14 @@ def picture_of(data: Mapping[str, Any]) -> Picture:
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
     read_names = {name for layer in layers for name in layer["inputs"]}
     sources = [name for name in (*inputs, *(t["name"] for t in data["state"])) if name in read_names]
+    # Boxes are numbered as layout() needs them, writers before readers: inputs and state, layers, outputs.
     first = len(sources)
     makers = {name: _makers(tensor, sources) for name, tensor in tensors.items()}
     uses = [(name, k) for k, layer in enumerate(layers) for name in layer["inputs"]]
     uses += [(name, len(layers) + k) for k, name in enumerate(outputs)]
+    # layout() takes forward edges only. A tensor with several writers may be read before the last of them.
     edges = [(u, first + k) for name, k in uses for u in makers.get(name, ()) if u < first + k]
+    # dict.fromkeys: a layer that reads a tensor twice (x * x) gets one edge.
     graph = layout(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
     most = max((layer["share"] for layer in layers), default=0) or 1
     boxes = [

@@ -98,7 +98,7 @@ def measure_boards(
     patience: float = PATIENCE,
     progress: Progress | None = None,
 ) -> tuple[BoardFigures, ...]:
-    """Compile, build, flash and run one network on every board in turn, on the same random inputs.
+    """Compile, build, flash and run one network on each board, one after the other, on the same random inputs.
 
     ``write``: compiles it. ``repeat``: inferences, whose mean is reported. ``meter``: a command (:mod:`microc.run.profile`)
     that measures their energy. An error on a board is reported in its row.

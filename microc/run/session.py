@@ -233,11 +233,11 @@ class Loaded:
         """
         count = validation.integer("repeat", repeat, 1, (1 << 32) - 1)
 
-        def timed(*arrays: Any) -> Timing:
+        def time_runs(*arrays: Any) -> Timing:
             self.set_inputs(*arrays)
             return self.run(repeat=count)
 
-        return timed
+        return time_runs
 
     def set_inputs(self, *arrays: Any) -> None:
         """Send all inputs; shapes and dtypes must match."""

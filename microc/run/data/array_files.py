@@ -234,8 +234,10 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
         if all(k.name.isdecimal() for k in class_folders)
         else list(range(len(class_folders)))
     )
+    # In the order of ``files`` below: samples sorted within each class, classes in the order of their folders.
     classes = [n for k, n in zip(class_folders, numbers, strict=True) for _ in _sample_files(k)]
     files = _sample_files(folder) + [path for folder in class_folders for path in _sample_files(folder)]
+    # With classes every sample needs one, so that files beside the class folders are an error.
     if not files or (class_folders and len(classes) != len(files)):
         reason = "files beside folders of classes" if files else "no .npy files, pictures or sounds"
         raise UsageError(f"{folder} holds {reason}", where=str(folder), hint="one file for each sample")

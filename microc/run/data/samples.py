@@ -65,9 +65,11 @@ def read_samples(
     output). ``pixels``: the reals for pixels 0 and 255 (:class:`microc.run.data.pictures.Reader`). UsageError for what does
     not match.
     """
+    # A picture does not say which input it is for, so networks with several inputs do not take pictures.
     picture = Reader(inputs[0], pixels) if len(inputs) == 1 else None
     arrays = read(data, picture)
     truth = _labels(arrays, labels, data)
+    # Labels may be in the same file; they must not be mistaken for the only array of an input.
     input_arrays = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
     converted = [fit(_pick(input_arrays, tensor, len(inputs), data), tensor, data) for tensor in inputs]
     expected_arrays = read(expected) if expected else {}
@@ -76,6 +78,7 @@ def read_samples(
         for t in outputs
         if expected_arrays and (len(outputs) == 1 or _array_name(expected_arrays, t))
     }
+    # If no name matches, _pick raises the error that lists the names.
     if expected_arrays and not answers:
         _pick(expected_arrays, outputs[0], len(outputs), expected or data)
     notes = [picture.note()] if picture and holds_pictures(data) else []
@@ -241,12 +244,12 @@ def _constant_names(module: Module) -> Mapping[str, str]:
     """Choose unused names for the constants, by input or output."""
     taken = set(module.values)
 
-    def unused(stem: str) -> str:
+    def claim_name(stem: str) -> str:
         name = next(candidate for candidate in _name_candidates(stem) if candidate not in taken)
         taken.add(name)
         return name
 
-    return {name: unused(f"test_{name}") for name in (*module.inputs, *module.outputs)}
+    return {name: claim_name(f"test_{name}") for name in (*module.inputs, *module.outputs)}
 
 
 def _name_candidates(stem: str) -> Iterable[str]:
