@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # ---- Commands that list boards, operators, options and ports, and the command that checks a plugin.
 
 
-def all_boards(arguments: Arguments) -> show.Answer:
+def boards(arguments: Arguments) -> show.Answer:
     """``microc boards``."""
     from microc.device.boards import list_boards, load_board
 
