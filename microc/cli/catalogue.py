@@ -187,7 +187,7 @@ def doctor(arguments: Arguments) -> show.Answer:
     from microc.project.doctor import examine, install, remedy
 
     if arguments.yes and not arguments.fix:
-        raise UsageError("--yes lets --fix run its line", hint="microc doctor --fix --yes")
+        raise UsageError("--yes requires --fix", hint="add it: microc doctor --fix --yes")
     findings = examine(arguments.board)
     commands = remedy(findings)
     if commands and arguments.yes:

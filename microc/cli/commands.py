@@ -87,7 +87,9 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
         yield
         return
     if count > 1:
-        raise UsageError("- stands for standard input, which is read once", hint="give the other a file")
+        raise UsageError(
+            "- stands for standard input, which can be read once only", hint="give a file for the other argument"
+        )
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError(
             "- stands for standard input, which is a terminal", hint="pipe a file in: cat x.npy | microc ..."

@@ -228,5 +228,5 @@ def layer_bits(text: str) -> tuple[str, int]:
     """Convert NAME=BITS."""
     name, _, bits = text.rpartition("=")
     if not name or not bits.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} says no bits: write NAME=4")
+        raise argparse.ArgumentTypeError(f"{text!r} has no number of bits: write NAME=4")
     return name, int(bits)

@@ -413,11 +413,14 @@ def pixels(arguments: Arguments) -> tuple[float, float] | None:
         return None
     low, high = arguments.pixels
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise UsageError(f"--pixels {low} {high} are no numbers", hint="give the reals for 0 and 255: --pixels -1 1")
+        raise UsageError(
+            f"--pixels: got {low} {high}, expected two finite numbers",
+            hint="give the reals for 0 and 255: --pixels -1 1",
+        )
     data_paths = (getattr(arguments, name, None) for name in ("data", "evaluation"))
     paths = [*getattr(arguments, "inputs", ()), *filter(None, data_paths)]
     if not any(map(holds_pictures, paths)):
-        raise UsageError("--pixels speaks of pictures, and none are given", hint="--input cat.png --pixels -1 1")
+        raise UsageError("--pixels requires pictures; got none", hint="give pictures: --input cat.png --pixels -1 1")
     return low, high
 
 

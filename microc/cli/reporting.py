@@ -337,7 +337,8 @@ def bench(arguments: Arguments) -> show.Answer:
 
     if arguments.source.is_dir() and (arguments.source / "manifest.json").is_file():
         raise UsageError(
-            f"{arguments.source} is a project, which is for one board", hint="give the model that it was compiled from"
+            f"{arguments.source} is a project, compiled for a single board",
+            hint="give the model that it was compiled from",
         )
     if not arguments.board_names:
         raise UsageError("bench needs boards", hint="name them: --boards microbit,mps2-an386, or all-emulated")
@@ -471,10 +472,12 @@ def size(arguments: Arguments) -> show.Answer:
     check_places(**{"--csv": arguments.csv})
     if arguments.fail_over and arguments.base is None:
         raise UsageError(
-            "--fail-over speaks of --against", hint="microc size firmware --against before.json --fail-over 2%"
+            "--fail-over requires --against", hint="add it: microc size firmware --against before.json --fail-over 2%"
         )
     if arguments.compare and arguments.base:
-        raise UsageError("--compare and --against are one: the second tells more", hint="give --against")
+        raise UsageError(
+            "--compare cannot be combined with --against", hint="give --against alone, which shows changes and growth"
+        )
     base = base_report(arguments.base) if arguments.base else None
     if base is not None and _is_report(arguments.source):
         return check_growth(arguments, read_report(arguments.source), base, "")
@@ -518,7 +521,8 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
     if not _is_elf(arguments.source):
         if arguments.project is not None:
             raise UsageError(
-                "--project says whose network an ELF file holds", hint="microc size FIRMWARE.elf --project DIR"
+                "--project requires an ELF file",
+                hint="give the file whose network it is: microc size FIRMWARE.elf --project DIR",
             )
         with opened_project(arguments) as project:
             build_firmware(project, arguments)

@@ -276,7 +276,8 @@ def tune(arguments: Arguments) -> show.Answer:
         raise UsageError("there is nothing to measure on", hint="--board BOARD, or --target native for this computer")
     if "tuned" in chosen_options(arguments):
         raise UsageError(
-            "a search compares with what there is without records", hint="name the file that grows: --records FILE"
+            "tune: --tuned is not possible, since a search starts without records",
+            hint="name the file to extend: --records FILE",
         )
     if arguments.space:
         return _list_spaces(arguments)
@@ -301,7 +302,7 @@ def _search(arguments: Arguments) -> show.Answer:
         # Refused before the search, which may take hours: a plan cannot say whose code computes a region.
         refuse_open(make_options(**options))
     if plan is not None and plan.exists():
-        raise UsageError(f"there is a plan {plan} already, and a person may have edited it", hint="name another file")
+        raise UsageError(f"--plan: {plan} exists, and may have been edited by hand", hint="name another file")
     with progress_watcher(arguments) as callback:
         try:
             result = tune(

@@ -149,7 +149,7 @@ def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Opt
 
     if not arguments.source.is_dir():
         if arguments.model_file is not None:
-            raise UsageError("--model speaks of a project", hint="leave it out, or give the project's folder")
+            raise UsageError("--model requires a project", hint="leave it out, or give the project's folder")
         return arguments.source, make_options(**chosen_options(arguments))
     assert arguments.model_file is not None
     made_from = manifest.get("sha256", {}).get("model", "")
@@ -292,7 +292,7 @@ def _check_arguments(arguments: Arguments) -> None:
     """Raise UsageError for options that do not fit each other."""
     if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
         raise UsageError(
-            "--labels, --expected and --answer speak of --data", hint="microc verify firmware --data test.npz"
+            "--labels, --expected and --answer require --data", hint="add it: microc verify firmware --data test.npz"
         )
     if arguments.samples < 1:
         raise UsageError(f"cannot verify {arguments.samples} samples", hint="--samples 1 is the least")
@@ -304,10 +304,10 @@ def _check_arguments(arguments: Arguments) -> None:
     check_evidence_folder(arguments)
     if arguments.model_file is not None and not arguments.against:
         raise UsageError(
-            "--model speaks of --against", hint="microc verify firmware --against reference --model model.onnx"
+            "--model requires --against", hint="add it: microc verify firmware --against reference --model model.onnx"
         )
     if arguments.data is not None and arguments.inputs:
-        raise UsageError("--input is one set of inputs, --data many", hint="give one of them")
+        raise UsageError("--input cannot be combined with --data", hint="give one of them")
 
 
 def _compare_kernels(

@@ -29,9 +29,11 @@ def watch(arguments: Arguments) -> show.Answer:
     from microc.run.session import Device
 
     if arguments.from_board and arguments.data is not None:
-        raise UsageError("--from-board sends nothing, and --data is to be sent", hint="give one of them")
+        raise UsageError("--from-board cannot be combined with --data", hint="give one of them")
     if arguments.data is None and arguments.labels:
-        raise UsageError("--labels speaks of --data", hint="microc watch firmware --data test.npz --labels labels")
+        raise UsageError(
+            "--labels requires --data", hint="add it: microc watch firmware --data test.npz --labels labels"
+        )
     pixels(arguments)
     run_count = 0
     with opened_project(arguments) as project:

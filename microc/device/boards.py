@@ -189,7 +189,9 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) ->
     for i, region in enumerate(data["memory"]):
         if "fetch" in region and region["kind"] != "flash":
             hint = "wait_states, line_bytes and cached say it of RAM, for code, too"
-            raise UsageError("fetch is about flash", where=_location(path, text, ["memory", i, "fetch"]), hint=hint)
+            raise UsageError(
+                "fetch applies to flash only", where=_location(path, text, ["memory", i, "fetch"]), hint=hint
+            )
         if not region.get("holds"):
             continue
         location, name = _location(path, text, ["memory", i, "holds"]), region["name"]
@@ -204,13 +206,13 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) ->
             and "tensors" not in region["holds"]
             and any(other["kind"] == "ram" for other in data["memory"][:i])
         ):
-            raise UsageError(f"memory region {name!r} holds weights alone: say tensors, too", where=location)
+            raise UsageError(f"memory region {name!r} holds weights only, expected tensors, too", where=location)
         if name in WORDS:
             raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=location)
         has_own_script = "framework" not in data and isa in ("arm", "riscv")
         if not has_own_script and ("framework" not in data or region["holds"] != ["code"]):
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
-            raise UsageError("tensors lie in one memory of this board", where=location, hint=hint)
+            raise UsageError(f"memory region {name!r}: holds is not possible on this board", where=location, hint=hint)
         if "code" in region["holds"]:
             _check_code(data, i, location)
 
@@ -251,7 +253,11 @@ def _check_npu(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None
         return
     if isa != "arm" or "framework" in data:
         hint = "leave out [npu]"
-        raise UsageError(f"no Ethos-U stands beside {data['cpu']}", where=_location(path, text, ["npu"]), hint=hint)
+        raise UsageError(
+            f"[npu] requires a Cortex-M board without a framework; got {data['cpu']}",
+            where=_location(path, text, ["npu"]),
+            hint=hint,
+        )
     flash = [region["name"] for region in data["memory"] if region["kind"] == "flash"]
     if "constants" in npu and npu["constants"] not in flash[1:]:
         raise UsageError(

@@ -406,7 +406,9 @@ def library_cores(names: str) -> tuple[Target, ...]:
     cores = tuple(library_core(name.strip()) for name in names.split(","))
     names_of_cores = [core.cpu for core in cores]
     if len(set(names_of_cores)) < len(names_of_cores) or len(names_of_cores) > MOST_CORES:
-        raise UsageError(f"a library for {names}", hint=f"name {MOST_CORES} different cores at most")
+        raise UsageError(
+            f"library: got cores {names}, expected up to {MOST_CORES} different cores", hint="name each core once"
+        )
     foreign = [
         c for c in names_of_cores if c != PLAIN and platform.machine() not in FAMILIES[CORES[c].family].computers
     ]

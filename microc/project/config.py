@@ -110,7 +110,7 @@ def refuse_foreign(config: Config) -> None:
         reason = foreign_reason(path)
         if reason:
             raise UsageError(
-                f"{path.name} was found, not named, and is not used: {reason}",
+                f"{path.name} is not used, since no argument names it and {reason}",
                 where=str(path),
                 hint=f"if you trust the folder, allow it: export {TRUST}={shlex.quote(str(folder))}",
             )
@@ -143,7 +143,7 @@ def _check_keys(data: Mapping[str, Any], known: Iterable[str], path: Path, what:
 
 def _type_error(path: Path, key: str, wanted: str) -> UsageError:
     """Return the error about a value of the wrong type."""
-    return UsageError(f"{key} of {path.name} is no such thing", where=f"{path}: {key}", hint=wanted)
+    return UsageError(f"{path.name}: {key} has an invalid value", where=f"{path}: {key}", hint=f"expected: {wanted}")
 
 
 def _resolve_board(board: str, folder: Path) -> str:
@@ -200,7 +200,7 @@ def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
         files = tuple(folder / item for item in paths)
         # The file may come from somebody else, so it may not direct output to places outside of its folder.
         if option.path == WRITTEN and not all(_is_below(folder / item, folder) for item in paths):
-            raise UsageError(f"{name} is written, and {value!r} leads out of the folder", hint="name a place below it")
+            raise UsageError(f"{name}: {value!r} is outside of the folder of microc.toml", hint="name a path below it")
         return files if default == () else option.check(name, files[0])
     # Strings may have the syntax of the command line. Flags that negate (--no-...) have no value there, so that a string for
     # their options goes to check() unconverted.

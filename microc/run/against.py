@@ -207,7 +207,7 @@ def reference_of(model: Any, against: str, options: Options) -> Reference:
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
     if changed:
         raise UsageError(
-            f"with {changed[0]} the network takes or gives something else than the framework's model",
+            f"with {changed[0]} the network has other inputs or outputs than the framework's model",
             hint="compare without it; what it adds is operators at the network's ends, or a walk over the sequence",
         )
     if against == NATURAL and options.weight_dtype in dtypes.HALF:
@@ -218,7 +218,9 @@ def reference_of(model: Any, against: str, options: Options) -> Reference:
 def _rounded_weights_reference(model: Any, options: Options) -> Reference:
     """Build the reference for rounded weights: the optimised graph run by numpy. UsageError for variable sizes."""
     if options.bounds:
-        raise UsageError("a network whose sizes vary is compared with a framework alone", hint="name it: --against")
+        raise UsageError(
+            "16-bit weights of a network with variable sizes have no reference", hint="name a framework: --against"
+        )
     from microc.run.reference.engines import Rounded
 
     return Rounded(optimise(read_model(source_of(model, options), options), options))

@@ -117,7 +117,7 @@ class Reading:
             return self.joules / self.inferences
         if self.watts is None or seconds is None:
             raise ToolError(
-                "a mean power is no energy: how long an inference takes is not known here",
+                "the meter measured power, but the time of an inference is unknown",
                 hint="an emulator's time says nothing about the chip: let the meter print joules",
             )
         return self.watts * seconds
@@ -167,7 +167,7 @@ def metering(command: str, board: str, inferences: int) -> Iterator[Reading]:
     match = _ANSWER.fullmatch(text)
     unit = match[2] if match else ""
     if match is None or unit not in {**JOULES, **WATTS}:
-        raise ToolError(f"the meter {argv[0]} says {readable(text)!r}, which is no energy", hint=_HINT)
+        raise ToolError(f"the meter {argv[0]} says {readable(text)!r}, expected an energy or a power", hint=_HINT)
     if unit in JOULES:
         reading.joules = float(match[1]) * JOULES[unit]
     else:

@@ -130,7 +130,7 @@ def test_an_accelerator_is_told_as_users_do(tmp_path: Path) -> None:
         ("privileged = true\n", "", "'privileged' is a required property", "[npu]"),
         ('constants = "ddr"', 'constants = "itcm"', "cannot lie in 'itcm'", "constants"),
         ('constants = "ddr"', 'constants = "isram"', "cannot lie in 'isram'", "constants"),
-        ('cpu = "cortex-m55"', 'cpu = "rv32imac"', "no Ethos-U stands beside rv32imac", "[npu]"),
+        ('cpu = "cortex-m55"', 'cpu = "rv32imac"', "[npu] requires a Cortex-M board", "[npu]"),
     ],
 )
 def test_mistakes_about_an_accelerator(tmp_path: Path, old: str, new: str, key: str, start: str) -> None:
@@ -272,13 +272,13 @@ def test_memories_for_tensors() -> None:
         ('kind = "flash"', 'kind = "flash"\nholds = ["tensors"]', "no RAM"),
         ('name = "data"', 'name = "register"\nholds = ["tensors"]', "a word of C"),
         ('kind = "ram"', 'kind = "ram"\nholds = ["stack"]', "memory.1.holds.0"),
-        ('kind = "ram"', 'kind = "ram"\nfetch = { wait_states = 2 }', "about flash"),
+        ('kind = "ram"', 'kind = "ram"\nfetch = { wait_states = 2 }', "fetch applies to flash"),
         ('kind = "flash"', 'kind = "flash"\nfetch = { wait_states = -2 }', "memory.0.fetch.wait_states"),
         ('kind = "flash"', 'kind = "flash"\nholds = ["code"]', "no RAM, and holds no code"),
         (
             "[link]",
             '[[memory]]\nname = "far"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["weights"]\n\n[link]',
-            "alone",
+            "weights only",
         ),
         ('kind = "ram"', 'kind = "ram"\ncached = 1', "memory.1.cached"),
     ],
@@ -307,4 +307,4 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
 
 def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:
     text = (file_access.boards() / "esp32-s3.toml").read_text().replace('["code"]', '["tensors", "code"]')
-    assert "one memory of this board" in wrong(tmp_path, text).what
+    assert "holds is not possible on this board" in wrong(tmp_path, text).what

@@ -208,7 +208,7 @@ def test_what_is_written_stays_below_the_file(name: str, tmp_path: Path) -> None
     for place in ("..", ".", "", "../x", "a/../../x", str(tmp_path / "x"), "/x", "link/x", "link", "circle"):
         with pytest.raises(UsageError) as caught:
             read_config(written(own, f'[options]\n{name} = "{place}"\n'))
-        assert f"options.{name}" in caught.value.where and "out of the folder" in caught.value.what, place
+        assert f"options.{name}" in caught.value.where and "outside of the folder" in caught.value.what, place
     found = read_config(written(own, f'[options]\n{name} = "~/x"\n'))
     assert found.options[name] == own / "~" / "x", "no home is meant"
 

@@ -154,4 +154,4 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(told["layers"]) == 4 and len(told["classification"]["float_confusion"]) == 5
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert main([str(tmp_path / word) if "." in word else word for word in words[:-1]] + ["--pixels", "0", "1"]) == 2
-    assert "--pixels speaks of pictures" in capsys.readouterr().err
+    assert "--pixels requires pictures" in capsys.readouterr().err

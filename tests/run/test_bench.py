@@ -89,8 +89,8 @@ def test_energy_is_of_one_inference(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (meter("'18'"), "which is no energy"),
-        (meter("'1 kWh'"), "which is no energy"),
+        (meter("'18'"), "expected an energy or a power"),
+        (meter("'1 kWh'"), "expected an energy or a power"),
         (meter("1 / 0"), "ZeroDivisionError"),
         ("no_such_meter", "does not run"),
     ],
@@ -101,7 +101,7 @@ def test_a_meter_that_measures_nothing_is_told(command: str, said: str) -> None:
 
 
 def test_power_without_a_time_is_no_energy() -> None:
-    with pytest.raises(ToolError, match="mean power is no energy"):
+    with pytest.raises(ToolError, match="measured power"):
         Reading(watts=0.1).per_inference(None)
     with pytest.raises(UsageError, match="names no program"):
         words_of(" ")
