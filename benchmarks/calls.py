@@ -23,7 +23,7 @@ import numpy as np
 from mlperf_tiny import corpus
 
 import microc
-from microc.run.verify import random_inputs
+from microc.run.verification import random_inputs
 
 MODELS = ("tflm_hello_world_int8.tflite", "tflm_hello_world_float.tflite")
 _TURN = 1e-4

@@ -24,9 +24,9 @@ from bars import CORES
 from mlperf_tiny import board_of, corpus
 
 from microc.compiler.options import make_options
-from microc.compiler.tuned.records import OK, Task, tasks_of
+from microc.compiler.tuned.records import OK, Task, list_tasks
 from microc.device.boards import load_board
-from microc.device.toolchain import native
+from microc.device.toolchain import native_core
 from microc.errors import MicrocError
 from microc.isa import FAMILIES
 from microc.target import Board, target_for
@@ -94,7 +94,7 @@ def board_for(name: str) -> Board:
     if name in CORES:
         return board_of(CORES[name])
     if name == HOST:
-        return replace(load_board(HOST), target=target_for(native()))
+        return replace(load_board(HOST), target=target_for(native_core()))
     if name == RV32IMC:
         board = load_board("qemu-riscv32")
         options = {"-march=rv32imafc": "-march=rv32imc", "-mabi=ilp32f": "-mabi=ilp32"}
@@ -108,7 +108,7 @@ def tasks(target: str, model: Path) -> tuple[Task, ...]:
     """The kernels of a network; none where it cannot be compiled for the target."""
     board = board_for(target)
     try:
-        return tasks_of(compiled_for(model, board.target, make_options(), None))
+        return list_tasks(compiled_for(model, board.target, make_options(), None))
     except MicrocError as error:
         print(f"{target} {model.name}: {error.what}", flush=True)
         return ()
@@ -122,7 +122,7 @@ def suits(task: Task, board: Board) -> bool:
     most = FAMILIES[board.target.isa].array_bytes
     if most and any(2 * array.nbytes > most for array in graph.consts.values()):
         return False
-    room = board.target.cpu == native() or (2 * ends <= board.ram_bytes and 2 * constants <= board.flash_bytes)
+    room = board.target.cpu == native_core() or (2 * ends <= board.ram_bytes and 2 * constants <= board.flash_bytes)
     return room and Space(task).default.instructions <= LONGEST
 
 

@@ -37,10 +37,10 @@ from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.errors import MicrocError
 from microc.module import Module
-from microc.run.profile import instructions
-from microc.schedule.choose import choose
+from microc.run.profile import ticks_to_instructions
+from microc.schedule.choose import choose_schedule
 from microc.schedule.cost.cost_model import estimate
-from microc.schedule.schedule import Schedule, Step, replay
+from microc.schedule.schedule import Schedule, Step, replay_trace
 from microc.target import Board, Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
@@ -93,21 +93,21 @@ def varied(variant: str) -> Iterator[None]:
     original = driver_kernel.candidates
 
     def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool) -> tuple[Schedule, ...]:
-        chosen = choose(original(func, op, target, goal, lean=lean), target, goal).schedule
+        chosen = choose_schedule(original(func, op, target, goal, lean=lean), target, goal).schedule
         try:
-            schedule = replay(func, changed(chosen.trace, variant))
+            schedule = replay_trace(func, changed(chosen.trace, variant))
             lower(schedule.func)
         except MicrocError:
             return (chosen,)
         return (schedule,)
 
     driver_kernel.candidates = candidates
-    driver_kernel.forget()
+    driver_kernel.clear_memo()
     try:
         yield
     finally:
         driver_kernel.candidates = original
-        driver_kernel.forget()
+        driver_kernel.clear_memo()
 
 
 def compiled(path: Path, board: Board, variant: str) -> Module:
@@ -146,7 +146,7 @@ def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
             client.expect(module.fingerprint)
             ticks = client.profile()
             own = timing(client, ticks)
-            return [instructions(board, call - own) for call in ticks], sizes
+            return [ticks_to_instructions(board, call - own) for call in ticks], sizes
 
 
 def pairs(core: str, path: Path, variant: str) -> list[Pair]:

@@ -27,7 +27,7 @@ from desktop_peers import peer_of
 from mlperf_tiny import corpus
 
 import microc
-from microc.device.toolchain import native
+from microc.device.toolchain import native_core
 
 NETWORKS: Mapping[str, tuple[str, ...]] = {
     "float": (
@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("--math", choices=("exact", "fast"), default="exact", help="ours (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
-    target = native() if options.target == "native" else options.target
+    target = native_core() if options.target == "native" else options.target
     names = [name for word in options.networks.split(",") for name in NETWORKS.get(word, (word,))]
     print(f"for {target}, threads: {options.threads}, math: {options.math}")
     print(f"{'network':38}{'us':>10}{'theirs':>10}{'ratio':>8}{'differ':>10}{'compile':>9}")

@@ -25,7 +25,7 @@ from microc.codegen.c.source import shared_files
 from microc.compiler.model import read_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_graph, optimise
-from microc.device.toolchain import machine_flags, native
+from microc.device.toolchain import machine_flags, native_core
 from microc.errors import MicrocError
 from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
@@ -83,7 +83,7 @@ def on_board(graph: Graph, core: str, forms: Mapping[str, Options], data: dict[s
 
 def on_host(graph: Graph, forms: Mapping[str, Options], data: dict[str, Array]) -> dict[str, Figures]:
     """Every form as a library of this computer, run by turns."""
-    target = target_for(native())
+    target = target_for(native_core())
     flags = machine_flags(CORES[target.cpu].machine)
     made = {form: compile_graph(graph, graph.name, target, options) for form, options in forms.items()}
     libraries = {form: build_library(shared_files(module, ""), *flags) for form, module in made.items()}

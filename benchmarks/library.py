@@ -31,7 +31,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
-from microc.codegen.c.c_expressions import MATH
+from microc.codegen.c.c_expressions import MATH_FUNCTIONS
 from microc.codegen.c.c_statements import helper_texts
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
@@ -70,7 +70,7 @@ def operations() -> dict[str, str]:
         for name, kind in INTEGERS.items():
             found[f"{dtype}.to_{name}"] = f"{kind} F({c} a) {{ return ({kind})a; }}"
             found[f"{dtype}.of_{name}"] = f"{c} F({kind} a) {{ return ({c})a; }}"
-        for name in sorted(MATH):
+        for name in sorted(MATH_FUNCTIONS):
             used = "abc"[: 3 if name in THREE else 2 if name in TWO else 1]
             call = f"{name}{'f' * (c == 'float')}({', '.join(used)})"
             found[f"{dtype}.{name}"] = f"{c} F({', '.join(f'{c} {p}' for p in used)}) {{ return {call}; }}"

@@ -26,7 +26,7 @@ import microc
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
-from microc.codegen.project.manifest import Memory
+from microc.codegen.project.manifest import MemoryMap
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
@@ -35,7 +35,7 @@ from microc.device.emulators import Emulator
 from microc.device.toolchain import Sizes, run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.module import Module
-from microc.run.profile import instructions
+from microc.run.profile import ticks_to_instructions
 from microc.target import Board, target_for
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,14 +132,14 @@ def measure(path: Path, board: Board, optimize: str) -> Measured:
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             ticks, exact = run(module, client, inputs, outputs, float_tolerance(path))
             stack = client.stats().stack_bytes
-    return Measured(module, exact, tuple(instructions(board, t) for t in ticks), sizes, stack)
+    return Measured(module, exact, tuple(ticks_to_instructions(board, t) for t in ticks), sizes, stack)
 
 
 def run(
     module: Module, client: Client, inputs: list[Any], outputs: list[Any], tolerance: float
 ) -> tuple[tuple[int, ...], bool]:
     """Ticks of every kernel, and whether the outputs are those of the reference."""
-    names = Memory(module).names
+    names = MemoryMap(module).names
     client.hello()
     client.expect(module.fingerprint)
     for name, array in zip(module.inputs, inputs, strict=True):

@@ -30,7 +30,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
-from microc.codegen.project.manifest import Memory
+from microc.codegen.project.manifest import MemoryMap
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph, optimise
 from microc.device.client import Client
@@ -43,7 +43,7 @@ from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops import registry
-from microc.run.profile import instructions
+from microc.run.profile import ticks_to_instructions
 from microc.target import Board
 
 ALL_CORES = {
@@ -142,10 +142,10 @@ def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int]
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             client.hello()
             client.expect(module.fingerprint)
-            names = Memory(module).names
+            names = MemoryMap(module).names
             for name, array in zip(module.inputs, data.values(), strict=True):
                 client.write_tensor(names.index(name), array.tobytes())
-            counts = [instructions(board, ticks) for ticks in client.profile()]
+            counts = [ticks_to_instructions(board, ticks) for ticks in client.profile()]
             return counts, sizes, [client.read_tensor(names.index(name)) for name in module.outputs]
 
 

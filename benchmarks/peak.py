@@ -23,7 +23,7 @@ import numpy as np
 
 import microc
 from microc.base.dtypes import Array
-from microc.device.toolchain import compile_shared, runs
+from microc.device.toolchain import compile_shared, runs_here
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.isa import CORES
 
@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    if not runs(CORES[CORE].machine):
+    if not runs_here(CORES[CORE].machine):
         print("this computer has no AVX2")
         return 1
     rows = measured(args.size, args.rounds)

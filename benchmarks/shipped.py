@@ -27,20 +27,26 @@ from bars import CORES as MEASURED_CORES
 from mlperf_tiny import board_of, corpus
 
 import microc
-from microc.compiler.fit.budget import STEPS
+from microc.compiler.fit.budget import PRICE_STEPS
 from microc.compiler.lowering.kernel_maker import Compiled, Group
-from microc.compiler.lowering.kernel_selection import algorithms_of, key_of, replayed, shape_of, ways_of
+from microc.compiler.lowering.kernel_selection import (
+    group_algorithms,
+    list_candidates,
+    replay_on_group,
+    shipped_key,
+    tuning_key,
+)
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
+from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned import shipped
 from microc.compiler.tuned.optimisation_plan import workspace_room
-from microc.compiler.tuned.records import OK, Database, Record, tasks_of
-from microc.compiler.tuned.shipped import Kernel, Shipped
+from microc.compiler.tuned.records import OK, Database, Record, list_tasks
+from microc.compiler.tuned.shipped import Kernel, ShippedSchedule
 from microc.errors import MicrocError
 from microc.module import Module
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.choose import Choice, constant_bytes, lightest, priced
+from microc.schedule.choose import Choice, cheapest, constant_bytes, scale_price
 from microc.schedule.cost.cost_model import Cost, estimate
 from microc.schedule.primitives.tree import Step
 from microc.target import SPEED, Goal, Target, target_for
@@ -105,7 +111,7 @@ def kernels(made: Compiled, network: str) -> Iterator[Met]:
     for call in made.module.calls:
         origin = made.make.origins.get(call.writes)
         if isinstance(origin, Group) and not origin.in_place and not registry.get(origin.nodes[0].op).regions:
-            lowered = algorithms_of(made.make.graph, origin.nodes, made.make.target, "kernel")
+            lowered = group_algorithms(made.make.graph, origin.nodes, made.make.target, "kernel")
             yield Met(network, call.layer, lowered, origin.uses, made.make.goal)
 
 
@@ -126,7 +132,7 @@ class Proposed:
         self._between(FAR, inf, far, last)
 
     def _at(self, price: float) -> frozenset[Way]:
-        ways = ways_of(self.met.lowered, self.target, Goal("any", price))
+        ways = list_candidates(self.met.lowered, self.target, Goal("any", price))
         for number, schedule in ways:
             if (number, schedule.trace) not in self.found:
                 self.found[number, schedule.trace] = Choice(schedule, lower(schedule.func))
@@ -152,10 +158,10 @@ class Proposed:
         self.ranges[way] = min(low, known[0]), max(high, known[1])
 
 
-def choices(met: Met, target: Target, prices: Sequence[float]) -> tuple[Shipped, ...]:
+def choices(met: Met, target: Target, prices: Sequence[float]) -> tuple[ShippedSchedule, ...]:
     """What may be chosen for a kernel; nothing for one whose weights are packed, which other choices decide."""
     proposed = Proposed(met, target)
-    if priced(SPEED, [choice.schedule for choice in proposed.found.values()]) is not SPEED:
+    if scale_price(SPEED, [choice.schedule for choice in proposed.found.values()]) is not SPEED:
         return ()
     every = [
         _shipped(met.lowered[number], choice, target, proposed.ranges[number, trace])
@@ -169,44 +175,46 @@ def choices(met: Met, target: Target, prices: Sequence[float]) -> tuple[Shipped,
     return tuple(every[k] for k in sorted(kept) if _replays(every[k], met))
 
 
-def _shipped(group: LoweredGroup, choice: Choice, target: Target, prices: tuple[float, float]) -> Shipped:
+def _shipped(group: LoweredGroup, choice: Choice, target: Target, prices: tuple[float, float]) -> ShippedSchedule:
     cost, schedule = estimate(choice.func, target), choice.schedule
     waiting = {shipped.WAITING: cost.operations.get(shipped.WAITING, 0.0)}
     kept = Cost(cost.instructions, cost.cycles, cost.code_bytes, 0.0, waiting)
-    return Shipped(group.algorithm, schedule.rule, schedule.trace, kept, constant_bytes(schedule), prices)
+    return ShippedSchedule(group.algorithm, schedule.rule, schedule.trace, kept, constant_bytes(schedule), prices)
 
 
-def _winners(every: Sequence[Shipped], target: Target, goal: Goal, uses: int) -> set[int]:
+def _winners(every: Sequence[ShippedSchedule], target: Target, goal: Goal, uses: int) -> set[int]:
     """The one that is chosen, and the one that weighs least, which others are compared with."""
     offers = shipped.offers(every, target, goal, uses)
-    best = (min(offers, key=lambda offer: offer.weight), lightest(offers, goal))
+    best = (min(offers, key=lambda offer: offer.weight), cheapest(offers, goal))
     return {place for place, each in enumerate(every) if any(each is offer.shipped for offer in best)}
 
 
-def _replays(each: Shipped, met: Met) -> bool:
+def _replays(each: ShippedSchedule, met: Met) -> bool:
     try:
-        replayed(next(g for g in met.lowered if g.algorithm == each.algorithm), each.trace, each.rule)
+        replay_on_group(next(g for g in met.lowered if g.algorithm == each.algorithm), each.trace, each.rule)
     except MicrocError:
         return False
     return True
 
 
-def improved(known: Sequence[Shipped], met: Met, target: Target, database: Database, room: int) -> tuple[Shipped, ...]:
+def improved(
+    known: Sequence[ShippedSchedule], met: Met, target: Target, database: Database, room: int
+) -> tuple[ShippedSchedule, ...]:
     """The schedules of a kernel with what was measured: each replaced by what takes less time in no more flash, and no more
     workspace than ``room``; and for speed alone the fastest one, whatever flash it takes."""
     like = target_for(LIKE.get(target.cpu, target.cpu))
     gain = GAIN if like == target else GAIN_OF_LIKE
-    records = [r for r in database.of(key_of(met.lowered, like)) if r.status == OK]
+    records = [r for r in database.of(tuning_key(met.lowered, like)) if r.status == OK]
     plain = [each for each in known if not (each.measured and each.prices == (0.0, 0.0))]
     found = [_faster(each, met, records, gain, room, more=False) or each for each in plain]
     offers = shipped.offers(plain, target, SPEED, 1)
-    fastest = _faster(lightest(offers, SPEED).shipped, met, records, gain, room, more=True)
+    fastest = _faster(cheapest(offers, SPEED).shipped, met, records, gain, room, more=True)
     return tuple(found) if fastest is None else (*found, fastest)
 
 
 def _faster(
-    each: Shipped, met: Met, records: Sequence[Record], gain: float, room: int, *, more: bool
-) -> Shipped | None:
+    each: ShippedSchedule, met: Met, records: Sequence[Record], gain: float, room: int, *, more: bool
+) -> ShippedSchedule | None:
     """What was measured to take less than a schedule; ``more``: flash does not count, so that it has a cost of its own."""
     base = next((r for r in reversed(records) if (r.algorithm, r.trace) == (each.algorithm, each.trace)), None)
     if base is None:
@@ -233,12 +241,12 @@ def _faster(
 def write(cpu: str, part: str) -> None:
     """The file of a core: what its rules choose."""
     target, begin, options = target_for(cpu), time.monotonic(), make_options(shipped=False)
-    found = [(model, compiled(model, target, options)) for model in models(cpu, part)]
-    prices = [step * made.make.goal.price for _, made in found for step in STEPS]
+    found = [(model, compile_network(model, target, options)) for model in models(cpu, part)]
+    prices = [step * made.make.goal.price for _, made in found for step in PRICE_STEPS]
     lines: dict[str, Kernel] = {}
     for model, made in found:
         for met in kernels(made, model.stem):
-            key = shape_of(met.lowered)
+            key = shipped_key(met.lowered)
             if key not in lines and (known := choices(met, target, prices)):
                 lines[key] = Kernel(key, f"{met.network} {met.layer.rpartition(' ')[0]}", known)
     _keep(cpu, lines, begin)
@@ -254,11 +262,11 @@ def measure(cpu: str, part: str, records: Path, trials: int) -> None:
     database, lines = Database(path), {kernel.key: kernel for kernel in shipped.kernels_of(cpu)}
     found: dict[str, tuple[Met, int]] = {}
     for model in models(cpu, part):
-        made = compiled(model, target, make_options(shipped=False))
+        made = compile_network(model, target, make_options(shipped=False))
         assert made.module.plan is not None
-        room = workspace_room(made.module, tasks_of(made), made.module.plan.size)
+        room = workspace_room(made.module, list_tasks(made), made.module.plan.size)
         for met in kernels(made, model.stem):
-            key, free = shape_of(met.lowered), room.get(key_of(met.lowered, target), 0)
+            key, free = shipped_key(met.lowered), room.get(tuning_key(met.lowered, target), 0)
             found[key] = met, min(free, found.get(key, (met, free))[1])
     for key, (met, free) in found.items():
         if key in lines:
@@ -271,7 +279,7 @@ def _keep(cpu: str, lines: Mapping[str, Kernel], begin: float) -> None:
     """Writes the file of a core, and says what it has."""
     path = shipped.FOLDER / f"{cpu}.jsonl"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(shipped.text_of(lines.values()), encoding="utf-8")
+    path.write_text(shipped.format_kernels(lines.values()), encoding="utf-8")
     every = [each for line in lines.values() for each in line.schedules]
     print(
         f"{cpu:14} {len(lines)} kernels, {len(every)} schedules, {sum(each.measured for each in every)} of them measured; "
@@ -284,10 +292,12 @@ def check(cpu: str, part: str) -> bool:
     """A line for every network: what the cost model says with and without; whether nothing got worse."""
     target, right = target_for(cpu), True
     for model in models(cpu, part):
-        without, with_them = (compiled(model, target, make_options(shipped=each)).module for each in (False, True))
+        without, with_them = (
+            compile_network(model, target, make_options(shipped=each)).module for each in (False, True)
+        )
         a, b = _totals(without), _totals(with_them)
         other = sum(x.schedule != y.schedule for x, y in zip(without.calls, with_them.calls, strict=True))
-        taken = sum(call.rule.endswith(shipped.MEASURED) for call in with_them.calls)
+        taken = sum(call.rule.endswith(shipped.MEASURED_SUFFIX) for call in with_them.calls)
         worse = a != b and not taken
         right &= not worse
         print(

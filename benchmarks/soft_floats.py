@@ -24,7 +24,7 @@ from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make
 from microc.device.transport import open_transport
 from microc.run.board_project import open_project
-from microc.run.profile import instructions
+from microc.run.profile import ticks_to_instructions
 from microc.schedule.cost.cost_model import estimate
 
 ELEMENTS, COLUMNS = 256, 16
@@ -79,7 +79,7 @@ def measure(name: str, operator: str) -> dict[str, Any]:
         with Emulator(board, project.elf) as emulator, Client(open_transport(emulator.url)) as client:
             client.hello()
             client.write_tensor(0, values.tobytes())
-            counted = sum(instructions(board, ticks) for ticks in client.profile())
+            counted = sum(ticks_to_instructions(board, ticks) for ticks in client.profile())
     costs = [estimate(kernel.func, board.target) for kernel in program.module.kernels]
     calls: dict[str, float] = {}
     for cost in costs:

@@ -32,18 +32,18 @@ from mlperf_tiny import board_of, corpus
 
 import microc
 from microc.compiler.options import make_options
-from microc.compiler.tuned.records import OK, Database, Task, tasks_of
-from microc.reports.firmware_size import measure as sizes_of
+from microc.compiler.tuned.records import OK, Database, Task, list_tasks
+from microc.reports.firmware_size import measure_firmware as sizes_of
 from microc.run import board_project
 from microc.run.session import Device
-from microc.run.verify import random_inputs
+from microc.run.verification import random_inputs
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Meter, Runner
-from microc.tuning.search import SEARCHES, model_for
+from microc.tuning.search_policies import SEARCHES, model_for
 from microc.tuning.search_space import Candidate, Space
-from microc.tuning.tuner import Limits, Tuned, Tuner, compiled_for
+from microc.tuning.tuner import Limits, TunedKernel, Tuner, compiled_for
 
 BAUD = 115_200
 """Of a serial line."""
@@ -104,7 +104,7 @@ def tables(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.
     for board in boards:
         for model in models:
             for number, task in enumerate(
-                tasks_of(compiled_for(model, board.target, make_options(shipped=False), board))
+                list_tasks(compiled_for(model, board.target, make_options(shipped=False), board))
             ):
                 space, runner = Space(task), BoardRunner(board)
                 if len(space.points) > MOST or arguments.layers not in task.name:
@@ -157,7 +157,7 @@ def _found(space: measured.PaperSpace, name: str, seeds: int) -> list[float]:
     for seed in range(seeds):
         made = SEARCHES[name](space, seed, model_for("auto"))
         tuner = Tuner([], measured.Recorded(space), Database(), model=model_for("auto"))
-        tuner.kernels = [Tuned(space.task, made)]
+        tuner.kernels = [TunedKernel(space.task, made)]
         tuner.run(Limits(measured.trials_of(space)))
         found.append(tuner.kernels[0].best / space.best)
     return found
@@ -175,7 +175,7 @@ def rate(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Na
         ]
         seconds, count = [0.0] * len(places), 0
         for model in models:
-            for task in tasks_of(compiled_for(model, board.target, make_options(shipped=False), board)):
+            for task in list_tasks(compiled_for(model, board.target, make_options(shipped=False), board)):
                 if arguments.layers not in task.name:
                     continue
                 found = _some(Space(task), min(arguments.trials, places[0].batch))

@@ -21,8 +21,8 @@ import numpy as np
 from desktop import file_of, least
 
 import microc
-from microc.device.toolchain import native
-from microc.run.verify import random_inputs
+from microc.device.toolchain import native_core
+from microc.run.verification import random_inputs
 
 NETWORKS = (
     "mlperf_kws_int8",
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60, help="turns that the least is of (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=None, metavar="DIR")
     arguments = parser.parse_args()
-    target = native() if arguments.target == "native" else arguments.target
+    target = native_core() if arguments.target == "native" else arguments.target
     print(f"for {target}\n{'network':36}{'before':>10}{'after':>10}{'ratio':>8}{'seconds':>9}  equal")
     ratios, right = [], True
     with tempfile.TemporaryDirectory() as folder:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from microc.schedule.rules import ScheduleRule
     from microc.schedule.schedule import Schedule
     from microc.transform.pass_context import Pass
-    from microc.tuning.api import tune
+    from microc.tuning.tune import tune
 
 
 __version__ = "0.1.0"
@@ -139,7 +139,7 @@ _HOMES = MappingProxyType(
         "report": "microc.reports.making",
         "rewrite": "microc.graph.match",
         "save": "microc.compiler.model",
-        "tune": "microc.tuning.api",
+        "tune": "microc.tuning.tune",
         "verify": "microc.run.against",
     }
 )

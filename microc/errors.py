@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from microc.base.terminal import visible, visible_lines
+from microc.base.terminal import escape_lines, escape_unprintable
 
 NEAREST, LISTED = 3, 24
 """Names in a hint: similar ones (NEAREST), and those of a complete list (LISTED)."""
@@ -53,11 +53,11 @@ class MicrocError(Exception):
         self.details = details or {}
 
     def __str__(self) -> str:
-        lines = [f"error[{self.code}]: {visible_lines(self.what)}"]
+        lines = [f"error[{self.code}]: {escape_lines(self.what)}"]
         if self.where:
-            lines.append(f"  --> {visible(self.where, '')}")
+            lines.append(f"  --> {escape_unprintable(self.where, '')}")
         if self.hint:
-            lines.append(f"  help: {visible_lines(self.hint)}")
+            lines.append(f"  help: {escape_lines(self.hint)}")
         return "\n".join(lines)
 
 

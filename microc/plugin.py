@@ -50,8 +50,8 @@ from microc.tir import ir
 from microc.tir.operators import FUNCTIONS
 
 if TYPE_CHECKING:
-    from microc.frontend.onnx.context import Application as OnnxApplication
-    from microc.frontend.tflite.context import Application as TfliteApplication
+    from microc.frontend.onnx.context import OpContext as OnnxApplication
+    from microc.frontend.tflite.context import OpContext as TfliteApplication
 
 
 __all__ = (
@@ -138,7 +138,7 @@ class Plugin:
 def __getattr__(name: str) -> Any:
     if name in ("OnnxApplication", "TfliteApplication"):
         module = importlib.import_module(f"microc.frontend.{name.removesuffix('Application').lower()}.context")
-        return module.Application
+        return module.OpContext
     raise AttributeError(f"module 'microc.plugin' has no attribute {name!r}")
 
 
@@ -190,17 +190,17 @@ def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Ite
 def _extend(plugin: Plugin, stack: ExitStack) -> None:
     stack.enter_context(registry().extended({operator.name: operator for operator in plugin.operators}))
     if plugin.tflite:
-        from microc.frontend.tflite.context import Spelling as TfliteConverter
-        from microc.frontend.tflite.reader import SPELLINGS
+        from microc.frontend.tflite.context import Converter as TfliteConverter
+        from microc.frontend.tflite.reader import CONVERTERS
 
         tflite = {f"CUSTOM:{code}": TfliteConverter(convert, ()) for code, convert in plugin.tflite.items()}
-        stack.enter_context(SPELLINGS.extended(tflite))
+        stack.enter_context(CONVERTERS.extended(tflite))
     if plugin.onnx:
-        from microc.frontend.onnx.context import Spelling as OnnxConverter
-        from microc.frontend.onnx.reader import CUSTOM
+        from microc.frontend.onnx.context import Converter as OnnxConverter
+        from microc.frontend.onnx.reader import PLUGIN_CONVERTERS
 
         onnx = {name: OnnxConverter(convert, ()) for name, convert in plugin.onnx.items()}
-        stack.enter_context(CUSTOM.extended(onnx))
+        stack.enter_context(PLUGIN_CONVERTERS.extended(onnx))
     sets = {s.name: s for core in plugin.cores for s in core.sets}.values()
     words = (*plugin.externs, *(word for s in sets for word in s.intrinsics))
     stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in words}))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from microc.device.toolchain import runs
+from microc.device.toolchain import runs_here
 from microc.isa import CORES
 from tests.device.smoke import needs
 from tests.support.corpus import CORPUS
@@ -120,7 +120,7 @@ MARKS = {
         pytest.mark.corpus,
         needs("riscv64-unknown-elf-gcc", "qemu-system-riscv32", "make"),
     ),
-    "peak": (pytest.mark.skipif(not runs(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
+    "peak": (pytest.mark.skipif(not runs_here(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
     "quantisation": (),
     "riscv_vector": VECTORS,
     "library": (pytest.mark.cross, needs("arm-none-eabi-gcc")),

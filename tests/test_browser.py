@@ -16,10 +16,10 @@ from microc.cli import main
 from microc.compiler.tuned.records import Database
 from microc.graph.ir import Loc
 from microc.quantization.quantised_page import to_html as quantised_html
-from microc.reports.live import event, page_of, runs
+from microc.reports.live import iter_runs, render_watch_page, run_event
 from microc.reports.page import to_html as report_html
 from microc.reports.report import Report
-from microc.reports.saved_reports import compare
+from microc.reports.saved_reports import compare_reports
 from microc.reports.text_tables import change_words
 from microc.run.board_project import build, open_project
 from microc.run.data.samples import Samples
@@ -165,8 +165,8 @@ def watched(folder: Path) -> tuple[Path, int]:
     build(project)
     ramp = np.arange(64, dtype=np.int8).reshape(1, 1, 8, 8, 1)
     with microc.Device(project) as device:
-        (run,) = itertools.islice(runs(device, Samples((ramp,), np.array([3]), {}, ())), 1)
-        data, page = event(device, run), page_of(device, "a sample")
+        (run,) = itertools.islice(iter_runs(device, Samples((ramp,), np.array([3]), {}, ())), 1)
+        data, page = run_event(device, run), render_watch_page(device, "a sample")
     told = json.dumps(json.dumps(data)).replace("<", "\\u003c")
     stub = f"<script>class EventSource {{ addEventListener(kind, f) {{ if (kind === 'message') f({{ data: {told} }}); }} }}"
     path = folder / "watch.html"
@@ -252,7 +252,7 @@ def test_compared_in_the_browser_as_in_the_terminal(
     """Every layer that changed, and all in all: the page's script and the command say the same."""
     before, after = reports
     found = visit(chromium, compared, 400)
-    changes = compare(before, after)
+    changes = compare_reports(before, after)
     told = {row[0]: row[1:] for row in found["changes"]}
     for row in changes["layers"]:
         both = [(row[what]["before"], row[what]["after"]) for what in ("cycles", "flash")]

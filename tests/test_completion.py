@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from microc.cli import commands, main
-from microc.cli.arguments import commands as tree
+from microc.cli.arguments import describe_commands as tree
 from microc.device.boards import list_boards
 
 

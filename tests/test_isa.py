@@ -10,11 +10,11 @@ import pytest
 
 import microc
 from microc.base.dtypes import is_vector
-from microc.codegen.c.libm import HALVES
+from microc.codegen.c.libm import HALF_FLOAT_HELPERS
 from microc.codegen.c.source import network_files
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
-from microc.device.boards import bare_board
+from microc.device.boards import board_of_core
 from microc.device.toolchain import library_core
 from microc.isa import ALIASES, CORES, FAMILIES, SCALAR, TENSOR
 from microc.target import GOALS, target_for
@@ -65,7 +65,7 @@ def test_sets_are_whole(cpu: str) -> None:
     core = CORES[cpu]
     assert set(FAMILIES[core.family].options) == set(GOALS) and core in FAMILIES[core.family].cores
     for instructions in core.sets:
-        assert set(instructions.bodies) <= {*SCALAR, *HALVES}
+        assert set(instructions.bodies) <= {*SCALAR, *HALF_FLOAT_HELPERS}
         kinds = {p.name for name in instructions.bodies if name in SCALAR for p in SCALAR[name].params}
         assert all(b.turns is None or b.turns.parameter in kinds for b in instructions.bodies.values())
         counted = [(b.operations, b.turns.operations if b.turns else ()) for b in instructions.bodies.values()]
@@ -99,4 +99,4 @@ def test_tensor_intrinsics_are_made_of_the_vocabulary() -> None:
 def test_another_name_is_the_same_core(name: str) -> None:
     assert name not in CORES
     assert target_for(name) == target_for(ALIASES[name]) == library_core(name)
-    assert bare_board(name) == bare_board(ALIASES[name])
+    assert board_of_core(name) == board_of_core(ALIASES[name])

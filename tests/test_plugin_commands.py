@@ -14,11 +14,11 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.compiler.model import KNOWS
+from microc.compiler.model import REGISTERS_PLUGINS
 from microc.run.board_project import open_project
 from microc.schedule.schedule import Schedule
 from microc.target import Target
-from microc.tuning.api import spaces
+from microc.tuning.tune import describe_spaces
 from tests.device.smoke import needs
 from tests.support.campaign import everything
 
@@ -169,7 +169,7 @@ def test_a_page_of_the_documentation(page: str, tmp_path: Path) -> None:
 
 
 def _knows(function: Any) -> bool:
-    while function is not None and not getattr(function, KNOWS, False):
+    while function is not None and not getattr(function, REGISTERS_PLUGINS, False):
         function = getattr(function, "__wrapped__", None)
     return function is not None
 
@@ -180,7 +180,7 @@ def of_dense(schedule: Schedule, op: str, target: Target) -> Schedule | None:
 
 def test_a_rule_of_the_user_is_a_point() -> None:
     rule = microc.ScheduleRule("mine", of_dense)
-    found = spaces(INT8, board="mps2-an386", schedules=[rule])
+    found = describe_spaces(INT8, board="mps2-an386", schedules=[rule])
     dense = next(kernel for kernel in found if kernel["op"].startswith("dense"))
     assert "mine" in dense["decisions"]["rule"]
 

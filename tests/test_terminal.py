@@ -105,7 +105,7 @@ def test_boards_configuration_records_and_manifests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evil = "n\\u001b]0;owned\\u0007\\u001b[2J\\r\\u009b3J\\u202e\\u007f"
-    text = (file_access.boards() / "host.toml").read_text()
+    text = (file_access.boards_folder() / "host.toml").read_text()
     title = next(line for line in text.splitlines() if line.startswith("title"))
     (tmp_path / "b.toml").write_text(text.replace(title, f'title = "{evil}"'))
     (tmp_path / "c.toml").write_text(text.replace(title, f'title = "x"\n"{evil}" = 1'))
@@ -138,7 +138,7 @@ def test_an_error_forges_no_line() -> None:
         "error[E0201]: x\\n  help: rm",
         "    two",
         "  --> a\\n  help: rm",
-        f"  help: b{terminal.visible(EVIL)}",
+        f"  help: b{terminal.escape_unprintable(EVIL)}",
     ]
     assert (error.what, error.where) == ("x\n  help: rm\n    two", "a\n  help: rm"), "programs get what was said"
     refuse_control(str(error))
@@ -146,9 +146,9 @@ def test_an_error_forges_no_line() -> None:
 
 def test_whoever_writes_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
     """Libraries, too; what an encoding lacks is escaped, and nothing is guarded twice."""
-    with terminal.guarded(), terminal.guarded():
+    with terminal.guard_output(), terminal.guard_output():
         sys.stderr.writelines(["a\tb", EVIL])
-        terminal.control("\x1b[1mours\x1b[0m")
+        terminal.write_control("\x1b[1mours\x1b[0m")
     said = capsys.readouterr().err
     assert "\x1b[1mours\x1b[0m" in said and "a\tb" in said
     refuse_control(said.replace("\x1b[1mours\x1b[0m", ""))

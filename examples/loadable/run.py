@@ -21,7 +21,7 @@ from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make
 from microc.device.transport import open_transport
 from microc.errors import DeviceError
-from microc.run.board_project import Project, build, built_network, open_project, send_network
+from microc.run.board_project import Project, build, open_project, read_network_blob, send_network
 
 HERE = Path(__file__).parent
 DIGITS = HERE.parent / "digits"
@@ -51,7 +51,7 @@ def main() -> None:
         ]
         with Emulator(both[0].board, both[0].elf) as emulator, Client(open_transport(emulator.url)) as client:
             for each in both:
-                blob = built_network(each)
+                blob = read_network_blob(each)
                 signature = hmac.digest(KEY, blob.pack(), hashlib.sha256)
                 slots = send_network(client, replace(blob, signature=signature))
                 with microc.Device.over(each, client, emulated=True) as device:
@@ -60,7 +60,7 @@ def main() -> None:
                     found = [int(np.argmax(np.asarray(device.run(image)))) for image in images]
                 print(f"{blob.name} in slot {'AB'[slots.active or 0]}: {found}, right are {labels.tolist()}")
             try:
-                send_network(client, built_network(both[0]))
+                send_network(client, read_network_blob(both[0]))
             except DeviceError as error:
                 print(f"without a signature: {error.what}")
             print(f"{client.model.name} still runs")

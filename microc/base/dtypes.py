@@ -93,7 +93,7 @@ def int_range(dtype: str) -> tuple[int, int]:
     raise InternalError(f"{dtype} has no integer range")
 
 
-def holds(wider: str, narrow: str) -> bool:
+def contains_range_of(wider: str, narrow: str) -> bool:
     """Test whether the integer dtype ``wider`` represents every value of the integer dtype ``narrow``."""
     if not (is_integer(wider) and is_integer(narrow)):
         return False
@@ -135,14 +135,14 @@ def c_name(dtype: str) -> str:
     return f"{kind}{bits}_t"
 
 
-def narrowed(array: Array, dtype: str) -> Array:
+def round_to_half(array: Array, dtype: str) -> Array:
     """Round float32 numbers to float16 or bfloat16, to nearest, ties to even; overflow gives infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         converted: Array = array.astype(to_numpy(dtype))
     return converted
 
 
-def keeps(array: Array, dtype: str) -> bool:
+def is_exact_in(array: Array, dtype: str) -> bool:
     """Test whether every one of some float32 numbers is exact in ``dtype``.
 
     Signed zeros and infinities count, NaN never does.
@@ -152,6 +152,6 @@ def keeps(array: Array, dtype: str) -> bool:
 
 
 def _has_same_bits(numbers: Array, dtype: str) -> bool:
-    there: Array = narrowed(numbers, dtype).astype(np.float32)
+    there: Array = round_to_half(numbers, dtype).astype(np.float32)
     # Bits are compared, not numbers: 0.0 == -0.0 would hide a lost sign.
     return bool((there.view(np.uint32) == numbers.view(np.uint32)).all()) and not bool(np.isnan(numbers).any())

@@ -18,22 +18,22 @@ def _folder(name: str) -> Path:
     return shipped if shipped.is_dir() else _PACKAGE.parent / name
 
 
-def templates() -> Path:
+def templates_folder() -> Path:
     """Return the folder of the Jinja templates."""
     return _folder("templates")
 
 
-def boards() -> Path:
+def boards_folder() -> Path:
     """Return the folder of the board files."""
     return _folder("boards")
 
 
-def examples() -> Path:
+def examples_folder() -> Path:
     """Return the folder of the examples; a wheel holds only those that ``microc demo`` needs."""
     return _folder("examples")
 
 
-def runtime_c() -> Path:
+def runtime_c_folder() -> Path:
     """Return the folder of the C runtime (framing, dispatcher, ports)."""
     return _folder("runtime_c")
 

@@ -60,7 +60,7 @@ def _field_getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 T = TypeVar("T")
 
 
-class Later(Generic[T]):
+class LazyEntry(Generic[T]):
     """A registry entry named by module and attribute; the module is imported at first use."""
 
     __slots__ = ("module", "name")
@@ -78,7 +78,7 @@ class Entries(Generic[T]):
 
     __slots__ = ("by_name",)
 
-    def __init__(self, by_name: Mapping[str, T | Later[T]]) -> None:
+    def __init__(self, by_name: Mapping[str, T | LazyEntry[T]]) -> None:
         self.by_name = MappingProxyType(dict(by_name))
 
 
@@ -89,14 +89,14 @@ class Registry(Mapping[str, T], Generic[T]):
     replaced. ``what`` names the type of an entry in messages.
     """
 
-    def __init__(self, what: str, entries: Mapping[str, T | Later[T]]) -> None:
+    def __init__(self, what: str, entries: Mapping[str, T | LazyEntry[T]]) -> None:
         self.what = what
         self._sealed = Entries(entries)
         self._current: ContextVar[Entries[T]] = ContextVar(what, default=self._sealed)
 
     def __getitem__(self, name: str) -> T:
         entry = self._current.get().by_name[name]
-        return entry.loaded() if isinstance(entry, Later) else entry
+        return entry.loaded() if isinstance(entry, LazyEntry) else entry
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._current.get().by_name)

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from microc.base.immutable import frozen
 
-MOST = 1 << 12
+MAX_SUMS = 1 << 12
 """Partial sums kept after each layer: cells of the grid over flash, or over flash and time if time is limited."""
 
 
 @frozen
-class Option:
+class LayerOption:
     """One option of a layer.
 
     ``pick`` identifies it, ``loss`` is minimised, ``flash`` is in bytes, ``cycles`` are of one run.
@@ -33,7 +33,7 @@ class Option:
 
 
 @frozen
-class Point:
+class Selection:
     """One option for each of the first layers, in their order, with the sums of loss, flash and cycles."""
 
     picks: tuple[int, ...]
@@ -41,20 +41,22 @@ class Point:
     flash: int
     cycles: int
 
-    def append(self, option: Option) -> Point:
+    def append(self, option: LayerOption) -> Selection:
         """Return this choice extended by an option of the next layer."""
-        return Point(
+        return Selection(
             (*self.picks, option.pick), self.loss + option.loss, self.flash + option.flash, self.cycles + option.cycles
         )
 
 
-def front(layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None) -> tuple[Point, ...]:
+def pareto_front(
+    layers: Sequence[Sequence[LayerOption]], flash: int | None = None, cycles: int | None = None
+) -> tuple[Selection, ...]:
     """Return the Pareto front of loss against flash among choices within the limits: flash rises, loss falls. Empty if none
     fits.
 
     Cycles are a criterion only if they are limited; otherwise they only break ties.
     """
-    points = [Point((), 0.0, 0, 0)]
+    points = [Selection((), 0.0, 0, 0)]
     for number, options in enumerate(layers):
         rest = layers[number + 1 :]
         # What the remaining layers need at least bounds the sums so far: choices that cannot be completed are dropped at
@@ -68,23 +70,23 @@ def front(layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: 
     return tuple(points)
 
 
-def front_by_time(
-    layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None
-) -> tuple[Point, ...]:
+def pareto_front_by_time(
+    layers: Sequence[Sequence[LayerOption]], flash: int | None = None, cycles: int | None = None
+) -> tuple[Selection, ...]:
     """Return the Pareto front of loss against time among choices within the limits: time rises, loss falls."""
     # The front algorithm orders by flash; with flash and cycles exchanged it orders by time.
     swapped = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
-    return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in front(swapped, cycles, flash))
+    return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in pareto_front(swapped, cycles, flash))
 
 
 def _limit(limit: int | None, rest: int) -> float:
     return float("inf") if limit is None else limit - rest
 
 
-def _pareto_front(points: Sequence[Point], timed: bool) -> list[Point]:
+def _pareto_front(points: Sequence[Selection], timed: bool) -> list[Selection]:
     """Return the points that no other beats, sorted by flash: in flash, time and loss if ``timed``, else in flash and
     loss."""
-    front_points: list[Point] = []
+    front_points: list[Selection] = []
     # Points come by rising flash, so only time and loss decide. The staircase holds the best loss for each time so far.
     cycles, losses = [float("-inf")], [float("inf")]
     for point in sorted(points, key=lambda p: (p.flash, p.loss, p.cycles)):
@@ -101,12 +103,12 @@ def _pareto_front(points: Sequence[Point], timed: bool) -> list[Point]:
     return front_points
 
 
-def _thin_out(points: list[Point], timed: bool) -> list[Point]:
+def _thin_out(points: list[Selection], timed: bool) -> list[Selection]:
     """Keep about :data:`MOST` points at most, always including the smallest and, if ``timed``, the fastest."""
-    if len(points) <= MOST:
+    if len(points) <= MAX_SUMS:
         return points
-    steps = int(MOST**0.5) if timed else MOST
-    cells: dict[tuple[int, int], Point] = {}
+    steps = int(MAX_SUMS**0.5) if timed else MAX_SUMS
+    cells: dict[tuple[int, int], Selection] = {}
     least, fastest = min(points, key=lambda p: p.flash), min(points, key=lambda p: p.cycles)
     flash_span = max(p.flash for p in points) - least.flash
     cycles_span = max(p.cycles for p in points) - fastest.cycles

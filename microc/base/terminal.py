@@ -15,7 +15,7 @@ LAYOUT_CHARACTERS = "\n\t"
 CONTINUATION = "\n    "
 
 
-def visible(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
+def escape_unprintable(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
     """Return ``text`` with every unprintable character as its escape (``\\x1b``, ``\\u202e``).
 
     These are control characters, bidirectional and zero-width characters, and lone surrogates. Characters of ``layout`` stay.
@@ -25,15 +25,15 @@ def visible(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
     return "".join(c if c.isprintable() or c in layout else c.encode("unicode_escape").decode() for c in text)
 
 
-def visible_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Escape a message of several lines.
 
     Only line ends followed by four blanks are the message's own; others came with a name.
     """
-    return CONTINUATION.join(visible(part, "\t") for part in text.split(CONTINUATION))
+    return CONTINUATION.join(escape_unprintable(part, "\t") for part in text.split(CONTINUATION))
 
 
-def control(text: str) -> None:
+def write_control(text: str) -> None:
     """Write trusted text with control sequences to standard error at once, without escaping it."""
     write = getattr(sys.stderr, "control", sys.stderr.write)
     write(text)
@@ -47,7 +47,7 @@ class _Guarded:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self.control(visible(text))
+        self.control(escape_unprintable(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -63,7 +63,7 @@ class _Guarded:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def guard_output() -> Iterator[None]:
     """Escape everything that Python code writes to standard output or standard error: commands, warnings, logs of
     libraries."""
     own = sys.stdout, sys.stderr

@@ -31,14 +31,14 @@ end."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code that :mod:`microc.errors` documents."""
-    from microc.base.terminal import guarded
+    from microc.base.terminal import guard_output
     from microc.compiler import interaction
 
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # else the interpreter searches all objects for cycles once more at its exit
     try:
-        with guarded(), _record_interrupts() as pressed, interaction.flags():
+        with guard_output(), _record_interrupts() as pressed, interaction.keep_flags():
             code = _run_guarded(words, pressed)
         if argv is None:  # about to exit, all is written: a late Ctrl-C must not change the exit code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,14 +105,14 @@ def _run_command(words: list[str]) -> int:
     arguments.words = words
     from microc.cli import commands, project_context, show
     from microc.cli.commands import replace_stdin_arguments
-    from microc.cli.shared_options import chosen_options
-    from microc.compiler.model import extended_by
+    from microc.cli.shared_options import compilation_options
+    from microc.compiler.model import register_plugins
 
     start = time.monotonic()
     silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _JSON_LINES
-    with show.working(arguments.command, silent), replace_stdin_arguments(arguments):
+    with show.show_elapsed_time(arguments.command, silent), replace_stdin_arguments(arguments):
         project_context.configure(arguments)
-        with extended_by(chosen_options(arguments)):
+        with register_plugins(compilation_options(arguments)):
             answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
         error = {} if answer.error is None else {"error": _error_data(answer.error)}
@@ -126,7 +126,7 @@ def _run_command(words: list[str]) -> int:
     if arguments.verbose:
         sys.stderr.write(f"{arguments.command}: {time.monotonic() - start:.2f} s\n")
     if answer.error is not None:
-        show.refuse(answer.error)
+        show.print_error(answer.error)
         return answer.error.exit_code
     return answer.exit_code
 
@@ -141,9 +141,9 @@ def _write_json(data: dict[str, Any], words: Sequence[str]) -> None:
 
 def _report(error: MicrocError, words: Sequence[str]) -> int:
     """Print an error, as JSON too if that is asked for; return its exit code."""
-    from microc.cli.show import refuse
+    from microc.cli.show import print_error
 
-    refuse(error)
+    print_error(error)
     if "--json" in words:
         _write_json({"error": _error_data(error), **error.details}, words)
         sys.stdout.flush()
@@ -159,10 +159,10 @@ def _internal_error(error: Exception) -> InternalError:
     """Wrap an unexpected exception in a one-line InternalError; its traceback goes to a temporary file."""
     import traceback
 
-    from microc.base.terminal import visible
+    from microc.base.terminal import escape_unprintable
 
     with tempfile.NamedTemporaryFile("w", prefix="microc-", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write(visible("".join(traceback.format_exception(error))))
+        file.write(escape_unprintable("".join(traceback.format_exception(error))))
     what = error.what if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
     return InternalError(
         f"this is a defect of microc: {' '.join(what.split())}", hint=f"please report it with {file.name}"

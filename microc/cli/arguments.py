@@ -11,20 +11,20 @@ from typing import Any
 from microc import __version__
 from microc.base.immutable import frozen
 from microc.cli.command_options import (
-    SeeingArguments,
-    measuring_commands,
-    quantizing_command,
-    seeing_commands,
-    tuning_command,
+    ReportArguments,
+    add_measuring_commands,
+    add_quantize_command,
+    add_report_commands,
+    add_tune_command,
 )
 from microc.cli.parser import Help, Parser
 from microc.cli.shared_options import (
-    compile_options,
-    force_option,
-    plugin_option,
-    project_commands,
-    reading_options,
-    shell_commands,
+    add_compile_options,
+    add_force_option,
+    add_plugin_option,
+    add_project_commands,
+    add_reading_options,
+    add_shell_commands,
 )
 
 # ---- The arguments of every command. No slow imports here, so that --help is instant.
@@ -38,7 +38,7 @@ EXIT_CODES = """exit codes:
   130 interrupted                141 the reader of the output went away"""
 
 
-class Arguments(SeeingArguments):
+class Arguments(ReportArguments):
     """Parsed arguments; each command reads its own. Options of a compilation: :func:`chosen_options`."""
 
     command: str
@@ -144,14 +144,14 @@ def make_parser() -> Parser:
         )
 
     _model_commands(add)
-    quantizing_command(add, _MODEL)
-    tuning_command(add, _MODEL)
+    add_quantize_command(add, _MODEL)
+    add_tune_command(add, _MODEL)
     _export_command(add)
-    project_commands(add, _MODEL)
-    measuring_commands(add)
-    seeing_commands(add)
+    add_project_commands(add, _MODEL)
+    add_measuring_commands(add)
+    add_report_commands(add)
     _board_commands(add)
-    shell_commands(add)
+    add_shell_commands(add)
     for command in commands.choices.values():  # last, so that the help of a command begins with its own options
         _global_options(command, argparse.SUPPRESS)
     return parser
@@ -198,8 +198,8 @@ def _model_commands(add: Adder) -> None:
         "-o", "--output", type=Path, metavar="DIR",
         help="project folder; with --relocatable, FILE.bin writes the network alone",
     )  # fmt: skip
-    force_option(command)
-    compile_options(command)
+    add_force_option(command)
+    add_compile_options(command)
     command = add(
         "check",
         "check if a model can fit --board, --flash or --ram, without compiling it",
@@ -214,7 +214,7 @@ def _model_commands(add: Adder) -> None:
     command.add_argument(
         "--tensors", action="store_true", help="list of all tensors, by the names that --inputs and --outputs accept"
     )
-    compile_options(command)
+    add_compile_options(command)
     command = add(
         "explain",
         "explain a layer's kernel: candidates with costs, schedule steps, C",
@@ -238,7 +238,7 @@ def _model_commands(add: Adder) -> None:
         help="core, such as cortex-m4 (default: the board's, or this computer)",
     )
     command.add_argument("--full", action="store_true", help="function after every schedule step and lowering pass")
-    compile_options(command)
+    add_compile_options(command)
     command = add(
         "import",
         "convert a model to microc's graph format (.mcg) or to ONNX",
@@ -262,7 +262,7 @@ def _model_commands(add: Adder) -> None:
         metavar="FILE",
         help="TOML file of feature stages in front of the network (docs/features.md)",
     )
-    reading_options(command)
+    add_reading_options(command)
 
 
 def _export_command(add: Adder) -> None:
@@ -281,7 +281,7 @@ def _export_command(add: Adder) -> None:
         "--format", default="", help="format's name (--list), or path of a folder with your own (with a slash)"
     )
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="output folder")
-    force_option(command)
+    add_force_option(command)
     command.add_argument(
         "--target", default="", metavar="CORE", help="core, such as cortex-m4 (default: the board's, or any core)"
     )
@@ -289,7 +289,7 @@ def _export_command(add: Adder) -> None:
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
         help="input of the example; repeat per input, in order (default: a pattern)",
     )  # fmt: skip
-    compile_options(command)
+    add_compile_options(command)
 
 
 def _board_commands(add: Adder) -> None:
@@ -308,7 +308,7 @@ def _board_commands(add: Adder) -> None:
     )
     command = add("operators", "list the supported operators with their dtypes", "", "--plugin operators.py --json")
     command.add_argument("--markdown", action="store_true", help="Markdown, as in docs/operators.md")
-    plugin_option(command)
+    add_plugin_option(command)
     command = add("options", "list the compilation options", "", "--json")
     command.add_argument("--markdown", action="store_true", help="Markdown, as in docs/options.md")
     add("ports", "list the serial ports of this computer", "")
@@ -379,7 +379,7 @@ class Command:
     """Positional arguments, each with its help."""
 
 
-def commands() -> tuple[Command, ...]:
+def describe_commands() -> tuple[Command, ...]:
     """List the program, then its commands in the order of the help."""
     parser = make_parser()
     choices = _choices()
@@ -468,6 +468,6 @@ def _word(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, .
     return Word(metavar)
 
 
-def flags_of(command: Command) -> Iterator[tuple[str, Option]]:
+def iter_flags(command: Command) -> Iterator[tuple[str, Option]]:
     """Yield every flag of a command with its option."""
     return ((flag, option) for option in command.options for flag in option.flags)

@@ -99,7 +99,7 @@ def _test_level(board: Board) -> str:
 
 def board_row(board: Board) -> dict[str, Any]:
     """Describe a board as plain data, as ``microc boards --json`` prints it."""
-    from microc.device.runners import runners
+    from microc.device.runners import board_runners
 
     return {
         "name": board.name,
@@ -112,7 +112,7 @@ def board_row(board: Board) -> dict[str, Any]:
         "emulated": "emulator" in board.raw,
         "tried": _test_level(board),
         "ids": dict(board.ids),
-        "runners": [runner.name for runner in runners(board)],
+        "runners": [runner.name for runner in board_runners(board)],
     }
 
 
@@ -132,13 +132,13 @@ def plugin(arguments: Arguments) -> show.Answer:
 
 def operators(arguments: Arguments) -> show.Answer:
     """``microc operators``."""
-    from microc.reports.reference_tables import FORMATS, dtypes_cell, operator_rows, operators_markdown, widest
+    from microc.reports.reference_tables import FORMATS, dtypes_cell, operator_rows, operators_markdown, widest_dtypes
 
     rows = operator_rows()
     parts = []
     for format_name in FORMATS:
         format_rows = [row for row in rows if row.format == format_name]
-        all_dtypes = widest(format_rows)
+        all_dtypes = widest_dtypes(format_rows)
         cells = [(row.name, row.note, dtypes_cell(row.dtypes, all_dtypes)) for row in format_rows]
         parts.append(show.table((f"{len(format_rows)} of {format_name}", "", "dtypes"), cells, 3))
         if any(cell == "any" for *_, cell in cells):
@@ -149,9 +149,9 @@ def operators(arguments: Arguments) -> show.Answer:
 
 def options(arguments: Arguments) -> show.Answer:
     """``microc options``."""
-    from microc.reports.reference_tables import options_markdown, rows
+    from microc.reports.reference_tables import option_rows, options_markdown
 
-    found = list(rows())
+    found = list(option_rows())
     cells = [(row.name, row.flag, row.help) for row in found]
     text = options_markdown() if arguments.markdown else show.table(("Python", "command line", ""), cells, 3)
     return show.Answer({"options": [asdict(row) for row in found]}, text)
@@ -184,18 +184,18 @@ def ports(arguments: Arguments) -> show.Answer:
 
 def doctor(arguments: Arguments) -> show.Answer:
     """``microc doctor``."""
-    from microc.project.doctor import examine, install, remedy
+    from microc.project.doctor import find_tools, install, list_install_commands
 
     if arguments.yes and not arguments.fix:
         raise UsageError("--yes requires --fix", hint="add it: microc doctor --fix --yes")
-    findings = examine(arguments.board)
-    commands = remedy(findings)
+    findings = find_tools(arguments.board)
+    commands = list_install_commands(findings)
     if commands and arguments.yes:
-        show.note(_line(commands))
+        show.print_note(_line(commands))
         install(commands)
         # Look again: what is printed, and the exit code, must describe the state after the installation.
-        findings = examine(arguments.board)
-        commands = remedy(findings)
+        findings = find_tools(arguments.board)
+        commands = list_install_commands(findings)
     missing = [f for f in findings if f.missing]
     incomplete = any(f.essential for f in missing)
     data = {
@@ -223,10 +223,11 @@ def _line(commands: tuple[tuple[str, ...], ...]) -> str:
     from microc.reports import text_tables
 
     line = " && ".join(map(shlex.join, commands))
-    if not 0 < show.columns() < len(line) + len(_INDENT):
+    if not 0 < show.terminal_columns() < len(line) + len(_INDENT):
         return line
     parts = [
-        "\n".join(text_tables.command(shlex.join(command), show.columns() - len(" && \\"))) for command in commands
+        "\n".join(text_tables.wrap_command(shlex.join(command), show.terminal_columns() - len(" && \\")))
+        for command in commands
     ]
     return f" && \\\n{_INDENT}".join(parts)
 
@@ -243,9 +244,9 @@ _COMMON_GROUPS = ("everywhere",)
 
 def man(arguments: Arguments) -> show.Answer:
     """``microc man``."""
-    from microc.cli.arguments import commands
+    from microc.cli.arguments import describe_commands
 
-    text = "\n".join(_page(commands())) + "\n"
+    text = "\n".join(_page(describe_commands())) + "\n"
     return show.Answer({"page": text}, text)
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from microc.cli import parser
 from microc.cli.parser import duration, layer_bits, seconds, share, size
-from microc.cli.shared_options import compile_options, input_options, reading_options, source_options
-from microc.compiler.option_values import names
+from microc.cli.shared_options import add_compile_options, add_input_options, add_reading_options, add_source_options
+from microc.compiler.option_values import parse_names
 
 # ---- ``microc report``, ``compare`` and ``watch``.
 
 Adder = Callable[..., ArgumentParser]
 
 
-class SeeingArguments(Namespace):
+class ReportArguments(Namespace):
     """Parsed arguments of ``report``, ``compare`` and ``watch`` that other commands do not have."""
 
     verified: Path | None
@@ -29,7 +29,7 @@ class SeeingArguments(Namespace):
     browser: bool
 
 
-def seeing_commands(add: Adder) -> None:
+def add_report_commands(add: Adder) -> None:
     """Add ``report``, ``compare`` and ``watch``. ``add(name, summary, *examples)`` creates a command's parser."""
     _report(add)
     _compare(add)
@@ -49,11 +49,11 @@ def _report(add: Adder) -> None:
         "source", type=Path, nargs="?", metavar="MODEL|DIR", help="model or project folder (default: microc.toml's)"
     )
     command.add_argument("-o", "--output", type=Path, metavar="FILE", help="output file: page (.html) or data (.json)")
-    verified_option(command)
-    compile_options(command)
+    add_verified_option(command)
+    add_compile_options(command)
 
 
-def verified_option(command: ArgumentParser) -> None:
+def add_verified_option(command: ArgumentParser) -> None:
     """Add ``--verified``."""
     command.add_argument(
         "--verified",
@@ -79,7 +79,7 @@ def _compare(add: Adder) -> None:
     command.add_argument(
         "--html", type=Path, metavar="F.html", help="output page: the report of AFTER, compared with BEFORE"
     )
-    compile_options(command)
+    add_compile_options(command)
 
 
 def _watch(add: Adder) -> None:
@@ -91,7 +91,7 @@ def _watch(add: Adder) -> None:
         "model.tflite --board netduinoplus2 --no-browser",
         "firmware --data recordings --runs 100 --json",
     )
-    source_options(command)
+    add_source_options(command)
     group = command.add_argument_group("runs")
     group.add_argument(
         "--data", type=Path, metavar="PATH", help="samples, used in a loop; as for verify (default: random inputs)"
@@ -136,7 +136,7 @@ AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightg
 slow."""
 
 
-def measuring_commands(add: Adder) -> None:
+def add_measuring_commands(add: Adder) -> None:
     """Add ``profile``, ``size``, ``verify`` and ``bench``. ``add(name, summary, *examples)`` creates a command's parser."""
     _profile(add)
     _size(add)
@@ -154,7 +154,7 @@ def _bench(add: Adder) -> None:
     )
     command.add_argument("source", type=Path, nargs="?", metavar="MODEL", help="model (default: microc.toml's)")
     command.add_argument(
-        "--boards", dest="board_names", type=names, default=(), metavar="NAME,...",
+        "--boards", dest="board_names", type=parse_names, default=(), metavar="NAME,...",
         help="names, board files, all-emulated or attached (default: microc.toml's)",
     )  # fmt: skip
     command.add_argument(
@@ -171,7 +171,7 @@ def _bench(add: Adder) -> None:
         "--timeout", type=parser.seconds, default=10.0, metavar="SECONDS",
         help="time without an answer before a board is given up (default: 10)",
     )  # fmt: skip
-    compile_options(command, board=False)
+    add_compile_options(command, board=False)
 
 
 def _profile(add: Adder) -> None:
@@ -182,10 +182,10 @@ def _profile(add: Adder) -> None:
         "firmware --html report.html --csv layers.csv",
         "model.tflite --board mps2-an386 --trace trace.json",
     )
-    source_options(command)
-    input_options(command, "input array or picture; repeat per input (default: random)")
+    add_source_options(command)
+    add_input_options(command, "input array or picture; repeat per input (default: random)")
     command.add_argument("--html", type=Path, metavar="F.html", help="output page: network, timeline, memory, layers")
-    verified_option(command)
+    add_verified_option(command)
     command.add_argument("--csv", type=Path, metavar="F.csv", help="output table of layers")
     command.add_argument("--trace", type=Path, metavar="T.json", help="output trace for Perfetto or chrome://tracing")
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
@@ -203,7 +203,7 @@ def _size(add: Adder) -> None:
         "my_product.elf --project firmware",
         "model.tflite --board mps2-an386 --csv symbols.csv",
     )
-    source_options(command, "project folder, ELF file, or model to build")
+    add_source_options(command, "project folder, ELF file, or model to build")
     command.add_argument(
         "--project",
         type=Path,
@@ -236,7 +236,7 @@ def _verify(add: Adder) -> None:
         "model.tflite --rounding litert --against litert --data test.npz",
         "firmware --against tflm --model model.tflite --evidence evidence",
     )
-    source_options(command)
+    add_source_options(command)
     command.add_argument(
         "--samples", type=int, default=3, metavar="N", help="sets of inputs to compare kernel by kernel (default: 3)"
     )
@@ -266,7 +266,7 @@ def _verify(add: Adder) -> None:
         "--evidence", type=Path, metavar="DIR",
         help="output folder: page to sign, JSON data, SHA256SUMS of both",
     )  # fmt: skip
-    input_options(command, "input array or picture; repeat per input (default: random)")
+    add_input_options(command, "input array or picture; repeat per input (default: random)")
     group = command.add_argument_group("the user's data, all of which run on the board")
     group.add_argument(
         "--data", type=Path, metavar="PATH",
@@ -288,7 +288,7 @@ def _verify(add: Adder) -> None:
 _DATA = ".npz, .npy, .csv, or a folder of samples"
 
 
-def quantizing_command(add: Adder, model: str) -> None:
+def add_quantize_command(add: Adder, model: str) -> None:
     """Add ``quantize``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for model
     arguments."""
     command = add(
@@ -347,7 +347,7 @@ def quantizing_command(add: Adder, model: str) -> None:
     command.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="output model, such as model.mcg or model.onnx"
     )
-    reading_options(command)
+    add_reading_options(command)
 
 
 def _precision_options(command: ArgumentParser) -> None:
@@ -387,7 +387,7 @@ _PLAN_EPILOG = """--plan names a file that is written here: what a compilation t
 Edit it, and give it back to microc compile --plan."""
 
 
-def tuning_command(add: Adder, model: str) -> None:
+def add_tune_command(add: Adder, model: str) -> None:
     """Add ``tune``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for model
     arguments."""
     command = add(
@@ -484,5 +484,5 @@ def tuning_command(add: Adder, model: str) -> None:
         help="part of the names of layers to tune; repeatable",
     )
     search.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    compile_options(command)
+    add_compile_options(command)
     command.epilog = f"{command.epilog}\n\n{_PLAN_EPILOG}"

@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.immutable import Later, Registry
+from microc.base.immutable import LazyEntry, Registry
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import check_places, compile_bundle, compile_model, progress, refuse_other
-from microc.cli.reporting import advice_here, estimate_rows, next_steps, state_rows
-from microc.cli.shared_options import chosen_options
+from microc.cli.project_context import check_output_paths, check_replaceable, compile_bundle, compile_model, progress
+from microc.cli.reporting import estimate_rows, localise_advice, next_steps, state_rows
+from microc.cli.shared_options import compilation_options
 from microc.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str,
     folder_word, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
     board_flag = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     flash = "" if board == "host" else f" && microc flash {folder_word}"
-    if chosen_options(arguments).get("relocatable"):
+    if compilation_options(arguments).get("relocatable"):
         if not folder.is_dir():
             return [("next", f"microc load {folder_word} --port PORT")]
         return [("next", f"microc build {folder_word}{flash}, once for all networks; then microc load {folder_word}")]
@@ -128,16 +128,16 @@ def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
     from microc.codegen.output_files import check_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
-    from microc.reports.summary import worth_a_line
+    from microc.reports.summary import select_printed_advice
     from microc.reports.text_tables import memory_rows
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write", hint="add -o DIR")
-    if arguments.output.suffix == BLOB_SUFFIX and chosen_options(arguments).get("relocatable"):
-        check_places(**{"-o": arguments.output})
+    if arguments.output.suffix == BLOB_SUFFIX and compilation_options(arguments).get("relocatable"):
+        check_output_paths(**{"-o": arguments.output})
     else:
         check_folder(arguments.output)
-        refuse_other(arguments.output, arguments, arguments.models)
+        check_replaceable(arguments.output, arguments, arguments.models)
     if len(arguments.models) > 1:
         return _compile_several(arguments, arguments.output)
     program = compile_model(arguments.models[0], arguments)
@@ -166,12 +166,12 @@ def compile_(arguments: Arguments) -> show.Answer:
         *test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         _flash_row(report),
-        ("RAM", show.of(report["ram"], report["board_ram"])),
+        ("RAM", show.usage_text(report["ram"], report["board_ram"])),
         *estimate_rows(report),
         *next_rows(arguments, folder, report["board"]),
     ]
     about = {**json.loads(program.files()["manifest.json"]), "board": {"name": report["board"]}}
-    steps = advice_here(worth_a_line(report["next_steps"]), about, arguments, arguments.models[0])
+    steps = localise_advice(select_printed_advice(report["next_steps"]), about, arguments, arguments.models[0])
     text = "\n\n".join(filter(None, (show.facts(rows), next_steps(steps))))
     return show.Answer({"folder": str(folder), "report": report}, text)
 
@@ -190,7 +190,7 @@ def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
         ("firmware", f"{folder} for {report['board']}"),
         ("arena", f"{show.count(report['arena'])} bytes, {show.count(report['shared_arena'])} of them shared"),
         _flash_row(report),
-        ("RAM", show.of(report["ram"], report["board_ram"])),
+        ("RAM", show.usage_text(report["ram"], report["board_ram"])),
     ]
     text = show.table(("network", "model", "kernels", "MACs", "weights", "arena"), cells, 2) + "\n\n" + show.facts(rows)
     return show.Answer({"folder": str(folder), "report": report}, text)
@@ -221,7 +221,7 @@ def _with_linked_sizes(report: Mapping[str, Any], sizes: Sizes | None) -> dict[s
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
     """Return the row about flash, marked as estimated if the firmware was not linked."""
     name = "flash" if report["flash_linked"] else "flash, estimated"
-    return name, show.of(report["flash"], report["board_flash"])
+    return name, show.usage_text(report["flash"], report["board_flash"])
 
 
 def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -260,7 +260,7 @@ def _arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[
 def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Describe inputs and outputs, one row each."""
     return [
-        (kind, f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}{_scale_text(t)}")
+        (kind, f"{t['name']}  {t['dtype']} {show.shape_text(t['shape'])}{_scale_text(t)}")
         for kind in ("input", "output")
         for t in data[f"{kind}s"]
     ]
@@ -287,7 +287,7 @@ def check(arguments: Arguments) -> show.Answer:
 
     assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
-    options = make_options(**chosen_options(arguments))
+    options = make_options(**compilation_options(arguments))
     result = check_model(arguments.model, options, board, exact=arguments.exact)
     data = result.to_data()
     rows = [
@@ -311,7 +311,7 @@ def check(arguments: Arguments) -> show.Answer:
     text = show.facts(rows)
     if arguments.tensors:
         data["tensors"] = list(result.tensors)
-        cells = [(t["name"], t["operator"], t["dtype"], show.shape(t["shape"])) for t in result.tensors]
+        cells = [(t["name"], t["operator"], t["dtype"], show.shape_text(t["shape"])) for t in result.tensors]
         text += "\n\n" + show.table(("tensor", "made by", "dtype", "shape"), cells, 4)
     return show.Answer(data, text, 4 if result.verdict == "no" else 0)
 
@@ -332,18 +332,18 @@ def _verdict_text(result: Check) -> str:
 def import_(arguments: Arguments) -> show.Answer:
     """``microc import``."""
     from microc.compiler.model import load, save
-    from microc.project.model_check import describe
+    from microc.project.model_check import describe_graph
 
     assert arguments.model is not None and arguments.output is not None
-    check_places(**{"-o": arguments.output})
-    graph = load(arguments.model, **chosen_options(arguments))
+    check_output_paths(**{"-o": arguments.output})
+    graph = load(arguments.model, **compilation_options(arguments))
     if arguments.features is not None:
         from microc.features import join, read
 
         stages = read(arguments.features)
         graph = join(stages.pipeline, graph, input=stages.input, bands_first=stages.bands_first)
     path = save(graph, arguments.output)
-    data = describe(graph, arguments.model.name)
+    data = describe_graph(graph, arguments.model.name)
     rows = [
         ("model", f"{arguments.model.name} -> {path}, {show.count(path.stat().st_size)} bytes"),
         *_tensor_rows(data),
@@ -354,7 +354,7 @@ def import_(arguments: Arguments) -> show.Answer:
 
 def build(arguments: Arguments) -> show.Answer:
     """``microc build``."""
-    from microc.compiler.fit.footprint import capacity
+    from microc.compiler.fit.footprint import region_bytes
     from microc.run import board_project
 
     project = board_project.open_project(arguments.folder)
@@ -362,8 +362,8 @@ def build(arguments: Arguments) -> show.Answer:
     sizes, ram = result.sizes, result.sizes.static_ram + project.peak_stack
     rows = [
         ("firmware", result.elf),
-        ("flash", show.of(sizes.flash, capacity(project.board, "flash"))),
-        ("RAM", show.of(ram, capacity(project.board, "ram"))),
+        ("flash", show.usage_text(sizes.flash, region_bytes(project.board, "flash"))),
+        ("RAM", show.usage_text(ram, region_bytes(project.board, "ram"))),
         ("  static and arena", f"{show.count(sizes.static_ram)} bytes"),
         ("  stack", f"{show.count(project.peak_stack)} bytes at most, {show.count(sizes.reserved_stack)} reserved"),
     ]
@@ -386,7 +386,9 @@ def flash(arguments: Arguments) -> show.Answer:
     project = open_project(arguments.folder)
     commands, answered = flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
     runs = "takes networks: microc load" if project.relocatable else "runs this build"
-    shown = [line for command in commands for line in text_tables.command(shlex.join(command), show.columns())]
+    shown = [
+        line for command in commands for line in text_tables.wrap_command(shlex.join(command), show.terminal_columns())
+    ]
     text = "\n".join(shown) + (f"\nthe board answers: it {runs}" if answered else "")
     return show.Answer(
         {
@@ -405,32 +407,32 @@ COMMANDS: Registry[Command] = Registry(
     {
         "compile": compile_,
         "check": check,
-        "explain": Later("microc.cli.reporting", "explain"),
+        "explain": LazyEntry("microc.cli.reporting", "explain"),
         "import": import_,
-        "quantize": Later("microc.cli.quantize", "quantize"),
-        "tune": Later("microc.cli.tune", "tune"),
-        "export": Later("microc.cli.projects", "export"),
-        "new": Later("microc.cli.projects", "new"),
+        "quantize": LazyEntry("microc.cli.quantize", "quantize"),
+        "tune": LazyEntry("microc.cli.tune", "tune"),
+        "export": LazyEntry("microc.cli.projects", "export"),
+        "new": LazyEntry("microc.cli.projects", "new"),
         "build": build,
         "flash": flash,
-        "load": Later("microc.cli.projects", "load"),
-        "run": Later("microc.cli.project_context", "run"),
-        "profile": Later("microc.cli.reporting", "profile"),
-        "size": Later("microc.cli.reporting", "size"),
-        "verify": Later("microc.cli.verification", "verify"),
-        "bench": Later("microc.cli.reporting", "bench"),
-        "report": Later("microc.cli.reporting", "report"),
-        "compare": Later("microc.cli.reporting", "compare"),
-        "watch": Later("microc.cli.watch", "watch"),
-        "boards": Later("microc.cli.catalogue", "boards"),
-        "plugin": Later("microc.cli.catalogue", "plugin"),
-        "operators": Later("microc.cli.catalogue", "operators"),
-        "options": Later("microc.cli.catalogue", "options"),
-        "completion": Later("microc.cli.completion", "completion"),
-        "man": Later("microc.cli.catalogue", "man"),
-        "ports": Later("microc.cli.catalogue", "ports"),
-        "demo": Later("microc.cli.projects", "demo"),
-        "doctor": Later("microc.cli.catalogue", "doctor"),
+        "load": LazyEntry("microc.cli.projects", "load"),
+        "run": LazyEntry("microc.cli.project_context", "run"),
+        "profile": LazyEntry("microc.cli.reporting", "profile"),
+        "size": LazyEntry("microc.cli.reporting", "size"),
+        "verify": LazyEntry("microc.cli.verification", "verify"),
+        "bench": LazyEntry("microc.cli.reporting", "bench"),
+        "report": LazyEntry("microc.cli.reporting", "report"),
+        "compare": LazyEntry("microc.cli.reporting", "compare"),
+        "watch": LazyEntry("microc.cli.watch", "watch"),
+        "boards": LazyEntry("microc.cli.catalogue", "boards"),
+        "plugin": LazyEntry("microc.cli.catalogue", "plugin"),
+        "operators": LazyEntry("microc.cli.catalogue", "operators"),
+        "options": LazyEntry("microc.cli.catalogue", "options"),
+        "completion": LazyEntry("microc.cli.completion", "completion"),
+        "man": LazyEntry("microc.cli.catalogue", "man"),
+        "ports": LazyEntry("microc.cli.catalogue", "ports"),
+        "demo": LazyEntry("microc.cli.projects", "demo"),
+        "doctor": LazyEntry("microc.cli.catalogue", "doctor"),
     },
 )
 """Commands by name, in the order of the help."""

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from microc.cli import show
-from microc.cli.arguments import FOLDERS, Arguments, Command, Option, Word, flags_of
+from microc.cli.arguments import FOLDERS, Arguments, Command, Option, Word, iter_flags
 
 # ---- Completion for bash 3.2 and newer: one shell function, which does not call microc.
 
@@ -71,13 +71,13 @@ def bash_script(commands: Sequence[Command]) -> str:
 def _bash_branch(command: Command, names: Sequence[str]) -> list[str]:
     """List the shell lines that complete one command: values of options, flags, positional arguments and command
     ``names``."""
-    valued = {flag: option.word for flag, option in flags_of(command) if option.word is not None}
+    valued = {flag: option.word for flag, option in iter_flags(command) if option.word is not None}
     lines = []
     if valued:
         lines.append('        case "$prev" in')
         lines += [f"        {flag}) {_bash_values(word)}; return ;;" for flag, word in valued.items()]
         lines.append("        esac")
-    flags = " ".join(flag for flag, _ in flags_of(command))
+    flags = " ".join(flag for flag, _ in iter_flags(command))
     lines.append(f"        if [[ $cur == -* ]]; then _microc_words {shlex.quote(flags)}; return; fi")
     if names:
         lines.append(f"        _microc_words {shlex.quote(' '.join(names))}")
@@ -247,8 +247,8 @@ def _zsh_quote(text: str) -> str:
 
 def completion(arguments: Arguments) -> show.Answer:
     """``microc completion``."""
-    from microc.cli.arguments import commands
+    from microc.cli.arguments import describe_commands
 
     scripts = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
-    text = scripts[arguments.shell](commands())
+    text = scripts[arguments.shell](describe_commands())
     return show.Answer({"shell": arguments.shell, "script": text}, text)

@@ -156,8 +156,8 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90s, 10m or 2h") from None
 
 
-GROWING = ("flash", "ram", "time")
-"""Figures that ``--fail-over`` can bound (:data:`microc.reports.firmware_size.WHAT`)."""
+BOUNDED_FIGURES = ("flash", "ram", "time")
+"""Figures that ``--fail-over`` can bound (:data:`microc.reports.firmware_size.FIGURES`)."""
 MOST_INFERENCES = 1_000_000
 BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
 """Baud rates that ``auto`` tries, in this order."""
@@ -200,8 +200,8 @@ def share(text: str) -> float:
 def growth(text: str) -> tuple[str, float]:
     """Convert a bound (2% or flash=2%) to a figure's name and a share. An empty name means all figures."""
     name, _, bound = text.rpartition("=")
-    if name and name not in GROWING:
-        raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(GROWING)}")
+    if name and name not in BOUNDED_FIGURES:
+        raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(BOUNDED_FIGURES)}")
     return name, share(bound)
 
 
@@ -219,7 +219,7 @@ def _below(most: float, text: str, what: str) -> float:
 def size(text: str) -> int:
     """Convert a number of bytes (65536 or 64K)."""
     try:
-        return option_values.bytes(text)
+        return option_values.parse_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -17,7 +17,7 @@ from microc import __version__
 from microc.base.file_access import open_regular
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.shared_options import chosen_options, spoken_options
+from microc.cli.shared_options import command_line_options, compilation_options
 from microc.errors import OutputError, UsageError, nearest_file
 
 if TYPE_CHECKING:
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 # ---- Output files of commands. They are written completely or not at all.
 
 
-def check_places(**places: Path | Sequence[Path] | None) -> None:
+def check_output_paths(**places: Path | Sequence[Path] | None) -> None:
     """Raise OutputError, before the work begins, if a file cannot be written. Keywords are the options that name the
     files."""
-    from microc.codegen.output_files import check_place
+    from microc.codegen.output_files import check_writable
 
     for option, paths in places.items():
         for path in [paths] if isinstance(paths, Path) else paths or ():
-            check_place(path, option)
+            check_writable(path, option)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table of comma-separated values."""
-    from microc.codegen.output_files import replacing
+    from microc.codegen.output_files import replace_atomically
 
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
@@ -61,9 +61,9 @@ def write_json(path: Path, data: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file."""
-    from microc.codegen.output_files import replacing
+    from microc.codegen.output_files import replace_atomically
 
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -80,7 +80,9 @@ def compile_model(model: Path, arguments: Arguments, board: str | Board | None =
     from microc.compiler import api
 
     target = board or arguments.board or "host"
-    return api.compile(model, board=target, progress=progress(arguments), **{**chosen_options(arguments), **others})
+    return api.compile(
+        model, board=target, progress=progress(arguments), **{**compilation_options(arguments), **others}
+    )
 
 
 def compile_bundle(arguments: Arguments) -> Bundle:
@@ -88,7 +90,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
     from microc.codegen.c.identifiers import network_name
     from microc.compiler.bundle import bundle
 
-    options = chosen_options(arguments)
+    options = compilation_options(arguments)
     if options.get("name"):
         raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
     _check_names(arguments.models)
@@ -102,7 +104,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
 def _check_names(models: Sequence[Path]) -> None:
     """Raise UsageError if two networks would get the same C name, which derives from the file's name."""
     from microc.codegen.c.identifiers import network_name
-    from microc.codegen.output_files import free
+    from microc.codegen.output_files import free_path
 
     models_by_name: dict[str, Path] = {}
     for model in models:
@@ -110,20 +112,20 @@ def _check_names(models: Sequence[Path]) -> None:
         if first is not model:
             raise UsageError(
                 f"{first} and {model} would both be called {network_name(model.stem)!r}",
-                hint=f"networks are called after their files: cp {shlex.quote(str(model))} {free(model)}",
+                hint=f"networks are called after their files: cp {shlex.quote(str(model))} {free_path(model)}",
             )
 
 
-def refuse_other(folder: Path, arguments: Arguments, models: list[Path], format: str = "") -> None:
+def check_replaceable(folder: Path, arguments: Arguments, models: list[Path], format: str = "") -> None:
     """Raise OutputError, before compiling, if ``folder`` holds the project or export of other networks. ``--force`` allows
     it."""
     from microc.codegen.c.identifiers import network_name
-    from microc.codegen.output_files import free, manifest_of
+    from microc.codegen.output_files import free_path, read_manifest
 
-    manifest = manifest_of(folder)
+    manifest = read_manifest(folder)
     if arguments.force or not manifest:
         return
-    name_option = chosen_options(arguments).get("name")
+    name_option = compilation_options(arguments).get("name")
     new_names = [network_name(name_option or model.stem) for model in models]
     old_names = [str(name) for name in manifest.get("models", [manifest.get("model", "")])]
     is_same_network = old_names == new_names or manifest.get("source") in [model.name for model in models]
@@ -132,7 +134,7 @@ def refuse_other(folder: Path, arguments: Arguments, models: list[Path], format:
         raise OutputError(
             f"{folder} holds {content} of {', '.join(old_names)}, not of {', '.join(new_names)}",
             where=str(folder),
-            hint=f"choose another folder: -o {free(folder)}; or replace it: --force",
+            hint=f"choose another folder: -o {free_path(folder)}; or replace it: --force",
         )
 
 
@@ -154,7 +156,7 @@ def configure(arguments: Arguments) -> None:
     first = _POSITIONAL.get(arguments.command, "")
     if not first or not _may_need_config(arguments, first):
         return
-    from microc.project.config import find_config, read_config, refuse_foreign
+    from microc.project.config import check_owner, find_config, read_config
 
     path = find_config(Path.cwd())
     if path is None:
@@ -165,10 +167,10 @@ def configure(arguments: Arguments) -> None:
             raise UsageError(f"{arguments.command} needs {needed}", hint=hint)
         return
     arguments.config = config = read_config(path)
-    refuse_foreign(config)
+    check_owner(config)
     _check_trust(arguments, config)
     if not arguments.quiet and not arguments.json:
-        show.note(f"as {path} says")
+        show.print_note(f"as {path} says")
     fill = {"models": _fill_models, "model": _fill_model, "folder": _fill_folder, "source": _fill_source}[first]
     fill(arguments, config)
 
@@ -214,7 +216,7 @@ def _fill_source(arguments: Arguments, config: Config) -> None:
         return
     if arguments.source is None and arguments.command == "verify" and arguments.against:
         arguments.model_file = arguments.model_file or _only_model(config)
-    if arguments.source is None and not spoken_options(arguments) and not arguments.board:
+    if arguments.source is None and not command_line_options(arguments) and not arguments.board:
         arguments.source = _up_to_date_project(arguments, config)
         return
     arguments.model_file = None if arguments.source is None else getattr(arguments, "model_file", None)
@@ -251,18 +253,18 @@ def _up_to_date_project(arguments: Arguments, config: Config) -> Path:
         program = compile_bundle(arguments) if is_bundle else compile_model(arguments.models[0], arguments)
         program.write(config.folder)
         if not arguments.quiet and not arguments.json:
-            show.note(f"compiled {', '.join(model.name for model in arguments.models)} -> {config.folder}")
+            show.print_note(f"compiled {', '.join(model.name for model in arguments.models)} -> {config.folder}")
     arguments.board = ""  # the project has its own board
     return config.folder
 
 
 def _is_stale(config: Config) -> bool:
     """Test whether the project is older than one of its sources, or from another version of microc."""
-    from microc.codegen.output_files import MARKER, manifest_of
+    from microc.codegen.output_files import PROJECT_MARKER, read_manifest
 
     try:
-        compile_time = (config.folder / MARKER).stat().st_mtime_ns
-        manifest = manifest_of(config.folder) or {}
+        compile_time = (config.folder / PROJECT_MARKER).stat().st_mtime_ns
+        manifest = read_manifest(config.folder) or {}
         return manifest.get("microc") != __version__ or any(s.stat().st_mtime_ns > compile_time for s in config.sources)
     except OSError:  # there is no project yet, or a source is missing, which the compilation will report
         return True
@@ -281,7 +283,7 @@ def _check_trust(arguments: Arguments, config: Config) -> None:
         ("plugins", "a plugin", "--plugin", config.options.get("plugins", ())),
         ("external", "a library", "--external", libraries),
     ):
-        if named and option not in spoken_options(arguments) and not is_trusted(config.path.parent):
+        if named and option not in command_line_options(arguments) and not is_trusted(config.path.parent):
             raise UsageError(
                 f"microc.toml names {what}, whose code would run: {', '.join(path.name for path in named)}",
                 where=str(config.path),
@@ -297,10 +299,10 @@ def run(arguments: Arguments) -> show.Answer:
     import numpy as np
 
     from microc.run.session import Device
-    from microc.run.verify import random_inputs
+    from microc.run.verification import random_inputs
 
-    check_places(**{"--output": arguments.outputs})
-    with opened_project(arguments) as project:
+    check_output_paths(**{"--output": arguments.outputs})
+    with open_source_project(arguments) as project:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         build_firmware(project, arguments)
@@ -328,7 +330,7 @@ def run(arguments: Arguments) -> show.Answer:
         ],
     }
     lines = [
-        f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
+        f"{t['name']}  {t['dtype']} {show.shape_text(a.shape)}:  {show.values_text(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
     if not inputs:
@@ -343,7 +345,7 @@ def line(arguments: Arguments) -> dict[str, Any]:
 
 
 @contextmanager
-def opened_project(arguments: Arguments) -> Iterator[Project]:
+def open_source_project(arguments: Arguments) -> Iterator[Project]:
     """Open the project of a folder, or compile a model into a temporary project. Call :func:`build_firmware` after all
     checks of arguments, since it is slow."""
     from microc.run import board_project
@@ -376,10 +378,10 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
     """Load the arrays of ``--input`` (.npy files, tables, pictures) and check them against the network's inputs."""
     from microc.compiler.sizes.run_shapes import RunShapes
     from microc.run.data.array_files import is_table
-    from microc.run.data.pictures import Reader, is_picture, with_colours
+    from microc.run.data.pictures import Reader, add_colours, is_picture
 
     tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
-    tensors = with_colours((tensors_by_name[name] for name in manifest["inputs"]), manifest["options"])
+    tensors = add_colours((tensors_by_name[name] for name in manifest["inputs"]), manifest["options"])
     arrays, span = [], pixels(arguments)
     for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
         if tensor is not None and is_picture(path):
@@ -391,17 +393,17 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
     return RunShapes(manifest).fitting(tensors, arrays)
 
 
-def samples_of(arguments: Arguments, manifest: Mapping[str, Any], expected: Path | None = None) -> Samples | None:
+def load_samples(arguments: Arguments, manifest: Mapping[str, Any], expected: Path | None = None) -> Samples | None:
     """Read the samples of ``--data`` and ``--labels`` in the types of the network's inputs; ``expected``: file of expected
     outputs."""
-    from microc.run.data.pictures import with_colours
+    from microc.run.data.pictures import add_colours
     from microc.run.data.samples import read_samples
 
     if arguments.data is None:
         return None
     tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     inputs, outputs = ([tensors_by_name[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
-    inputs = with_colours(inputs, manifest["options"])
+    inputs = add_colours(inputs, manifest["options"])
     return read_samples(inputs, outputs, arguments.data, arguments.labels, expected, pixels(arguments))
 
 
@@ -429,9 +431,9 @@ def _read_table(path: Path, tensor: Mapping[str, Any]) -> Array:
     import numpy as np
 
     from microc.base import dtypes
-    from microc.run.data.array_files import ROWS, read
+    from microc.run.data.array_files import ROWS, read_arrays
 
-    table = read(path)[ROWS]
+    table = read_arrays(path)[ROWS]
     dtype = dtypes.to_numpy(tensor["dtype"])
     with np.errstate(invalid="ignore"):
         array = table.astype(dtype)
@@ -449,19 +451,19 @@ def load_array(path: Path) -> Array:
     """Load a .npy file."""
     import numpy as np
 
-    from microc.device.board_info import readable
+    from microc.device.board_info import printable
     from microc.run.data import array_files
-    from microc.run.data.array_files import DAMAGE
+    from microc.run.data.array_files import DAMAGED_FILE_ERRORS
 
     try:
         with open_regular(path) as file:
-            array = array_files.load(file)
+            array = array_files.load_numpy(file)
     except OSError as error:
         hint = nearest_file(path) or "write it with numpy.save"
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
-    except DAMAGE as error:
+    except DAMAGED_FILE_ERRORS as error:
         hint = f'write numbers: numpy.save("{path.stem}.npy", array)'
-        why = f": {readable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
+        why = f": {printable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(f"{path} is no .npy file of numbers{why}", where=str(path), hint=hint) from error
     if not isinstance(array, np.ndarray):
         hint = f'save each by itself: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'
@@ -480,7 +482,7 @@ def _save(path: Path, array: Array) -> None:
     """Write a .npy file."""
     import numpy as np
 
-    from microc.codegen.output_files import replacing
+    from microc.codegen.output_files import replace_atomically
 
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replace_atomically(path) as temporary, temporary.open("wb") as file:
         np.save(file, array)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import compile_model, line, load_array, progress, refuse_other
-from microc.cli.shared_options import spoken_options
+from microc.cli.project_context import check_replaceable, compile_model, line, load_array, progress
+from microc.cli.shared_options import command_line_options
 from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def new(arguments: Arguments) -> show.Answer:
     if report_progress is not None:
         report_progress("reading the model", 0, 2)
     folder, board = arguments.folder, arguments.board or "host"
-    files = new_project(folder, arguments.model, board, spoken_options(arguments))
+    files = new_project(folder, arguments.model, board, command_line_options(arguments))
     if report_progress is not None:
         report_progress("written", 1, 2)
     steps = [f"cd {shlex.quote(str(folder))}", "microc build", "microc run"]
@@ -85,7 +85,7 @@ def _demo_lines(result: Demonstration, missing: tuple[str, ...]) -> Iterator[str
     yield f"\n  {report['source']}: {report['kernels']} kernels, {report['macs']:,} multiply-accumulates"
     yield f"  {result.title}"
     yield f"  compiled to C in {result.compiled_seconds:.1f} s, built in {result.built_seconds:.1f} s\n"
-    fitting = show.columns() // _IMAGE_COLUMNS if show.columns() else _PER_ROW
+    fitting = show.terminal_columns() // _IMAGE_COLUMNS if show.terminal_columns() else _PER_ROW
     per_row = max(1, min(_PER_ROW, fitting))
     for first in range(0, _SHOWN_IMAGES, per_row):
         yield from _draw_images(result, range(first, min(first + per_row, _SHOWN_IMAGES)))
@@ -139,7 +139,7 @@ def export(arguments: Arguments) -> show.Answer:
     """``microc export``."""
     from microc.codegen.exports import check_board, load_format
     from microc.codegen.output_files import check_folder
-    from microc.device.boards import bare_board, load_board
+    from microc.device.boards import board_of_core, load_board
 
     if arguments.listing:
         return _list_formats()
@@ -158,8 +158,8 @@ def export(arguments: Arguments) -> show.Answer:
     if arguments.board:
         check_board(export_format, load_board(arguments.board))
     check_folder(arguments.output)
-    refuse_other(arguments.output, arguments, [arguments.model], export_format.name)
-    board = bare_board(arguments.target or export_format.target) if not arguments.board else None
+    check_replaceable(arguments.output, arguments, [arguments.model], export_format.name)
+    board = board_of_core(arguments.target or export_format.target) if not arguments.board else None
     inputs = [load_array(path) for path in arguments.inputs] or None
     program = compile_model(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)
@@ -179,12 +179,12 @@ def export(arguments: Arguments) -> show.Answer:
 
 def _list_formats() -> show.Answer:
     """List the export formats, and how each is tested."""
-    from microc.codegen.exports import STATUS, list_formats, load_format
+    from microc.codegen.exports import TEST_STATUS, list_formats, load_format
 
     formats = [load_format(name) for name in list_formats()]
     rows = [(f.name, f.title, f.status) for f in formats]
     text = show.table(("format", "what it is", "tried"), rows, 3)
-    text += "\n\n" + show.facts(list(STATUS.items())) + "\n\n" + show.facts([(f.name, f.checked) for f in formats])
+    text += "\n\n" + show.facts(list(TEST_STATUS.items())) + "\n\n" + show.facts([(f.name, f.checked) for f in formats])
     data = [{"name": f.name, "title": f.title, "status": f.status, "checked": f.checked} for f in formats]
     return show.Answer({"formats": data}, text)
 
@@ -211,8 +211,8 @@ def load(arguments: Arguments) -> show.Answer:
     rows = [
         ("network", f"{blob.name} for {blob.core}"),
         ("slot", f"{'AB'[slots.active or 0]}, commit {show.count(slots.commits)}"),
-        ("  taken", show.of(len(data), slots.room)),
-        ("memory", show.of(blob.memory, slots.memory)),
+        ("  taken", show.usage_text(len(data), slots.room)),
+        ("memory", show.usage_text(blob.memory, slots.memory)),
         ("signature", f"{show.count(len(blob.signature))} bytes" if blob.signature else "none"),
     ]
     return show.Answer(fields, show.facts(rows))
@@ -222,13 +222,13 @@ def _load_project(arguments: Arguments) -> tuple[Blob, Slots]:
     """Load the network of a project onto its board. Build it first, unless the board is on a port and the network is
     built."""
     from microc.device.client import ask_slots
-    from microc.run.board_project import build, built_network, open_project
+    from microc.run.board_project import build, open_project, read_network_blob
     from microc.run.session import Device
 
     project = open_project(arguments.folder)
     if project.relocatable and not (arguments.port and project.blob.is_file()):
         build(project)
-    blob = built_network(project)
+    blob = read_network_blob(project)
     with Device(project, load=True, progress=progress(arguments), **line(arguments)) as device:
         return blob, ask_slots(device.client)
 

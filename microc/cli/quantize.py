@@ -8,8 +8,8 @@ from typing import Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import check_places, pixels, progress
-from microc.cli.shared_options import chosen_options
+from microc.cli.project_context import check_output_paths, pixels, progress
+from microc.cli.shared_options import compilation_options
 
 # ---- Mixed precision: the options of each layer, and the Pareto front of noise and cost.
 
@@ -169,9 +169,9 @@ def _classification(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
 
 def _mistakes(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
     """Yield the most frequent mistakes."""
-    from microc.quantization.quantised_page import confused
+    from microc.quantization.quantised_page import frequent_mistakes
 
-    mistakes = confused(classes)
+    mistakes = frequent_mistakes(classes)
     rows = mistakes if full else mistakes[:_SHOWN_ROWS]
     if rows:
         yield _with_omitted(
@@ -209,7 +209,7 @@ def quantize(arguments: Arguments) -> show.Answer:
     from microc import quantization
 
     assert arguments.model is not None and arguments.output is not None and arguments.data is not None
-    check_places(**{"-o": arguments.output, "--html": arguments.html})
+    check_output_paths(**{"-o": arguments.output, "--html": arguments.html})
     result = quantization.quantize(
         arguments.model,
         arguments.data,
@@ -232,7 +232,7 @@ def quantize(arguments: Arguments) -> show.Answer:
         pixels=pixels(arguments),
         seed=arguments.seed,
         progress=progress(arguments),
-        **chosen_options(arguments),
+        **compilation_options(arguments),
     )
     path = result.save(arguments.output)
     if arguments.html is not None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from microc.base.file_access import open_regular, read_bytes
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import build_firmware, compile_model, line, load_inputs, opened_project, progress
-from microc.cli.shared_options import chosen_options, option_words, spoken_options
+from microc.cli.project_context import build_firmware, compile_model, line, load_inputs, open_source_project, progress
+from microc.cli.shared_options import command_line_options, compilation_options, option_words
 from microc.errors import UsageError
 from microc.reports.layers import unit_table
 
@@ -33,7 +33,9 @@ def report(arguments: Arguments) -> show.Answer:
 
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
     result = _make_report(arguments.source, arguments, accuracy)
-    result = replace(result, data={**result.data, "advice": advice_here(result.data["advice"], result.data, arguments)})
+    result = replace(
+        result, data={**result.data, "advice": localise_advice(result.data["advice"], result.data, arguments)}
+    )
     text = _report_text(result.data)
     if arguments.output is not None:
         text += f"\n\nreport: {result.save(arguments.output)}"
@@ -43,7 +45,7 @@ def report(arguments: Arguments) -> show.Answer:
 def compare(arguments: Arguments) -> show.Answer:
     """``microc compare``."""
     from microc.cli.project_context import write_text
-    from microc.reports.saved_reports import compare as changes
+    from microc.reports.saved_reports import compare_reports as changes
 
     before, after = (_load_report(path, arguments) for path in (arguments.before, arguments.after))
     data = changes(before, after)
@@ -61,12 +63,12 @@ def _load_report(path: Path, arguments: Arguments) -> Report:
 
 def _make_report(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
     """Make the report of a model or project."""
-    from microc.codegen.output_files import MARKER
+    from microc.codegen.output_files import PROJECT_MARKER
     from microc.reports.making import report as make
 
     # A project was compiled with the options of microc.toml already; only options of the command line would be new.
-    compiled = (source / MARKER).is_file() and not spoken_options(arguments)
-    options: dict[str, Any] = {} if compiled else chosen_options(arguments)
+    compiled = (source / PROJECT_MARKER).is_file() and not command_line_options(arguments)
+    options: dict[str, Any] = {} if compiled else compilation_options(arguments)
     return make(source, board=arguments.board or None, accuracy=accuracy, progress=progress(arguments), **options)
 
 
@@ -76,13 +78,13 @@ def _report_text(data: Mapping[str, Any]) -> str:
     from microc.reports.text_tables import memory_rows, stack_words, time_words
 
     totals, board = data["totals"], data["board"]
-    state = ", ".join(f"{s['name']} {s['dtype']} {show.shape(s['shape'])}" for s in data["state"])
+    state = ", ".join(f"{s['name']} {s['dtype']} {show.shape_text(s['shape'])}" for s in data["state"])
     rows: list[tuple[str, object]] = [
         ("model", f"{data['source']} on {board['name']} ({board['cpu']})"),
         ("one inference", time_words(data)),
         ("multiply-accumulates", show.count(totals["macs"])),
         *(
-            (name, show.of(totals[key], board[key]))
+            (name, show.usage_text(totals[key], board[key]))
             for name, key in (("flash, estimated", "flash"), ("RAM", "ram"))
             if totals[key] is not None
         ),
@@ -98,7 +100,7 @@ def _report_text(data: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, (show.facts(rows), layer_table(data["layers"]), next_steps(data["advice"]))))
 
 
-def advice_here(
+def localise_advice(
     advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: Arguments, model: Path | None = None
 ) -> list[dict[str, Any]]:
     """Rewrite the commands of advice so that they can be typed in the current folder, with the model's path and this
@@ -124,19 +126,19 @@ def next_steps(advice: Sequence[Mapping[str, Any]]) -> str:
 
     lines = ["what to do next"]
     for item in advice:
-        lines += text_tables.wrapped(item["text"], show.columns(), "- ")
-        lines += text_tables.command(item["command"], show.columns(), "  ") if item["command"] else []
+        lines += text_tables.wrap_text(item["text"], show.terminal_columns(), "- ")
+        lines += text_tables.wrap_command(item["command"], show.terminal_columns(), "  ") if item["command"] else []
     return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     """List the rows about time, stack and state of an estimate (:meth:`microc.Program.report`)."""
-    from microc.reports.layers import slowest
+    from microc.reports.layers import slowest_layers
     from microc.reports.text_tables import estimate_words
-    from microc.run.profile import short_layer
+    from microc.run.profile import shorten_layer_name
 
     layers = [{**layer, "step": layer["kernel"]} for layer in report["layers"]]
-    parts = [f"{100 * k['share']:.0f} % {short_layer(k['layer'])}" for k in slowest({"layers": layers})]
+    parts = [f"{100 * k['share']:.0f} % {shorten_layer_name(k['layer'])}" for k in slowest_layers({"layers": layers})]
     state = sum(tensor["bytes"] for tensor in report["state"])
     return [
         ("one inference", estimate_words(report["estimated_cycles"], report["estimated_milliseconds"])),
@@ -218,7 +220,7 @@ def explain(arguments: Arguments) -> show.Answer:
     """``microc explain``."""
     from microc.device.boards import load_board
     from microc.reports import explain as explain_reports
-    from microc.reports.summary import of_module
+    from microc.reports.summary import report_module
 
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
@@ -228,12 +230,15 @@ def explain(arguments: Arguments) -> show.Answer:
         target=arguments.target or "host",
         board=arguments.board or None,
         progress=progress(arguments),
-        **chosen_options(arguments),
+        **compilation_options(arguments),
     )
-    data, text = explanation.to_data(full=arguments.full), explanation.text(full=arguments.full, width=show.columns())
+    data, text = (
+        explanation.to_data(full=arguments.full),
+        explanation.text(full=arguments.full, width=show.terminal_columns()),
+    )
     if explanation.kernel is None and arguments.board:
-        report = of_module(explanation.module, load_board(arguments.board)).data
-        data["advice"] = advice_here(report["advice"], report, arguments, arguments.model)
+        report = report_module(explanation.module, load_board(arguments.board)).data
+        data["advice"] = localise_advice(report["advice"], report, arguments, arguments.model)
         text = "\n\n".join(filter(None, (text, next_steps(data["advice"]))))
     return show.Answer(data, text)
 
@@ -250,23 +255,23 @@ def profile(arguments: Arguments) -> show.Answer:
     """``microc profile``."""
     import numpy as np
 
-    from microc.cli.project_context import check_places, write_csv, write_json, write_text
+    from microc.cli.project_context import check_output_paths, write_csv, write_json, write_text
     from microc.reports.evidence import read_accuracy
-    from microc.reports.making import of_profile
+    from microc.reports.making import report_profile
     from microc.reports.saved_reports import to_trace
     from microc.run.session import Device
-    from microc.run.verify import random_inputs
+    from microc.run.verification import random_inputs
 
-    check_places(**{"--html": arguments.html, "--csv": arguments.csv, "--trace": arguments.trace})
+    check_output_paths(**{"--html": arguments.html, "--csv": arguments.csv, "--trace": arguments.trace})
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
-    with opened_project(arguments) as project:
+    with open_source_project(arguments) as project:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         build_firmware(project, arguments)
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             device.set_inputs(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes
-        report = of_profile(result, stack, accuracy)
-        advice = advice_here(report.data["advice"], report.data, arguments)
+        report = report_profile(result, stack, accuracy)
+        advice = localise_advice(report.data["advice"], report.data, arguments)
         data = {**result.to_data(), "advice": advice}
         if arguments.trace is not None:
             write_json(arguments.trace, to_trace(result))
@@ -305,7 +310,7 @@ def _profile_text(result: Profile) -> str:
         f"{result.board}: {show.duration(result.clock, result.time)}",
         "flash: code and constants in bytes; arena: bytes in use during the step; cycles: estimated from the code, not measured",
     )
-    on_unit = unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.columns())
+    on_unit = unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.terminal_columns())
     return "\n\n".join((show.table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
 
 
@@ -332,8 +337,8 @@ _MIN_MILLIJOULES = 1e-3
 
 def bench(arguments: Arguments) -> show.Answer:
     """``microc bench``. If no board could be measured, the exit code is that of the first board's error."""
-    from microc.run.bench import boards_of, measure_boards
-    from microc.run.profile import words_of
+    from microc.run.bench import measure_boards, select_boards
+    from microc.run.profile import split_command
 
     if arguments.source.is_dir() and (arguments.source / "manifest.json").is_file():
         raise UsageError(
@@ -343,8 +348,8 @@ def bench(arguments: Arguments) -> show.Answer:
     if not arguments.board_names:
         raise UsageError("bench needs boards", hint="name them: --boards microbit,mps2-an386, or all-emulated")
     if arguments.meter:
-        words_of(arguments.meter)
-    boards = boards_of(arguments.board_names)
+        split_command(arguments.meter)
+    boards = select_boards(arguments.board_names)
 
     def write(board: Board, folder: Path) -> Path:
         return compile_model(arguments.source, arguments, board).write(folder)
@@ -421,24 +426,24 @@ def read_report(path: Path) -> Any:
 
 def base_report(path: Path) -> Any:
     """Return the report to compare with: that of a project, which is built, or a saved one."""
-    from microc.reports.firmware_size import measure
+    from microc.reports.firmware_size import measure_firmware
     from microc.run.board_project import build, open_project
 
     if not path.is_dir():
         return read_report(path)
     project = open_project(path)
     build(project)
-    return measure(project).to_data()
+    return measure_firmware(project).to_data()
 
 
 def check_growth(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
     """Add the growth since ``base`` to the answer of ``microc size``; its error if a figure grew beyond its limit."""
-    from microc.reports.firmware_size import figures_of, growth, refusal
+    from microc.reports.firmware_size import compute_growth, growth_error, read_figures
 
     assert arguments.base is not None
-    before, after = figures_of(base, str(arguments.base)), figures_of(data, str(arguments.source))
-    growths = growth(before, after, dict(arguments.fail_over))
-    error = refusal(growths, f"{arguments.source}, since {arguments.base}")
+    before, after = read_figures(base, str(arguments.base)), read_figures(data, str(arguments.source))
+    growths = compute_growth(before, after, dict(arguments.fail_over))
+    error = growth_error(growths, f"{arguments.source}, since {arguments.base}")
     parts = (_growth_text(growths), text)
     return show.Answer(
         {**data, "growth": [item.to_data() for item in growths]}, "\n\n".join(filter(None, parts)), error=error
@@ -466,10 +471,10 @@ _ELF = b"\x7fELF"
 
 def size(arguments: Arguments) -> show.Answer:
     """``microc size``."""
-    from microc.cli.project_context import check_places, write_csv
-    from microc.reports.firmware_size import compare
+    from microc.cli.project_context import check_output_paths, write_csv
+    from microc.reports.firmware_size import compare_sizes
 
-    check_places(**{"--csv": arguments.csv})
+    check_output_paths(**{"--csv": arguments.csv})
     if arguments.fail_over and arguments.base is None:
         raise UsageError(
             "--fail-over requires --against", hint="add it: microc size firmware --against before.json --fail-over 2%"
@@ -492,7 +497,7 @@ def size(arguments: Arguments) -> show.Answer:
                 _symbol_rows(report),
             )
         if before is not None:
-            data["changes"] = compare(before, report)
+            data["changes"] = compare_sizes(before, report)
             text = _changes_text(data["changes"])
     return (
         show.Answer(data, text)
@@ -514,8 +519,8 @@ def _has_symbols(report: Any) -> bool:
 @contextmanager
 def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
     """Yield the size report of a project, an ELF file, or a model that is compiled and built on the fly."""
-    from microc.codegen.output_files import MARKER
-    from microc.reports.firmware_size import measure
+    from microc.codegen.output_files import PROJECT_MARKER
+    from microc.reports.firmware_size import measure_firmware
     from microc.run.board_project import open_project
 
     if not _is_elf(arguments.source):
@@ -524,17 +529,17 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
                 "--project requires an ELF file",
                 hint="give the file whose network it is: microc size FIRMWARE.elf --project DIR",
             )
-        with opened_project(arguments) as project:
+        with open_source_project(arguments) as project:
             build_firmware(project, arguments)
-            yield measure(project)
+            yield measure_firmware(project)
         return
     elf, folder = arguments.source, arguments.project or arguments.source.parent
-    if arguments.project is None and not (folder / MARKER).is_file():
+    if arguments.project is None and not (folder / PROJECT_MARKER).is_file():
         raise UsageError(
             f"no project lies beside {elf.name}", where=str(elf), hint="say whose network it holds: --project DIR"
         )
     project = open_project(folder)
-    yield measure(project, None if elf.resolve() == project.elf.resolve() else elf)
+    yield measure_firmware(project, None if elf.resolve() == project.elf.resolve() else elf)
 
 
 def _is_elf(path: Path) -> bool:

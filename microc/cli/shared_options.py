@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from microc.cli import parser
-from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING, Option, Options, joined
+from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING, Option, Options, combine_words
 
 # ---- Compilation options: flags generated from the table in microc.compiler.options.
 
@@ -18,40 +18,40 @@ _PREFIX = "option_"
 """Prefix of their names in the argparse namespace, so that they do not collide with a command's own arguments."""
 
 
-def reading_options(command: argparse.ArgumentParser) -> None:
+def add_reading_options(command: argparse.ArgumentParser) -> None:
     """Add the options for reading a model."""
     _group(command, READING)
 
 
-def compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> None:
+def add_compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> None:
     """Add all compilation options, and ``--board`` unless the command takes several boards."""
-    reading_options(command)
+    add_reading_options(command)
     group = _group(command, COMPILING)
     if board:
         group.add_argument("--board", default="", help="board: name (microc boards) or board file (default: host)")
     _group(command, STREAMING)
 
 
-def plugin_option(command: argparse._ActionsContainer) -> None:
+def add_plugin_option(command: argparse._ActionsContainer) -> None:
     """Add ``--plugin``."""
     _add(command, "plugins", OPTIONS["plugins"])
 
 
-def chosen_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def compilation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Merge the options of ``microc.toml`` and of the command line, which wins, as keywords of
     :func:`microc.compiler.options.make_options`."""
     config = getattr(arguments, "config", None)
-    return {**(config.options if config else {}), **spoken_options(arguments)}
+    return {**(config.options if config else {}), **command_line_options(arguments)}
 
 
-def spoken_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of the command line alone, as keywords of :func:`microc.compiler.options.make_options`."""
     options = {}
     for name, option in OPTIONS.items():
         value = getattr(arguments, _PREFIX + name, None)
         if value is not None:
             value = option.words[value] if option.words else value
-            options[name] = joined(getattr(_DEFAULT, name), value) if _repeats(name) else value
+            options[name] = combine_words(getattr(_DEFAULT, name), value) if _repeats(name) else value
     return options
 
 
@@ -141,7 +141,7 @@ def _argparse_converter(converter: Callable[[str], Any]) -> Callable[[str], Any]
 # ---- Arguments of commands that talk to a board: project or model, inputs, serial line.
 
 
-def source_options(command: ArgumentParser, meaning: str = "project folder, or model to compile and build") -> None:
+def add_source_options(command: ArgumentParser, meaning: str = "project folder, or model to compile and build") -> None:
     """Add the project or model, and the options for reaching its board."""
     command.add_argument(
         "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
@@ -149,11 +149,11 @@ def source_options(command: ArgumentParser, meaning: str = "project folder, or m
     command.add_argument(
         "--network", default="", metavar="NAME", help="network of a project with several (default: the first)"
     )
-    device_options(command)
-    compile_options(command)
+    add_device_options(command)
+    add_compile_options(command)
 
 
-def input_options(command: ArgumentParser, meaning: str) -> None:
+def add_input_options(command: ArgumentParser, meaning: str) -> None:
     """Add ``--input`` and ``--pixels``: one set of inputs, from arrays or pictures."""
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy|PICTURE", help=meaning
@@ -164,7 +164,7 @@ def input_options(command: ArgumentParser, meaning: str) -> None:
     )  # fmt: skip
 
 
-def device_options(command: ArgumentParser) -> None:
+def add_device_options(command: ArgumentParser) -> None:
     """Add port, baud rates and time-out."""
     group = command.add_argument_group("the board's line")
     group.add_argument(
@@ -193,12 +193,12 @@ def device_options(command: ArgumentParser) -> None:
 Adder = Callable[..., ArgumentParser]
 
 
-def force_option(command: ArgumentParser) -> None:
+def add_force_option(command: ArgumentParser) -> None:
     """Add ``--force``."""
     command.add_argument("--force", action="store_true", help="permission to replace another network's project")
 
 
-def project_commands(add: Adder, model: str) -> None:
+def add_project_commands(add: Adder, model: str) -> None:
     """Add ``new``, ``build``, ``flash``, ``load`` and ``run``. ``add(name, summary, *examples)`` creates a command's
     parser; ``model`` is the help for model arguments."""
     command = add(
@@ -210,7 +210,7 @@ def project_commands(add: Adder, model: str) -> None:
     )
     command.add_argument("folder", type=Path, metavar="PROJECT", help="project folder, new or empty")
     command.add_argument("--model", type=Path, metavar="MODEL", help="model file (default: the demonstration's digits)")
-    compile_options(command)
+    add_compile_options(command)
     command = add("build", "build a project's firmware and show its memory", "firmware", "")
     command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="project folder (default: microc.toml's)")
     command = add("flash", "flash a project's firmware", "firmware", "firmware --runner openocd --dry-run")
@@ -219,7 +219,7 @@ def project_commands(add: Adder, model: str) -> None:
     )
     command.add_argument("--runner", default="", help="flashing program (default: the board's first that is installed)")
     command.add_argument("--dry-run", action="store_true", help="flashing command only; nothing is run")
-    device_options(command)
+    add_device_options(command)
     command = add(
         "load",
         "send a network to a board whose firmware loads networks",
@@ -231,7 +231,7 @@ def project_commands(add: Adder, model: str) -> None:
         "folder", type=Path, nargs="?", metavar="DIR|FILE",
         help="--relocatable project folder, or .bin file (default: microc.toml's)",
     )  # fmt: skip
-    device_options(command)
+    add_device_options(command)
     command = add(
         "run",
         "run a network on its board",
@@ -240,8 +240,8 @@ def project_commands(add: Adder, model: str) -> None:
         "firmware --input x.npy --port /dev/ttyACM0",
         "firmware --input cat.png",
     )
-    source_options(command)
-    input_options(command, "input array or picture; repeat per input, in order (default: random)")
+    add_source_options(command)
+    add_input_options(command, "input array or picture; repeat per input, in order (default: random)")
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
     command.add_argument(
         "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
@@ -252,7 +252,7 @@ def project_commands(add: Adder, model: str) -> None:
 # ---- Commands for shell completion and the manual page.
 
 
-def shell_commands(add: Callable[..., ArgumentParser]) -> None:
+def add_shell_commands(add: Callable[..., ArgumentParser]) -> None:
     """Add ``completion`` and ``man``. ``add(name, summary, *examples)`` creates a command's parser."""
     command = add(
         "completion",

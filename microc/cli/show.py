@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.base.terminal import control, shorten_layer
+from microc.base.terminal import shorten_layer, write_control
 from microc.compiler.interaction import Progress, ProgressLine, draw, say, wipe
 from microc.errors import MicrocError
 from microc.reports import text_tables
@@ -45,15 +45,15 @@ class Answer:
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
     """Format a table (:func:`microc.reports.text_tables.table`) to the width of the terminal."""
     utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    return text_tables.table(header, rows, left, columns(), "…" if utf else "...")
+    return text_tables.table(header, rows, left, terminal_columns(), "…" if utf else "...")
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> str:
     """Format names and values (:func:`microc.reports.text_tables.facts`) to the width of the terminal."""
-    return text_tables.facts(rows, columns())
+    return text_tables.facts(rows, terminal_columns())
 
 
-def columns() -> int:
+def terminal_columns() -> int:
     """Return the width of standard output in characters: COLUMNS, or the terminal's; 0 (unlimited) for a file or pipe."""
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal():
@@ -64,7 +64,7 @@ def columns() -> int:
 def fit_to_terminal(text: str) -> str:
     """Wrap lines of prose to the width of the terminal, keeping their indent. Lines that fit are unchanged, and no word is
     broken."""
-    width = columns()
+    width = terminal_columns()
     if not width:
         return text
     return "\n".join(wrapped for line in text.split("\n") for wrapped in _fit_line(line, width))
@@ -82,12 +82,12 @@ def _fit_line(line: str, width: int) -> list[str]:
     )
 
 
-def of(number: int, room: int) -> str:
+def usage_text(number: int, room: int) -> str:
     """Format a size and its share of the capacity ``room``."""
     return f"{number:,} of {room:,} bytes ({100 * number / room:.1f} %)" if room else f"{number:,} bytes"
 
 
-def shape(dimensions: Sequence[int]) -> str:
+def shape_text(dimensions: Sequence[int]) -> str:
     """Format a shape."""
     return "x".join(map(str, dimensions)) or "scalar"
 
@@ -102,23 +102,23 @@ def progress(quiet: bool, verbose: bool) -> Progress | None:
     return ProgressLine() if sys.stderr.isatty() else None
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a line on standard error."""
     say(text + "\n")
 
 
-def refuse(error: MicrocError) -> None:
+def print_error(error: MicrocError) -> None:
     """Print an error on standard error; in colours on a terminal, unless NO_COLOR is set or TERM is dumb."""
     text = _wrap_message(str(error)) + "\n"
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         head, _, rest = text.partition(":")
         text = f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
-    control(text)
+    write_control(text)
 
 
 def _wrap_message(text: str) -> str:
     """Wrap an error to the width of the terminal, with a hanging indent."""
-    width = error_columns()
+    width = error_terminal_columns()
     if not width:
         return text
     lines = list[str]()
@@ -129,7 +129,7 @@ def _wrap_message(text: str) -> str:
     return "\n".join(lines)
 
 
-def error_columns() -> int:
+def error_terminal_columns() -> int:
     """Return the width of standard error in characters if it is a terminal, else 0."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else 0
@@ -144,7 +144,7 @@ def json_text(data: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 @contextmanager
-def working(command: str, silent: bool) -> Iterator[None]:
+def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
     """Show the elapsed time on a terminal while a command runs, whenever it has shown no progress for a second."""
     if silent or not sys.stderr.isatty():
         yield
@@ -167,7 +167,7 @@ def working(command: str, silent: bool) -> Iterator[None]:
             wipe()
 
 
-def values(numbers: Sequence[bool | int | float]) -> str:
+def values_text(numbers: Sequence[bool | int | float]) -> str:
     """Format the first elements of an array."""
     shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
     return " ".join(shown) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")

@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.terminal import control, visible
+from microc.base.terminal import escape_unprintable, write_control
 from microc.cli import INTERRUPTED, SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
 from microc.cli.project_context import write_text
-from microc.cli.shared_options import chosen_options
+from microc.cli.shared_options import compilation_options
 from microc.errors import UsageError
 from microc.reports import text_tables
 
 if TYPE_CHECKING:
     from microc.compiler.tuned.records import Database, Record
-    from microc.tuning.api import Tuning
-    from microc.tuning.tuner import Event, Tuned, TunedNetwork
+    from microc.tuning.tune import Tuning
+    from microc.tuning.tuner import Event, TunedKernel, TunedNetwork
 
 
 # ---- ``microc tune`` on a file of records: show, merge, prune, repeat a measurement.
@@ -35,9 +35,9 @@ build."""
 def show_records(path: Path, html: Path | None) -> show.Answer:
     """List the kernels of a file of records, and the failures with the commands that repeat them; ``html``: write them as a
     page, too."""
-    from microc.compiler.tuned.records import OK, records_of
+    from microc.compiler.tuned.records import OK, open_records
 
-    database = records_of(path)
+    database = open_records(path)
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for record in database:
         groups.setdefault((record.key, record.board, record.unit), []).append(record)
@@ -93,12 +93,12 @@ def _repeat_command(record: Record, path: Path) -> str:
 
 def repeat_record(arguments: Arguments) -> show.Answer:
     """Measure one record again."""
-    from microc.tuning.places import repeat
+    from microc.tuning.places import measure_record
 
-    options = chosen_options(arguments)
+    options = compilation_options(arguments)
     if len(arguments.ports) > 1:
         raise UsageError("one record is measured at one port", hint="name one --port")
-    record, result, unit = repeat(
+    record, result, unit = measure_record(
         arguments.model,
         arguments.target,
         board=arguments.board or None,
@@ -158,13 +158,13 @@ def _kernel_data(key: str, path: Path, records: list[Any], best: Any) -> Mapping
 
 def merge_or_prune(arguments: Arguments) -> show.Answer:
     """Merge or prune files of records."""
-    from microc.compiler.tuned.records import merged, records_of, write
+    from microc.compiler.tuned.records import merge_records, open_records, write_records
 
     if arguments.prune is not None:
-        target, records = arguments.prune, records_of(arguments.prune).pruned()
+        target, records = arguments.prune, open_records(arguments.prune).pruned()
     else:
-        target, records = arguments.records, merged(arguments.merge or ())
-    count = write(target, records)
+        target, records = arguments.records, merge_records(arguments.merge or ())
+    count = write_records(target, records)
     return show.Answer({"file": str(target), "records": count}, f"{target}: {show.count(count)} records")
 
 
@@ -200,7 +200,7 @@ def gain(default: float | None, best: float) -> str:
     return f"{100 * (best / default - 1):+.1f} %"
 
 
-def cells(kernel: Tuned) -> tuple[str, str, str, str]:
+def cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
     """Return a kernel's cells in the columns of :data:`HEAD`."""
     best = show.count(round(kernel.best)) if kernel.default is not None else ""
     return show.layer(kernel.task.name), show.count(kernel.tried), best, gain(kernel.default, kernel.best)
@@ -253,7 +253,7 @@ def _live_table() -> Iterator[Watcher]:
         rows = [cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]]
         text = f"{text_tables.table(HEAD, rows, 1, size.columns - 1)}\n{summary(event)[: size.columns - 1]}\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
-        control(back + visible(text))
+        write_control(back + escape_unprintable(text))
         drawn_lines = text.count("\n")
 
     yield redraw
@@ -274,7 +274,7 @@ def tune(arguments: Arguments) -> show.Answer:
         raise UsageError("there is no model to tune", hint="microc tune MODEL --board BOARD")
     if not arguments.board and not arguments.target:
         raise UsageError("there is nothing to measure on", hint="--board BOARD, or --target native for this computer")
-    if "tuned" in chosen_options(arguments):
+    if "tuned" in compilation_options(arguments):
         raise UsageError(
             "tune: --tuned is not possible, since a search starts without records",
             hint="name the file to extend: --records FILE",
@@ -290,17 +290,17 @@ def _search(arguments: Arguments) -> show.Answer:
     """Search, and write the records, the plan and the page."""
     from microc.compiler.options import make_options
     from microc.compiler.tuned.optimisation_plan import write_plan
-    from microc.tuning.api import Interrupted, tune, tuning_plan
-    from microc.tuning.tuner import refuse_open
+    from microc.tuning.tune import Interrupted, tune, tuning_plan
+    from microc.tuning.tuner import require_decided_code
     from microc.tuning.tuning_page import to_html
 
     assert arguments.model is not None
-    options, interrupted = chosen_options(arguments), False
+    options, interrupted = compilation_options(arguments), False
     # Other commands read --plan, this one writes it: the search must not follow a plan.
     plan = options.pop("plan", None)
     if plan is not None:
         # Refused before the search, which may take hours: a plan cannot say whose code computes a region.
-        refuse_open(make_options(**options))
+        require_decided_code(make_options(**options))
     if plan is not None and plan.exists():
         raise UsageError(f"--plan: {plan} exists, and may have been edited by hand", hint="name another file")
     with progress_watcher(arguments) as callback:
@@ -410,9 +410,11 @@ def _region_table(result: Tuning) -> str:
 
 def _list_spaces(arguments: Arguments) -> show.Answer:
     """List the search spaces of all kernels."""
-    from microc.tuning.api import spaces
+    from microc.tuning.tune import describe_spaces
 
-    kernels = spaces(arguments.model, arguments.target, board=arguments.board or None, **chosen_options(arguments))
+    kernels = describe_spaces(
+        arguments.model, arguments.target, board=arguments.board or None, **compilation_options(arguments)
+    )
     parts = []
     for kernel in kernels:
         more = f" and {len(kernel['layers']) - 1} more" if len(kernel["layers"]) > 1 else ""

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 from microc.base.immutable import frozen
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import build_firmware, line, load_inputs, opened_project, pixels, progress, samples_of
-from microc.cli.shared_options import chosen_options
+from microc.cli.project_context import (
+    build_firmware,
+    line,
+    load_inputs,
+    load_samples,
+    open_source_project,
+    pixels,
+    progress,
+)
+from microc.cli.shared_options import compilation_options
 from microc.errors import MicrocError, UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from microc.run.desktop.library import Library
     from microc.run.reference.agreement import Agreement
     from microc.run.session import Device
-    from microc.run.verify import Answers, Classification, Closeness, LayerCheck
+    from microc.run.verification import Answers, Classification, Closeness, LayerCheck
 
 
 # ---- ``microc verify --evidence``: the results as a bundle of files.
@@ -49,7 +57,7 @@ def write_evidence(
     evidence_data = evidence.collect_evidence(
         manifest, comparisons, answer.data.get("evaluation"), failure, project, arguments.port
     )
-    evidence.write(arguments.evidence, evidence_data)
+    evidence.write_bundle(arguments.evidence, evidence_data)
     return replace(answer, text=f"{answer.text}\n\nevidence: {arguments.evidence}")
 
 
@@ -85,13 +93,13 @@ class FrameworkComparison:
 def compile_library(arguments: Arguments) -> Library:
     """Compile a model for this computer as a library."""
     from microc.compiler.options import make_options
-    from microc.run.against import host_kernels
+    from microc.run.against import build_host_kernels
     from microc.run.reference.framework_choice import check_runtime
     from microc.target import target_for
 
-    options = make_options(**chosen_options(arguments))
+    options = make_options(**compilation_options(arguments))
     check_runtime(arguments.source, arguments.against)
-    return host_kernels(arguments.source, options, target_for("host"), progress(arguments))
+    return build_host_kernels(arguments.source, options, target_for("host"), progress(arguments))
 
 
 def compare_with_framework(
@@ -102,10 +110,10 @@ def compare_with_framework(
     from microc.run import against
 
     model, options = _model(arguments, library.manifest)
-    reference = against.reference_of(model, arguments.against, options)
-    graph = against.graph_of(model, options)
-    inputs = sets or against.random_sets(library, graph, arguments.samples, arguments.seed)
-    comparison = against.hold(
+    reference = against.load_reference(model, arguments.against, options)
+    graph = against.read_whole_graph(model, options)
+    inputs = sets or against.draw_input_sets(library, graph, arguments.samples, arguments.seed)
+    comparison = against.compare_library(
         library,
         reference,
         inputs,
@@ -145,15 +153,15 @@ def compare_with_framework(
 def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
     """Return the model's file and the options that it was compiled with. The file of a project is that of ``--model``."""
     from microc.compiler.options import make_options
-    from microc.frontend.detect import contents
+    from microc.frontend.detect import read_model_bytes
 
     if not arguments.source.is_dir():
         if arguments.model_file is not None:
             raise UsageError("--model requires a project", hint="leave it out, or give the project's folder")
-        return arguments.source, make_options(**chosen_options(arguments))
+        return arguments.source, make_options(**compilation_options(arguments))
     assert arguments.model_file is not None
     made_from = manifest.get("sha256", {}).get("model", "")
-    if made_from and hashlib.sha256(contents(arguments.model_file)).hexdigest() != made_from:
+    if made_from and hashlib.sha256(read_model_bytes(arguments.model_file)).hexdigest() != made_from:
         raise UsageError(
             "the project was made from another model",
             where=str(arguments.model_file),
@@ -237,7 +245,7 @@ def verify(arguments: Arguments) -> show.Answer:
         samples, inputs = _load_user_data(arguments, library.manifest)
         answer = _add_framework(arguments, library, _sets(inputs, samples), show.Answer({}, ""))
         return write_evidence(arguments, library.manifest, answer)
-    with opened_project(arguments) as project:
+    with open_source_project(arguments) as project:
         samples, inputs = _load_user_data(arguments, project.manifest)
         build_firmware(project, arguments)
         library = host_library(project)
@@ -254,7 +262,7 @@ def verify(arguments: Arguments) -> show.Answer:
 def _load_user_data(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
     """Load the samples of ``--data`` and the inputs of ``--input``."""
     inputs = [load_inputs(arguments, manifest)] if arguments.inputs else []
-    return samples_of(arguments, manifest, arguments.expected), inputs
+    return load_samples(arguments, manifest, arguments.expected), inputs
 
 
 def _on_board(
@@ -316,9 +324,9 @@ def _compare_kernels(
     """Compare board with host, kernel by kernel. VerificationError at the first difference, with all that agreed before in
     its details."""
     from microc.reports.evidence import data_hash
-    from microc.run.verify import TOLERANCE
-    from microc.run.verify import samples as random_samples
-    from microc.run.verify import verify as compare
+    from microc.run.verification import TOLERANCE
+    from microc.run.verification import random_input_sets as random_samples
+    from microc.run.verification import verify as compare
 
     sets: Sequence[Sequence[Any]] = inputs or random_samples(device, arguments.samples, arguments.seed)
     if samples is not None:
@@ -361,7 +369,7 @@ def _layers(layers: Sequence[LayerCheck]) -> str:
 
 def _evaluate(arguments: Arguments, device: Device, library: Library, samples: Samples) -> tuple[dict[str, Any], str]:
     """Run all samples on both: count the answers that are equal, and measure how good they are."""
-    from microc.run.verify import classify, closeness, run_samples
+    from microc.run.verification import classify, closeness, run_samples
 
     answers = run_samples(device, library, samples, progress(arguments))
     tensors = {t["name"]: t for t in device.outputs}

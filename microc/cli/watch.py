@@ -1,5 +1,6 @@
 """``microc watch``: run a network on a board continuously; shows the runs on a local web page, or prints them as JSON
-lines."""
+lines.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import build_firmware, line, opened_project, pixels, progress, samples_of
+from microc.cli.project_context import build_firmware, line, load_samples, open_source_project, pixels, progress
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Publish = Callable[[Mapping[str, Any]], None]
 
 def watch(arguments: Arguments) -> show.Answer:
     """``microc watch``."""
-    from microc.reports.live import event, runs
+    from microc.reports.live import iter_runs, run_event
     from microc.run.session import Device
 
     if arguments.from_board and arguments.data is not None:
@@ -36,8 +37,8 @@ def watch(arguments: Arguments) -> show.Answer:
         )
     pixels(arguments)
     run_count = 0
-    with opened_project(arguments) as project:
-        samples = samples_of(arguments, project.manifest)
+    with open_source_project(arguments) as project:
+        samples = load_samples(arguments, project.manifest)
         build_firmware(project, arguments)
         with (
             Device(project, progress=progress(arguments), **line(arguments)) as device,
@@ -45,8 +46,8 @@ def watch(arguments: Arguments) -> show.Answer:
         ):
             try:
                 due = time.monotonic()
-                for run in runs(device, _source(arguments, samples)):
-                    publish(event(device, run))
+                for run in iter_runs(device, _source(arguments, samples)):
+                    publish(run_event(device, run))
                     run_count = run.number + 1
                     if run_count == arguments.runs:
                         break
@@ -73,7 +74,7 @@ def _open_publisher(arguments: Arguments, device: Device, samples: Samples | Non
     if arguments.json:
         yield _write_json
         return
-    from microc.reports.live import PageServer, page_of
+    from microc.reports.live import PageServer, render_watch_page
 
     source_text = (
         f"{len(samples):,} samples of {arguments.data.name}, in a loop"
@@ -82,7 +83,7 @@ def _open_publisher(arguments: Arguments, device: Device, samples: Samples | Non
     )
     if arguments.from_board:
         source_text = "what the board has"
-    with PageServer(page_of(device, source_text), arguments.http) as server:
+    with PageServer(render_watch_page(device, source_text), arguments.http) as server:
         if not arguments.quiet:
             sys.stderr.write(f"{server.url}\nCtrl-C ends it\n")
             sys.stderr.flush()

@@ -20,9 +20,9 @@ from microc.base import file_access
 from microc.base.file_access import read_text
 from microc.base.immutable import frozen
 from microc.codegen.c.source import ModelContext, model_context, render_network
-from microc.codegen.output_files import MARKER
+from microc.codegen.output_files import PROJECT_MARKER
 from microc.codegen.project.board_files import Ids, board_ids
-from microc.codegen.project.firmware import optimisation, webassembly
+from microc.codegen.project.firmware import optimisation_options, webassembly_options
 from microc.codegen.project.manifest import manifest, to_json
 from microc.codegen.project.project_samples import Frame, definitions, literals, sample_frames
 from microc.codegen.project.protocols import is_relocatable
@@ -31,7 +31,7 @@ from microc.errors import UsageError, suggestion
 from microc.module import Module
 from microc.target import Board
 
-STATUS: Mapping[str, str] = MappingProxyType(
+TEST_STATUS: Mapping[str, str] = MappingProxyType(
     {
         "run": "built by its tools and run in the tests",
         "tried": "built by its tools and run by hand, once; in the tests with stand-ins for them",
@@ -132,7 +132,9 @@ class Package:
 
 def list_formats() -> tuple[str, ...]:
     """Return the names of the formats that come with microc, sorted."""
-    return tuple(sorted(path.parent.name for path in (file_access.templates() / "export").glob(f"*/{DESCRIPTION}")))
+    return tuple(
+        sorted(path.parent.name for path in (file_access.templates_folder() / "export").glob(f"*/{DESCRIPTION}"))
+    )
 
 
 def load_format(name: str) -> Format:
@@ -141,7 +143,7 @@ def load_format(name: str) -> Format:
     if not is_own and name not in list_formats():
         hint = suggestion(name, list_formats(), "formats")
         raise UsageError(f"there is no format {name!r}", hint=f"{hint} (a path with a slash is one of your own)")
-    folder = Path(name) if is_own else file_access.templates() / "export" / name
+    folder = Path(name) if is_own else file_access.templates_folder() / "export" / name
     path = folder / DESCRIPTION
     try:
         data = tomllib.loads(read_text(path, MAX_DESCRIPTION_BYTES))
@@ -169,7 +171,7 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
             wrong.append(key)
     if not isinstance(data.get("fixed", False), bool):
         wrong.append("fixed")
-    if not wrong and data["status"] not in STATUS:
+    if not wrong and data["status"] not in TEST_STATUS:
         wrong.append("status")
     if unknown or wrong:
         what = f"knows no {unknown[0]!r}" if unknown else f"needs {wrong[0]!r}"
@@ -177,7 +179,7 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
             f"a format {what}",
             where=str(path),
             hint=f"texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, boards; lists: commands, families; "
-            f"a table: files; a bool: fixed; status: {', '.join(STATUS)}",
+            f"a table: files; a bool: fixed; status: {', '.join(TEST_STATUS)}",
         )
     commands, families = (tuple(data.pop(key)) for key in ("commands", "families"))
     files = MappingProxyType(dict(sorted(data.pop("files").items())))
@@ -252,7 +254,7 @@ def export_files(
     files["LICENSE"] = render("export/LICENSE.j2", context)
     for path, template in format_.files.items():
         files[_check_inside(_fill_line(path, context, format_), format_)] = _render_template(template, context, format_)
-    files[MARKER] = to_json({**manifest(module, version), "format": format_.name})
+    files[PROJECT_MARKER] = to_json({**manifest(module, version), "format": format_.name})
     compiled = _check_inside(format_.compiled, format_)
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled)
 
@@ -313,8 +315,8 @@ def _context(
         isa=Name(board.target.isa),
         board_title=Text(board.title),
         ids=board_ids(board),
-        optimisation=Code(optimisation(board.target, module.options["optimize"])),
-        compiling=Code(webassembly(board.target)),
+        optimisation=Code(optimisation_options(board.target, module.options["optimize"])),
+        compiling=Code(webassembly_options(board.target)),
         samples=definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
         sample_bytes=literals(frames),
         manifest=Code(to_json(_escape_texts(manifest(module, version))).strip()),

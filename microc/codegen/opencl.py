@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.codegen.c.c_expressions import MATH, ExprPrinter, short_name
+from microc.codegen.c.c_expressions import MATH_FUNCTIONS, ExprPrinter, short_name
 from microc.codegen.c.c_statements import INDENT, StmtPrinter, wrap_line
-from microc.codegen.c.identifiers import distinct, tile_names
+from microc.codegen.c.identifiers import make_names_distinct, tile_names
 from microc.codegen.render import Name
 from microc.errors import ScheduleError, UnsupportedError
 from microc.tir import ir
@@ -52,7 +52,7 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
     FP_CONTRACT is off, so that results equal those of C printed from the same schedule if both compute in the same order.
     """
     grid = lower_grid(func)
-    func = _rename_keywords(distinct(grid.func))
+    func = _rename_keywords(make_names_distinct(grid.func))
     name = Name(f"{func.name}_kernel")  # of its own among the functions that OpenCL has
     expr = _Expressions()
     body = _Statements(expr, grid).lines(func.body)
@@ -105,7 +105,7 @@ class _Expressions(ExprPrinter):
         return {"INT32_MIN": "INT_MIN", "INT64_MIN": "LONG_MIN"}.get(text, text)
 
     def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
-        if name in MATH:
+        if name in MATH_FUNCTIONS:
             return f"{name}({', '.join(self(a) for a in args)})"
         return super()._call(name, args)
 
@@ -193,7 +193,7 @@ class _Statements(StmtPrinter):
                 return f"({self._lanes(a, var, lanes)} {_sign(op)} {self._lanes(b, var, lanes)})"
             case ir.Cast(_, a):
                 return f"convert_{kind}({self._lanes(a, var, lanes)})"
-            case ir.Call(name, args) if name in MATH:
+            case ir.Call(name, args) if name in MATH_FUNCTIONS:
                 return f"{name}({', '.join(self._lanes(a, var, lanes) for a in args)})"
             case _:
                 raise ScheduleError(

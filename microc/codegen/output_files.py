@@ -41,22 +41,22 @@ _HERE = -100
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Path]:
+def replace_atomically(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``target``, which replaces ``target`` if the block succeeds and is removed otherwise."""
     temporary = _sibling(target, _NEW)
     try:
         _refuse_irregular(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        clear_left_behind(target.parent, target.name)
+        remove_leftovers(target.parent, target.name)
         temporary.open("xb").close()  # with the rights that files of this user have; mkstemp gives fewer
         lock = _lock(temporary)  # a writer who takes it for a dead one's before makes us write it again, no more
     except OSError as error:
-        raise unwritable(target, error) from error
+        raise unwritable_error(target, error) from error
     try:
         yield temporary
         os.replace(temporary, target)
     except OSError as error:
-        raise unwritable(target, error) from error
+        raise unwritable_error(target, error) from error
     finally:
         _unlock(lock)
         temporary.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def _sibling(target: Path, ends: str) -> Path:
     return target.parent / f".{target.name[:NAME_PREFIX_LENGTH]}.{secrets.token_hex(8)}{ends}"
 
 
-def clear_left_behind(folder: Path, name: str = "") -> None:
+def remove_leftovers(folder: Path, name: str = "") -> None:
     """Remove what dead writers of a file or folder ``name`` (empty: of any name) left in a folder.
 
     If such a writer had moved an old folder away and not put the new one in its place, the old one is restored. Only siblings
@@ -130,10 +130,10 @@ def _unlock(lock: int | None) -> None:
         os.close(lock)
 
 
-def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
+def unwritable_error(target: Path, error: OSError, option: str = "-o") -> OutputError:
     """Return the error for a target that cannot be written, with a hint for another."""
     reason = error.strerror or str(error)
-    hint = f"choose another place: {option} {free(target)}"
+    hint = f"choose another place: {option} {free_path(target)}"
     if error.errno in (ENOSPC, EDQUOT):  # beside it is as little room
         hint = f"make room there, or name a folder on another disk: {option} FOLDER"
     elif error.errno == EROFS:
@@ -141,7 +141,7 @@ def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
     return OutputError(f"cannot write {target}: {reason}", where=str(target), hint=hint)
 
 
-def free(target: Path) -> str:
+def free_path(target: Path) -> str:
     """Return, quoted for a shell, an unused path beside ``target``, or beside the file that blocks the way to it."""
     parents = [folder for folder in target.parents if folder.exists() and not folder.is_dir()]
     parent = parents[-1].parent if parents else target.parent
@@ -150,7 +150,7 @@ def free(target: Path) -> str:
     return shlex.quote(str(parent / next((n for n in names if not (parent / n).exists()), target.name)))
 
 
-MARKER = "manifest.json"
+PROJECT_MARKER = "manifest.json"
 MAX_CANDIDATES = 100
 """Maximum number of names that are tried for an unused path."""
 
@@ -160,7 +160,7 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
     An existing folder is replaced only if it is empty or holds a project of ours (it has a manifest).
     """
-    with replacing_folder(folder) as temporary:
+    with replace_folder_atomically(folder) as temporary:
         for name, content in files.items():
             path = temporary / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,26 +168,26 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 @contextmanager
-def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") -> Iterator[Path]:
+def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> Iterator[Path]:
     """Yield a temporary folder that replaces ``folder`` if the block succeeds, and is removed otherwise.
 
     An existing folder is replaced only if it is empty or holds our file ``marker``. ``option``: the option that names it, for
     hints.
     """
-    clear_left_behind(folder.parent, folder.name)
+    remove_leftovers(folder.parent, folder.name)
     check_folder(folder, marker, option)
     temporary = _sibling(folder, _NEW)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = _make_and_lock(temporary)
     except OSError as error:
-        raise unwritable(folder, error, option) from error
+        raise unwritable_error(folder, error, option) from error
     try:
         yield temporary
         os.chmod(temporary, 0o755)
         _move_into_place(temporary, folder)
     except OSError as error:
-        raise unwritable(folder, error, option) from error
+        raise unwritable_error(folder, error, option) from error
     finally:
         _unlock(lock)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -235,10 +235,10 @@ def _exchange(one: Path, other: Path) -> bool:
     return False
 
 
-def manifest_of(folder: Path) -> dict[str, Any] | None:
+def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Read a project's manifest; None if there is none of ours (browsers have files of that name, too)."""
     try:
-        data = json.loads(read_bytes(folder / MARKER).decode())
+        data = json.loads(read_bytes(folder / PROJECT_MARKER).decode())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
@@ -247,15 +247,15 @@ def manifest_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _replaceable(folder: Path, marker: str | None) -> bool:
-    if marker == MARKER:
-        return manifest_of(folder) is not None
+    if marker == PROJECT_MARKER:
+        return read_manifest(folder) is not None
     return marker is not None and (folder / marker).is_file()
 
 
-def check_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") -> None:
+def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> None:
     """Raise OutputError for a folder that :func:`replacing_folder` would refuse, as far as it can be known before the
     work."""
-    check_place(folder / MARKER, option, folder)
+    check_writable(folder / PROJECT_MARKER, option, folder)
     if folder.is_symlink() and folder.is_dir():
         raise OutputError(
             f"{folder} is a link to another folder",
@@ -266,11 +266,11 @@ def check_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") 
         raise OutputError(
             f"{folder} holds other files",
             where=str(folder),
-            hint=f"choose a new or empty folder: {option} {free(folder)}; nothing was written",
+            hint=f"choose a new or empty folder: {option} {free_path(folder)}; nothing was written",
         )
 
 
-def check_place(target: Path, option: str = "-o", named_by_user: Path | None = None) -> None:
+def check_writable(target: Path, option: str = "-o", named_by_user: Path | None = None) -> None:
     """Raise OutputError if a file cannot be written: it is a folder, is below a file, or access is denied.
 
     ``named_by_user``: the folder of the file, if the user named that.
@@ -279,8 +279,8 @@ def check_place(target: Path, option: str = "-o", named_by_user: Path | None = N
     if not ancestor.is_dir():
         shown = named_by_user or target
         what = f"{shown} is a file" if ancestor == shown else f"cannot write {shown}: {ancestor} is a file"
-        raise OutputError(what, where=str(shown), hint=f"choose another place: {option} {free(shown)}")
+        raise OutputError(what, where=str(shown), hint=f"choose another place: {option} {free_path(shown)}")
     if target.is_dir():
-        raise unwritable(named_by_user or target, IsADirectoryError(EISDIR, os.strerror(EISDIR)), option)
+        raise unwritable_error(named_by_user or target, IsADirectoryError(EISDIR, os.strerror(EISDIR)), option)
     if not os.access(ancestor, os.W_OK):
-        raise unwritable(named_by_user or target, PermissionError(EACCES, os.strerror(EACCES)), option)
+        raise unwritable_error(named_by_user or target, PermissionError(EACCES, os.strerror(EACCES)), option)

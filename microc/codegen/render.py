@@ -19,7 +19,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from microc.base import file_access
 from microc.base.file_access import read_bytes
-from microc.codegen.output_files import replacing
+from microc.codegen.output_files import replace_atomically
 from microc.errors import InternalError, OutputError
 
 # ---- Strings that may be in a generated file, by what they may contain. This is the only place that says which letters a
@@ -173,7 +173,10 @@ class _TemplateCache(jinja2.BytecodeCache):
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         if not sys.dont_write_bytecode:
-            with suppress(OSError, OutputError), replacing(self.folder / f"{bucket.key}{self.ends}") as temporary:
+            with (
+                suppress(OSError, OutputError),
+                replace_atomically(self.folder / f"{bucket.key}{self.ends}") as temporary,
+            ):
                 temporary.write_bytes(_cache_header(bucket) + marshal.dumps(bucket.code))
 
 
@@ -189,7 +192,9 @@ def environment(folder: Path | None = None, html: bool = False) -> jinja2.Enviro
     """
     cache_folder = Path(__spec__.cached).parent if __spec__.cached and not folder else None
     return SandboxedEnvironment(
-        loader=jinja2.FileSystemLoader([str(path) for path in (folder, file_access.templates()) if path is not None]),
+        loader=jinja2.FileSystemLoader(
+            [str(path) for path in (folder, file_access.templates_folder()) if path is not None]
+        ),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=html,

@@ -13,10 +13,10 @@ from microc.codegen.c.identifiers import network_name
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.protocols import BLOB_SUFFIX, RELOCATABLE_SCRIPT
 from microc.compiler import validation
-from microc.compiler.cache import Entry, Found, entry_of
-from microc.compiler.interaction import Progress, speaks_python, teller
-from microc.compiler.model import knows_its_plugins, knows_plugins, source_of
-from microc.compiler.option_values import for_board, for_library
+from microc.compiler.cache import CachedNetwork, Entry, find_entry
+from microc.compiler.interaction import Progress, as_callback, with_python_errors
+from microc.compiler.model import registers_own_plugins, registers_plugins, source_of
+from microc.compiler.option_values import check_for_board, check_for_library
 from microc.compiler.options import Options, make_options
 from microc.compiler.representation import signature, table
 from microc.device.boards import load_board
@@ -46,18 +46,18 @@ class Program:
         board: Board,
         plugins: tuple[Plugin, ...] = (),
         entry: Entry | None = None,
-        found: Found | None = None,
+        found: CachedNetwork | None = None,
     ) -> None:
         self._make, self.board, self.plugins, self._entry, self._found = module, board, plugins, entry, found
 
     @cached_property
-    @knows_its_plugins
+    @registers_own_plugins
     def module(self) -> Module:
         """The kernels, their calls, constants and the memory plan."""
         return self._make() if callable(self._make) else self._make
 
     @cached_property
-    @knows_its_plugins
+    @registers_own_plugins
     def in_one_arena(self) -> Module:
         """The module planned with one arena, for firmware of several networks and for other build systems."""
         from microc.plan.plan import in_one_arena
@@ -77,7 +77,7 @@ class Program:
         report = self.report()
         return signature(report["model"], report["inputs"], report["outputs"])
 
-    @knows_its_plugins
+    @registers_own_plugins
     def report(self) -> dict[str, Any]:
         """Return the figures of the network as plain data.
 
@@ -95,11 +95,11 @@ class Program:
         """
         if self._found is not None:
             return dict(self._found.report)
-        from microc.reports.summary import summary
+        from microc.reports.summary import summarise_module
 
-        return summary(self.module, self.board)
+        return summarise_module(self.module, self.board)
 
-    @knows_its_plugins
+    @registers_own_plugins
     def files(self) -> dict[str, str | bytes]:
         """Return the C project: contents by file name."""
         if self._found is not None:
@@ -111,8 +111,8 @@ class Program:
             self._entry.write(files, self.report())
         return files
 
-    @speaks_python
-    @knows_its_plugins
+    @with_python_errors
+    @registers_own_plugins
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small.
 
@@ -125,14 +125,14 @@ class Program:
             check_modules((self.module,), self.board)
         target, files = validation.path("a folder", folder), self.files()
         if target.suffix == BLOB_SUFFIX and RELOCATABLE_SCRIPT in files:
-            from microc.run.board_project import write_network
+            from microc.run.board_project import build_network_file
 
-            write_network(files, target)
+            build_network_file(files, target)
         else:
             write_tree(target, files)
         return target
 
-    @knows_its_plugins
+    @registers_own_plugins
     def export(self, name: str, folder: str | Path, inputs: Sequence[Any] | None = None) -> Package:
         """Write the network wrapped for a build system, and return the written package.
 
@@ -171,7 +171,7 @@ class Program:
             )
         return [tuple(RunShapes({}).fitting(tensors, frame)) for frame in zip(*arrays, strict=True)]
 
-    @knows_its_plugins
+    @registers_own_plugins
     def library(self) -> Library:
         """Build the same kernels as a library for this computer: the bit-exact reference of the board.
 
@@ -203,8 +203,8 @@ def compile(
     check: bool = True,
     **options: Unpack[CompileOptions],
 ) -> Program: ...
-@speaks_python
-@knows_plugins
+@with_python_errors
+@registers_plugins
 def compile(
     model: Any,
     target: str = "host",
@@ -235,14 +235,14 @@ def compile(
     ``{"input": (1, 3, 96, 96)}``. ``progress``: True shows stages, a function is called with each. Raises subclasses of
     :class:`~microc.errors.MicrocError`.
     """
-    callback = teller(progress)
-    validation.truth("check", check)
+    callback = as_callback(progress)
+    validation.boolean("check", check)
     chosen = make_options(**options)
     source = source_of(model, chosen)
     target = validation.text("a target", target)
     compared = source if check and isinstance(source, Graph) and source is not model else None
     if board is None:
-        for_library(chosen)
+        check_for_library(chosen)
         library = _library(source, target, chosen, callback)
         if compared:
             from microc.run.against import quick_check
@@ -250,9 +250,9 @@ def compile(
             quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, compared, chosen)
             library.reset()
         return library
-    for_board(chosen)
+    check_for_board(chosen)
     found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
-    entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})
+    entry = find_entry(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
     make = partial(_compile_for_board, source, found, chosen, callback)
     if known is not None:
@@ -268,17 +268,17 @@ def compile(
     return program
 
 
-@knows_plugins  # the portable variant is compiled later, when the plugins of `compile` are no longer registered
+@registers_plugins  # the portable variant is compiled later, when the plugins of `compile` are no longer registered
 def _library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
     """Build the network for this computer. Its portable variant, for export, is compiled when it is asked for."""
     if "," in target:
         return _multi_target_library(source, target, options, progress)
-    from microc.device.toolchain import HERE, PORTABLE, library_core, machine_flags
+    from microc.device.toolchain import PORTABLE, THIS_COMPUTER, library_core, machine_flags
     from microc.run.desktop.load import build_library
 
     core = library_core(target)
     flags = machine_flags(core.core.machine)
-    elsewhere = partial(_library, source, PORTABLE, options, None) if flags and target in HERE else None
+    elsewhere = partial(_library, source, PORTABLE, options, None) if flags and target in THIS_COMPUTER else None
     return build_library(_desktop_files(source, core, options, progress), *flags, elsewhere=elsewhere)
 
 
@@ -290,7 +290,7 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
         raise UsageError(
             "a library for several cores has no external code", hint="name one target, or leave out external"
         )
-    from microc.run.desktop.load import build_levels, levels_of
+    from microc.run.desktop.load import build_levels, merge_levels
 
     cores = library_cores(targets)
     name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
@@ -298,15 +298,17 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
         _desktop_files(source, core, replace(options, name=f"level{level}_{name}"), progress)
         for level, core in enumerate(cores)
     ]
-    return build_levels(levels_of(variants, name))
+    return build_levels(merge_levels(variants, name))
 
 
 def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
     """Compile the module for a board; FitError if it does not fit."""
-    from microc.compiler.fit.footprint import check_modules, room_of
+    from microc.compiler.fit.footprint import board_capacity, check_modules
     from microc.compiler.pipeline import compile_model
 
-    module = compile_model(source, board.target, options, progress, room_of(board, external=bool(options.external)))
+    module = compile_model(
+        source, board.target, options, progress, board_capacity(board, external=bool(options.external))
+    )
     if options.self_test is not None:
         from microc.run.data.samples import with_self_test
 
@@ -317,7 +319,7 @@ def _compile_for_board(source: Path | Graph, board: Board, options: Options, pro
 
 def _desktop_files(source: Path | Graph, target: Target, options: Options, progress: Progress | None) -> dict[str, str]:
     """Return the sources of a library, from the cache if it has them."""
-    entry = entry_of(source, target, options)
+    entry = find_entry(source, target, options)
     known = entry.read() if entry else None
     if known is not None:
         return {name: str(text) for name, text in known.files.items()}

@@ -10,17 +10,17 @@ from typing import Any
 from microc import __version__
 from microc.codegen.c.identifiers import linked_names
 from microc.codegen.output_files import write_tree
-from microc.codegen.project.firmware import RESERVED, project_files, shared_arena
+from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, shared_arena
 from microc.compiler import validation
 from microc.compiler.api import Program
-from microc.compiler.fit.footprint import capacity, check_modules, footprint
-from microc.compiler.model import knows_its_plugins
+from microc.compiler.fit.footprint import check_modules, footprint, region_bytes
+from microc.compiler.model import registers_own_plugins
 from microc.compiler.representation import table
 from microc.errors import UsageError
 from microc.graph.ir import short
 from microc.module import Module
 from microc.plugin import Plugin
-from microc.reports.summary import summary
+from microc.reports.summary import summarise_module
 from microc.target import Board
 
 _PROGRAM_HINT = "pass what microc.compile(..., board=...) gave"
@@ -57,7 +57,7 @@ class Bundle:
         rows = [(f"{name}, bytes", report[name]) for name in ("flash", "ram", "arena", "shared_arena")]
         return table(", ".join(each["model"] for each in report["models"]) + f" for {self.board.name}", rows)
 
-    @knows_its_plugins
+    @registers_own_plugins
     def report(self) -> dict[str, Any]:
         """Return the figures of the firmware in bytes (flash is an upper estimate), and the reports of its networks."""
         need = footprint(self.modules, self.board)
@@ -68,20 +68,20 @@ class Bundle:
             "flash": need.flash,
             "ram": need.ram,
             "ram_taken": need.taken_ram,
-            "board_flash": capacity(self.board, "flash"),
-            "board_ram": capacity(self.board, "ram"),
+            "board_flash": region_bytes(self.board, "flash"),
+            "board_ram": region_bytes(self.board, "ram"),
             "models": [
-                summary(module, self.board) if self.board.memories else program.report()
+                summarise_module(module, self.board) if self.board.memories else program.report()
                 for program, module in zip(self.programs, self.modules, strict=True)
             ],
         }
 
-    @knows_its_plugins
+    @registers_own_plugins
     def files(self) -> dict[str, str | bytes]:
         """Return the C project: contents by file name, each network in a folder of its name."""
         return project_files(self.modules, self.board, __version__)
 
-    @knows_its_plugins
+    @registers_own_plugins
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
         check_modules(self.modules, self.board)
@@ -117,7 +117,7 @@ def bundle(*programs: Program) -> Bundle:
             raise UsageError(
                 f"{times} networks are called {name!r}", hint="compile them with different names (name=...)"
             )
-        if name in RESERVED:
+        if name in RESERVED_FOLDERS:
             raise UsageError(
                 f"a network of several cannot be called {name!r}", hint="compile it with another name (name=...)"
             )

@@ -27,10 +27,10 @@ from microc import __version__
 from microc.base import file_access
 from microc.base.file_access import read_bytes
 from microc.base.immutable import frozen
-from microc.codegen.output_files import replacing
+from microc.codegen.output_files import replace_atomically
 from microc.compiler.options import Options
 from microc.errors import OutputError
-from microc.frontend.detect import contents
+from microc.frontend.detect import read_model_bytes
 from microc.target import Target
 
 BOUND = 512 << 20
@@ -60,7 +60,7 @@ Files = Mapping[str, str | bytes]
 
 
 @frozen
-class Found:
+class CachedNetwork:
     """The files of a cached network by name, and its report."""
 
     files: Files
@@ -73,7 +73,7 @@ class Entry:
 
     path: Path
 
-    def read(self) -> Found | None:
+    def read(self) -> CachedNetwork | None:
         """Read the entry; None if it is missing or damaged."""
         try:
             packed = read_bytes(self.path, LARGEST)
@@ -86,7 +86,7 @@ class Entry:
             for name, text, content in entry["files"]:
                 files[_relative(name)] = str(content) if text else bytes.fromhex(content)
             os.utime(self.path)
-            return Found(files, dict(entry["report"]))
+            return CachedNetwork(files, dict(entry["report"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, RecursionError):
             return None
 
@@ -101,7 +101,7 @@ class Entry:
             return
         packed = zlib.compress(data, _LEVEL)
         with suppress(OSError, OutputError):
-            with replacing(self.path) as temporary:
+            with replace_atomically(self.path) as temporary:
                 temporary.write_bytes(_MARK + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
             _evict(self.path.parent)
 
@@ -113,7 +113,9 @@ def _relative(name: str) -> str:
     return name
 
 
-def entry_of(source: object, target: Target, options: Options, board: Mapping[str, Any] | None = None) -> Entry | None:
+def find_entry(
+    source: object, target: Target, options: Options, board: Mapping[str, Any] | None = None
+) -> Entry | None:
     """Return the cache entry of a compilation; None if it is not cacheable. ``board``: the contents of the board file."""
     folder = _cache_folder() if options.cache and isinstance(source, Path) else None
     if folder is None or any(getattr(options, name) for name in _UNCACHED_OPTIONS):
@@ -122,7 +124,7 @@ def entry_of(source: object, target: Target, options: Options, board: Mapping[st
     chosen = {f.name: _plain(getattr(options, f.name)) for f in fields(options) if f.name not in _UNCACHED_OPTIONS}
     core = (target.cpu, target.isa, sorted(target.features), target.flash_wait)
     made_from = (
-        hashlib.sha256(contents(source)).hexdigest(), source.name, chosen, core, board,
+        hashlib.sha256(read_model_bytes(source)).hexdigest(), source.name, chosen, core, board,
         os.environ.get("SOURCE_DATE_EPOCH", ""), _compiler_digest(),
     )  # fmt: skip
     key = hashlib.sha256(json.dumps(made_from, sort_keys=True, default=repr).encode())
@@ -142,9 +144,9 @@ def _compiler_digest() -> str:
     digest = hashlib.sha256(repr((__version__, sys.version, np.__version__, platform.machine())).encode())
     for root in (
         Path(__file__).resolve().parents[1],
-        file_access.templates(),
-        file_access.runtime_c(),
-        file_access.boards(),
+        file_access.templates_folder(),
+        file_access.runtime_c_folder(),
+        file_access.boards_folder(),
     ):
         for folder, inner, names in os.walk(root):
             inner[:] = sorted(each for each in inner if each != "__pycache__")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar, cast
 
-from microc.base.terminal import control, visible
+from microc.base.terminal import escape_unprintable, write_control
 from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, Bound, Option
 from microc.errors import MicrocError
@@ -28,7 +28,7 @@ _EVERY = 0.1  # seconds between two updates of the line
 _SILENT_SECONDS = 2.0  # before an estimate of the remaining time is worth showing
 
 
-def teller(progress: Progress | bool | None) -> Progress | None:
+def as_callback(progress: Progress | bool | None) -> Progress | None:
     """Return a progress callback.
 
     A function is returned as it is. True gives a line on standard error: overwritten in place on a terminal, one line
@@ -94,18 +94,18 @@ def _remaining(elapsed: float, done: int, total: int) -> str:
 
 def say(text: str) -> None:
     """Write to standard error at once."""
-    control(visible(text))
+    write_control(escape_unprintable(text))
 
 
 def draw(line: str) -> None:
     """Write a line of standard error over the one that is there."""
     columns = _columns()
-    control("\r" + visible(line, "").ljust(columns)[:columns])
+    write_control("\r" + escape_unprintable(line, "").ljust(columns)[:columns])
 
 
 def wipe() -> None:
     """Clear the line that :func:`draw` wrote."""
-    control("\r" + " " * _columns() + "\r")
+    write_control("\r" + " " * _columns() + "\r")
 
 
 def _columns() -> int:
@@ -137,7 +137,7 @@ _FLAG_OR_COMMAND = re.compile(r"microc [a-z]+ [^,;()]*|(?<![\w-])(--[a-z][a-z-]*
 
 
 @contextmanager
-def flags() -> Iterator[None]:
+def keep_flags() -> Iterator[None]:
     """Mark errors raised inside of the ``with`` as shown by a command: they keep their flags."""
     before = _ON_A_COMMAND_LINE.set(True)
     try:
@@ -146,12 +146,12 @@ def flags() -> Iterator[None]:
         _ON_A_COMMAND_LINE.reset(before)
 
 
-def in_python(text: str) -> str:
+def flags_to_keywords(text: str) -> str:
     """Convert the flags of a hint to keywords: ``--ram 30K`` becomes ``ram="30K"``."""
     return _FLAG_OR_COMMAND.sub(_keyword, text)
 
 
-def speaks_python(function: Callable[P, R]) -> Callable[P, R]:
+def with_python_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function of the library: its errors name keywords, unless a command calls it."""
 
     @wraps(function)
@@ -160,7 +160,7 @@ def speaks_python(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except MicrocError as error:
             if not _ON_A_COMMAND_LINE.get():
-                error.what, error.hint = in_python(error.what), in_python(error.hint)
+                error.what, error.hint = flags_to_keywords(error.what), flags_to_keywords(error.hint)
                 error.args = (error.what,)
             raise
 
@@ -187,22 +187,22 @@ def _word_as_literal(option: Option, word: str) -> str | None:
     """Convert the word behind a flag to a Python literal; None if it is no value but the next word of the sentence."""
     if option.words:
         return _literal(option.words[word]) if word in option.words else None
-    if option.word is option_values.bytes:
+    if option.word is option_values.parse_bytes:
         return None if _parse_word(option, word) is None else word if word.isdecimal() else _literal(word)
     if option.word is Path:
         return _literal(word) if word.isupper() or "/" in word or "." in word else None
     from microc.base import dtypes
 
-    if option.word is option_values.wish and not (
+    if option.word is option_values.parse_named_word and not (
         dtypes.is_valid(word.split("=")[-1]) or word.split("=")[-1].startswith("N")
     ):
         return None
     if option.word not in (
-        option_values.shape,
+        option_values.parse_shape,
         option_values.parse_bound,
-        option_values.count,
+        option_values.parse_count,
         option_values.parse_axis,
-        option_values.wish,
+        option_values.parse_named_word,
     ):
         return None
     value = _parse_word(option, word)

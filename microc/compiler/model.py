@@ -15,9 +15,9 @@ import numpy as np
 
 from microc import __version__
 from microc.codegen.c.identifiers import network_name
-from microc.codegen.output_files import replacing
+from microc.codegen.output_files import replace_atomically
 from microc.compiler import option_values, validation
-from microc.compiler.interaction import speaks_python
+from microc.compiler.interaction import with_python_errors
 from microc.compiler.options import PREPARATION, Options, make_options
 from microc.errors import UsageError
 from microc.graph.file import SUFFIX, to_bytes
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KNOWS = "knows_plugins"
+REGISTERS_PLUGINS = "knows_plugins"
 """Attribute that :func:`knows_plugins` sets on the functions it decorates, for tests."""
 
 
 @contextmanager
-def extended_by(options: Mapping[str, Any]) -> Iterator[None]:
+def register_plugins(options: Mapping[str, Any]) -> Iterator[None]:
     """Extend the registries by the plugins and schedule rules of a mapping of options. Plugin files are loaded."""
-    plugins = option_values.plugins("plugins", options["plugins"]) if "plugins" in options else ()
-    rules = option_values.schedules("schedules", options["schedules"]) if "schedules" in options else ()
+    plugins = option_values.check_plugins("plugins", options["plugins"]) if "plugins" in options else ()
+    rules = option_values.check_schedules("schedules", options["schedules"]) if "schedules" in options else ()
     if not plugins and not rules:
         yield
         return
@@ -55,27 +55,27 @@ def extended_by(options: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def knows_plugins(function: Callable[P, R]) -> Callable[P, R]:
+def registers_plugins(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function whose keywords are options, or which takes :class:`Options`: register their plugins and rules."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         chosen = next((each for each in (*args, *kwargs.values()) if isinstance(each, Options)), None)
         own = kwargs if chosen is None else {"plugins": chosen.plugins, "schedules": chosen.schedules}
-        with extended_by(own):
+        with register_plugins(own):
             return function(*args, **kwargs)
 
-    setattr(call, KNOWS, True)
+    setattr(call, REGISTERS_PLUGINS, True)
     return call
 
 
-def knows_its_plugins(method: Callable[P, R]) -> Callable[P, R]:
+def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
     """Decorate a method: register the ``plugins`` of its object."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         own: Any = args[0]
-        with extended_by({"plugins": own.plugins}):
+        with register_plugins({"plugins": own.plugins}):
             return method(*args, **kwargs)
 
     return call
@@ -95,9 +95,9 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
 
     ``stored_name``: a graph file keeps the name that its graph was saved under, instead of the file's name.
     """
-    from microc.frontend.detect import load as load_file
+    from microc.frontend.detect import load_model_file as load_file
     from microc.graph.cut import carry, cut
-    from microc.transform.boundary import Boundary, adapt, preparations, rename_ends
+    from microc.transform.boundary import Boundary, adapt_ends, collect_preparations, rename_ends
 
     if isinstance(source, Graph):
         graph, stem = source, source.name
@@ -108,9 +108,9 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     if options.inputs or options.outputs:
         graph = cut(graph, options.inputs, options.outputs)
     graph = carry(graph, options.state) if options.state else graph
-    raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
+    raw = collect_preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
     ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
-    graph = rename_ends(adapt(graph, ends), options.rename)
+    graph = rename_ends(adapt_ends(graph, ends), options.rename)
     return replace(graph, name=network_name(options.name or stem))
 
 
@@ -125,14 +125,14 @@ def source_of(model: Any, options: Options) -> Path | Graph:
         return validation.path("a model", model)
     if isinstance(model, Graph):
         return model
-    data = objects.file_of(model) if options.bounds else None
+    data = objects.model_file_of(model) if options.bounds else None
     if data is not None:  # only the file declares symbolic sizes, so the object is written to one and read at each size
         folder = tempfile.TemporaryDirectory(prefix="microc-")
         _FOLDERS.append(folder)
         path = Path(folder.name) / data[0]
         path.write_bytes(data[1])
         return path
-    return objects.read(model, options.input_shapes, options.example_inputs)
+    return objects.read_object(model, options.input_shapes, options.example_inputs)
 
 
 def import_sklearn(
@@ -172,8 +172,8 @@ def source_name(source: Path | Graph) -> str:
     return source.name + SUFFIX if isinstance(source, Graph) else source.name
 
 
-@speaks_python
-@knows_plugins
+@with_python_errors
+@registers_plugins
 def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
     """Read a model, anything that :func:`microc.compile` takes, as a graph; no pass has run.
 
@@ -197,11 +197,11 @@ def save(graph: Graph, path: str | Path) -> Path:
     validation.instance("a graph", graph, Graph, "what microc.load gives")
     target = validation.path("a graph file", path)
     if target.suffix == ONNX:
-        from microc.frontend.onnx.writer.model import to_onnx
+        from microc.frontend.onnx.writer.model_proto import to_onnx
 
         content = to_onnx(graph, __version__)
     else:
         content = to_bytes(graph)
-    with replacing(target) as temporary:
+    with replace_atomically(target) as temporary:
         temporary.write_bytes(content)
     return target

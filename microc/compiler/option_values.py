@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # ---- Checks of option values from Python. Heavy modules are imported inside of the checks that need them.
 
-EVERY = "*"
+ALL_NAMES = "*"
 """Key of a mapping by name for a value that is given alone: it applies to all inputs or outputs."""
 AXES = 64
 """Bound on axis numbers, above the rank of any tensor."""
@@ -50,21 +50,23 @@ class Bound:
     step: int = 1
 
 
-def budget(what: str) -> Check:
+def bytes_check(what: str) -> Check:
     """Return the check of a number of bytes, which may be written as on the command line (``30K``)."""
 
     def check(_: str, value: Any) -> int:
         if isinstance(value, str):
             try:
-                return bytes_of(value)
+                return parse_byte_count(value)
             except ValueError as error:
-                raise validation.refused(what, value, "30 * 1024 or '30K'; 0: what the board has") from error
+                raise validation.invalid_value_error(
+                    what, value, "30 * 1024 or '30K'; 0: what the board has"
+                ) from error
         return validation.integer(what, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has")
 
     return check
 
 
-def bytes_of(text: str) -> int:
+def parse_byte_count(text: str) -> int:
     """Parse a number of bytes: 65536, 64K or 64KB."""
     units = {"K": 1024, "M": 1024 * 1024}
     short = text.upper().removesuffix("B").removesuffix("I") if text[-1:] in "bB" else text.upper()
@@ -74,7 +76,7 @@ def bytes_of(text: str) -> int:
     return int(digits) * unit
 
 
-def by_name(check: Check, every: str = EVERY, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
+def by_name(check: Check, every: str = ALL_NAMES, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
     """Return the check of a mapping from names, or of one value for all names."""
     return lambda name, value: validation.by_name(what or name, value, check, every)
 
@@ -84,34 +86,34 @@ def check_names(name: str, value: Any) -> frozenset[str]:
     return frozenset(validation.names(name, value))
 
 
-def identifier(what: str, value: Any) -> str:
+def check_identifier(what: str, value: Any) -> str:
     """Check a name for C, valid and not reserved in all generated files."""
-    from microc.codegen.c.identifiers import is_free_of
+    from microc.codegen.c.identifiers import is_free_in_network
 
     name = validation.text(what, value)
     fits = re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) and len(name) <= IDENTIFIER
-    if not fits or name.startswith("assert_") or not is_free_of("", name):
+    if not fits or name.startswith("assert_") or not is_free_in_network("", name):
         raise UsageError(
-            f"{what} cannot be {validation.shown(value)}",
+            f"{what} cannot be {validation.short_repr(value)}",
             hint=f"a name of C: lower case, digits and single underscores, {IDENTIFIER} at most, that no language has taken",
         )
     return name
 
 
-def class_names(what: str, value: Any) -> tuple[str, ...]:
+def check_class_names(what: str, value: Any) -> tuple[str, ...]:
     """Check the names of the classes in order; at least two."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise validation.refused(what, value, "a list of names, in the order of the output")
+        raise validation.invalid_value_error(what, value, "a list of names, in the order of the output")
     if len(value) == 1 or len(value) > CLASSES:
         raise UsageError(f"{what} has {len(value):,} names", hint=f"2 to {CLASSES:,}, one for every class")
     return tuple(map(str, value))
 
 
-def external(what: str, value: Any) -> dict[str, str]:
+def check_external(what: str, value: Any) -> dict[str, str]:
     """Check backends by name, each with the location of its library (empty: none needed), or a single name."""
     locations = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
     if not isinstance(locations, Mapping):
-        raise validation.refused(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
+        raise validation.invalid_value_error(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
     return {
         validation.text(what, name): ""
         if location is None or location is False or (isinstance(location, str) and not location)
@@ -137,18 +139,20 @@ def one_of(known: Sequence[str]) -> Check:
     return lambda name, value: validation.choice(name, value, known)
 
 
-def pixels(name: str, value: Any) -> tuple[int, int]:
+def check_pixels(name: str, value: Any) -> tuple[int, int]:
     """Check a height and a width in pixels."""
     found = validation.integers(name, value, 1)
     if len(found) != 2 or max(found) >= PIXELS:
-        raise validation.refused(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
+        raise validation.invalid_value_error(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
     return found[0], found[1]
 
 
-def normalization(name: str, value: Any) -> Normalization:
+def check_normalization(name: str, value: Any) -> Normalization:
     """Check a mean and a deviation, each a number or one for each channel; deviations must not be 0."""
     if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise validation.refused(name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))")
+        raise validation.invalid_value_error(
+            name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))"
+        )
     mean, deviation = (_reals(name, part) for part in value)
     if 0.0 in deviation:
         raise UsageError(f"{name} divides by zero", hint="give a deviation that is not 0; 1 leaves numbers as they are")
@@ -160,31 +164,31 @@ def _reals(name: str, value: Any) -> tuple[float, ...]:
     several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
     found = tuple(validation.number(name, number, -REAL, REAL) for number in several)
     if not found:
-        raise validation.refused(name, value, "a number, or one for each channel")
+        raise validation.invalid_value_error(name, value, "a number, or one for each channel")
     return found
 
 
-def axis(name: str, value: Any) -> int:
+def check_axis(name: str, value: Any) -> int:
     """Check the number of an axis; negative numbers count from the last."""
     return validation.integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
 
 
-def frames(name: str, value: Any) -> int:
+def check_frames(name: str, value: Any) -> int:
     """Check the number of frames of a run."""
     return validation.integer("a step's frames", value, hint="frames; 0: as few as strides allow")
 
 
-def threads(name: str, value: Any) -> int:
+def check_threads(name: str, value: Any) -> int:
     """Check the number of threads on a computer."""
     return validation.integer("the number of threads", value, 1, MOST_THREADS)
 
 
-def folder(name: str, value: Any) -> Path | None:
+def check_folder(name: str, value: Any) -> Path | None:
     """Check a path, or None."""
     return None if value is None else validation.path(name, value)
 
 
-def for_library(options: Any) -> None:
+def check_for_library(options: Any) -> None:
     """Raise UsageError if an option applies to the firmware of a board only."""
     if options.self_test is not None:
         raise UsageError("a library has no self-test", hint="give a board: board='host' is a project for this computer")
@@ -196,7 +200,7 @@ def for_library(options: Any) -> None:
         )
 
 
-def for_board(options: Any) -> None:
+def check_for_board(options: Any) -> None:
     """Raise UsageError for options that conflict with ``relocatable``, or with a firmware that loads code."""
     against = {
         f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
@@ -213,7 +217,7 @@ def for_board(options: Any) -> None:
         raise UsageError(what, hint="leave out code_in_ram, or protocol")
 
 
-def bound(name: str, given: Any) -> Bound:
+def check_bound(name: str, given: Any) -> Bound:
     """Check the range of a symbolic dimension; UsageError if it contains no size."""
     low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)
     found = given if isinstance(given, Bound) else Bound(high, low, *step)
@@ -230,24 +234,24 @@ def bound(name: str, given: Any) -> Bound:
     return found
 
 
-def examples(name: str, value: Any) -> Any:
+def check_examples(name: str, value: Any) -> Any:
     """Check example inputs: arrays in order or by name, or a single one."""
     if value is None:
         return ()
     return value if isinstance(value, (list, tuple, dict)) else (value,)
 
 
-def plugins(name: str, value: Any) -> tuple[Plugin, ...]:
+def check_plugins(name: str, value: Any) -> tuple[Plugin, ...]:
     """Check plugins; paths of plugin files are loaded."""
     from microc.plugin import Plugin, load_plugin
 
     given = (value,) if isinstance(value, (str, Path, Plugin)) else value
     if not isinstance(given, (list, tuple)):
-        raise validation.refused(name, value, "paths of plugin files")
+        raise validation.invalid_value_error(name, value, "paths of plugin files")
     return tuple(p if isinstance(p, Plugin) else load_plugin(validation.path("a plugin", p)) for p in given)
 
 
-def passes(name: str, value: Any) -> tuple[Pass, ...]:
+def check_passes(name: str, value: Any) -> tuple[Pass, ...]:
     """Check graph passes: each has a name of its own and runs before one of microc's passes."""
     from microc.transform import PASSES
     from microc.transform.pass_context import Pass
@@ -262,16 +266,18 @@ def passes(name: str, value: Any) -> tuple[Pass, ...]:
     return found
 
 
-def instruments(name: str, value: Any) -> tuple[Instrument, ...]:
+def check_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
     """Check objects that observe the passes."""
     given: tuple[Instrument, ...] = validation.sequence_of(name, value, object, "a list of instruments")
     for each in given:
         if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
-            raise validation.refused("an instrument", each, "an object with before(name, graph) and after(name, graph)")
+            raise validation.invalid_value_error(
+                "an instrument", each, "an object with before(name, graph) and after(name, graph)"
+            )
     return given
 
 
-def schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
+def check_schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
     """Check schedule rules: each has a name of its own."""
     from microc.schedule.rules import ScheduleRule
 
@@ -287,11 +293,11 @@ def schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
 LONGEST_FILE = 1 << 22
 """Size limit of a file of names in bytes."""
 
-bytes = bytes_of
+parse_bytes = parse_byte_count
 """Alias of :func:`bytes_of`, for the table of options."""
 
 
-def shape(text: str) -> tuple[str, tuple[int, ...]]:
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse ``NAME=1,3,8``."""
     name, equals, dimensions = text.rpartition("=")
     try:
@@ -314,7 +320,7 @@ def parse_bound(text: str) -> tuple[str, Bound]:
     return name, Bound(maximum, minimum, step)
 
 
-def names(text: str) -> tuple[str, ...]:
+def parse_names(text: str) -> tuple[str, ...]:
     """Parse names separated by commas; a name that contains a comma is in double quotes."""
     (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
     if not names or not all(names):
@@ -322,7 +328,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def wish(text: str) -> tuple[str, str]:
+def parse_named_word(text: str) -> tuple[str, str]:
     """Parse ``NAME=WORD``, or the word alone for all inputs or outputs."""
     name, equals, word = text.rpartition("=")
     if not word or (equals and not name):
@@ -341,7 +347,7 @@ def parse_axis(text: str) -> tuple[str, int]:
 
 def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
     """Parse ``NAME=120x160``, or the size alone."""
-    name, size = wish(text)
+    name, size = parse_named_word(text)
     height, _, width = size.partition("x")
     if not height.isdecimal() or not width.isdecimal():
         raise ValueError(f"{text!r} is no size: write NAME=120x160, height first, or the size alone")
@@ -358,14 +364,14 @@ def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[
     return name or "*", (mean, deviation)
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """Parse a whole number."""
     if not text.isdecimal():
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
 
 
-def renaming(text: str) -> tuple[str, str]:
+def parse_renaming(text: str) -> tuple[str, str]:
     """Parse ``NAME=NEW``."""
     name, equals, new = text.rpartition("=")
     if not equals or not name or not new:
@@ -373,7 +379,7 @@ def renaming(text: str) -> tuple[str, str]:
     return name, new
 
 
-def feedback(text: str) -> tuple[str, str]:
+def parse_feedback(text: str) -> tuple[str, str]:
     """Parse ``INPUT=OUTPUT``."""
     name, equals, output = text.rpartition("=")
     if not equals or not name or not output:
@@ -389,7 +395,7 @@ def parse_external(text: str) -> tuple[str, str]:
     return name, place
 
 
-def lines(text: str) -> tuple[str, ...]:
+def read_text_lines(text: str) -> tuple[str, ...]:
     """Read the lines of a UTF-8 text file, without empty lines at its end."""
     try:
         found = read_bytes(text, LONGEST_FILE).decode("utf-8-sig").rstrip().splitlines()
@@ -405,12 +411,12 @@ def lines(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in found)
 
 
-def path(text: str) -> tuple[Path, ...]:
+def parse_path(text: str) -> tuple[Path, ...]:
     """Parse a path of a repeatable option."""
     return (Path(text),)
 
 
-PATHS: frozenset[object] = frozenset({Path, path, lines, parse_external})
+PATHS: frozenset[object] = frozenset({Path, parse_path, read_text_lines, parse_external})
 """Parsers of words that name a file or a folder."""
 
 

@@ -100,7 +100,7 @@ def choice(value: Any, known: Sequence[Any], help: str, name: str, **more: Any) 
     return option(value, check, help, words=words, default=str(value), **more)
 
 
-def joined(default: Any, parts: Iterable[Any]) -> Any:
+def combine_words(default: Any, parts: Iterable[Any]) -> Any:
     """Combine the words of a flag that is given several times: pairs become a mapping, anything else a sequence."""
     return dict(parts) if isinstance(default, Mapping) else tuple(each for part in parts for each in part)
 
@@ -135,7 +135,7 @@ def _end(flag: str, metavar: str, help: str, details: str) -> Any:
         details=details,
         group=READING,
         flag=flag,
-        word=option_values.wish,
+        word=option_values.parse_named_word,
         metavar=metavar,
     )
 
@@ -159,12 +159,12 @@ class Options:
         "shape of an input with symbolic dimensions, * for every input",
         group=READING,
         flag="--input-shape",
-        word=option_values.shape,
+        word=option_values.parse_shape,
         metavar="NAME=1,3,8",
     )
     example_inputs: Any = option(
         (),
-        option_values.examples,
+        option_values.check_examples,
         "example input for every input of a torch.nn.Module",
         details=("Tensors or arrays, in order or as a dict by name. Their shapes and dtypes become the network's."),
         group=READING,
@@ -177,7 +177,7 @@ class Options:
         details="`microc check --tensors` lists all tensors.",
         group=READING,
         flag="--inputs",
-        word=option_values.names,
+        word=option_values.parse_names,
         metavar="NAME,...",
     )
     outputs: tuple[str, ...] = option(
@@ -186,7 +186,7 @@ class Options:
         "tensors at which the network is cut to end",
         group=READING,
         flag="--outputs",
-        word=option_values.names,
+        word=option_values.parse_names,
         metavar="NAME,...",
     )
     state: Mapping[str, str] = option(
@@ -196,7 +196,7 @@ class Options:
         details="The state is zero at first, then the value of the output in the previous run.",
         group=READING,
         flag="--state",
-        word=option_values.feedback,
+        word=option_values.parse_feedback,
         metavar="INPUT=OUTPUT",
     )
     input_dtype: Mapping[str, str] = _end(
@@ -213,7 +213,7 @@ class Options:
     )
     input_normalize: Mapping[str, option_values.Normalization] = option(
         dict,
-        option_values.by_name(option_values.normalization),
+        option_values.by_name(option_values.check_normalization),
         "mean and deviation by which raw inputs are normalised",
         details=(
             "The network gets (x - MEAN) / STD. Each is one number, or one for each channel separated by "
@@ -234,12 +234,12 @@ class Options:
         ),
         group=READING,
         flag="--input-colour",
-        word=option_values.wish,
+        word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(COLOURS),
     )
     input_frame: Mapping[str, tuple[int, int]] = option(
         dict,
-        option_values.by_name(option_values.pixels),
+        option_values.by_name(option_values.check_pixels),
         "size of the camera's frame, which is resized to the network's input",
         details="The frame is uint8 with channels last unless `--input-dtype` and `--input-layout` differ.",
         group=READING,
@@ -249,7 +249,7 @@ class Options:
     )
     input_crop: Mapping[str, tuple[int, int]] = option(
         dict,
-        option_values.by_name(option_values.pixels),
+        option_values.by_name(option_values.check_pixels),
         "centred part of the frame that is used",
         default="all of it",
         group=READING,
@@ -265,7 +265,7 @@ class Options:
         default="bilinear",
         group=READING,
         flag="--input-resize",
-        word=option_values.wish,
+        word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(RESIZING),
     )
     output_dtype: Mapping[str, str] = _end(
@@ -284,27 +284,27 @@ class Options:
     )
     rename: Mapping[str, str] = option(
         dict,
-        option_values.by_name(option_values.identifier, every=""),
+        option_values.by_name(option_values.check_identifier, every=""),
         "name of an input or output in C and in later commands",
         group=READING,
         flag="--rename",
-        word=option_values.renaming,
+        word=option_values.parse_renaming,
         metavar="NAME=NEW",
     )
     plugins: tuple[Plugin, ...] = option(
         (),
-        option_values.plugins,
+        option_values.check_plugins,
         "Python file with operators of your own",
         details="The file's code runs. See examples/custom_operator.",
         group=READING,
         flag="--plugin",
-        word=option_values.path,
+        word=option_values.parse_path,
         path=RUN,
         metavar="FILE.py",
     )
     bounds: Mapping[str, Bound] = option(
         dict,
-        option_values.by_name(option_values.bound, every="", what="bound"),
+        option_values.by_name(option_values.check_bound, every="", what="bound"),
         "range of a symbolic dimension that the application sets for every run",
         details=("For example `--bound batch=4 --bound seq=64`. A dimension without a name is written INPUT:AXIS."),
         flag="--bound",
@@ -313,17 +313,17 @@ class Options:
     )
     class_names: tuple[str, ...] = option(
         (),
-        option_values.class_names,
+        option_values.check_class_names,
         "file of class names, one per line, in the order of the output",
         details="The header gets an enumeration and a table of them.",
         flag="--class-names",
-        word=option_values.lines,
+        word=option_values.read_text_lines,
         path=READ,
         metavar="FILE",
     )
     self_test: Path | None = option(
         None,
-        option_values.folder,
+        option_values.check_folder,
         "samples that the network checks itself with at boot",
         details=(
             "The file has the inputs by name along the first axis, and optionally the outputs. The samples "
@@ -351,7 +351,7 @@ class Options:
         option_values.check_names,
         "graph pass to leave out",
         flag="--disable-pass",
-        word=option_values.names,
+        word=option_values.parse_names,
         metavar="PASS",
     )
     required: frozenset[str] = option(
@@ -361,7 +361,7 @@ class Options:
     )
     io_in_arena: bool = option(
         True,
-        validation.truth,
+        validation.boolean,
         "memory of inputs and outputs: in the arena or the caller's buffers",
         details="In the arena, intermediate tensors reuse the memory of inputs and outputs.",
         flag="--io",
@@ -370,12 +370,12 @@ class Options:
     )
     threads: int = option(
         1,
-        option_values.threads,
+        option_values.check_threads,
         "threads that share large loops of a library",
         details="Results are bit-identical for any number.",
         default="1",
         flag="--threads",
-        word=option_values.count,
+        word=option_values.parse_count,
         metavar="N",
         applies="computers",
     )
@@ -393,7 +393,7 @@ class Options:
     )
     relocatable: bool = option(
         False,
-        validation.truth,
+        validation.boolean,
         "position-independent network that microc load sends to a running firmware",
         details=(
             "The project has a firmware with two slots, the same for all networks of a board, and the "
@@ -469,34 +469,34 @@ class Options:
     )
     flash: int = option(
         0,
-        option_values.budget("a flash budget"),
+        option_values.bytes_check("a flash budget"),
         "flash limit for weights plus code, e.g. 256K",
         details="Over the limit, microc chooses the schedules with the fewest instructions that fit.",
         default="what the board has",
         flag="--flash",
-        word=option_values.bytes,
+        word=option_values.parse_bytes,
         metavar="BYTES",
     )
     ram: int = option(
         0,
-        option_values.budget("a budget for the arena"),
+        option_values.bytes_check("a budget for the arena"),
         "RAM limit for the arena, e.g. 30K",
         details="Over the limit, kernels get smaller workspaces and layers are computed row by row.",
         default="what the board has",
         flag="--ram",
-        word=option_values.bytes,
+        word=option_values.parse_bytes,
         metavar="BYTES",
     )
     code_in_ram: bool = option(
         False,
-        validation.truth,
+        validation.boolean,
         "execution of the hottest kernels from RAM",
         details="The board file must name a memory for code (docs/memories.md).",
         flag="--code-in-ram",
     )
     tuned: Path | None = option(
         None,
-        option_values.folder,
+        option_values.check_folder,
         "file of measured schedules, written by microc tune",
         details=(
             "`balanced` takes the fastest schedules within the flash of the default ones, `speed` the "
@@ -509,7 +509,7 @@ class Options:
     )
     plan: Path | None = option(
         None,
-        option_values.folder,
+        option_values.check_folder,
         "optimisation plan whose schedules are used",
         details=(
             "`microc tune --plan` writes it; a person may edit it. A plan that does not fit the network is an error."
@@ -521,14 +521,14 @@ class Options:
     )
     shipped: bool = option(
         True,
-        validation.truth,
+        validation.boolean,
         "do not use the pre-tuned schedules bundled with microc",
         details="They exist for kernel shapes that many networks share (docs/tuning.md).",
         flag="--no-shipped",
     )
     external: Mapping[str, str] = option(
         dict,
-        option_values.external,
+        option_values.check_external,
         "external library for the layers that it computes faster, e.g. cmsis-nn=PATH",
         details=(
             "`cmsis-nn=PATH` of a copy, `ethos-u` (the board's) or `ethos-u=ACCELERATOR`, `cblas`, or a "
@@ -549,7 +549,7 @@ class Options:
     )
     stream: Mapping[str, int] = option(
         dict,
-        option_values.by_name(option_values.axis),
+        option_values.by_name(option_values.check_axis),
         "time axis of the input for streaming",
         details="Each run takes the next frames and gives the results of the whole sequence for them.",
         group=STREAMING,
@@ -559,12 +559,12 @@ class Options:
     )
     hop: int = option(
         0,
-        option_values.frames,
+        option_values.check_frames,
         "frames per run",
         default="as few as the strides allow",
         group=STREAMING,
         flag="--hop",
-        word=option_values.count,
+        word=option_values.parse_count,
         metavar="FRAMES",
     )
     stream_allow: frozenset[str] = option(
@@ -577,12 +577,12 @@ class Options:
         ),
         group=STREAMING,
         flag="--stream-allow",
-        word=option_values.names,
+        word=option_values.parse_names,
         metavar=",".join(LATE),
     )
     dump: Path | None = option(
         None,
-        option_values.folder,
+        option_values.check_folder,
         "folder for all intermediate stages",
         details=(
             "The graph after every pass; for every kernel its tensor expression, all candidates with their "
@@ -595,24 +595,24 @@ class Options:
     )
     cache: bool = option(
         True,
-        validation.truth,
+        validation.boolean,
         "bypass the compilation cache ($MICROC_CACHE or the user cache directory)",
         flag="--no-cache",
     )
     passes: tuple[Pass, ...] = option(
         (),
-        option_values.passes,
+        option_values.check_passes,
         "graph passes of your own",
         details="Each runs before the pass that it names.",
     )
     instruments: tuple[Instrument, ...] = option(
         (),
-        option_values.instruments,
+        option_values.check_instruments,
         "objects that observe the graph passes",
     )
     schedules: tuple[ScheduleRule, ...] = option(
         (),
-        option_values.schedules,
+        option_values.check_schedules,
         "schedule rules of your own",
     )
 

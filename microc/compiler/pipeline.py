@@ -14,37 +14,37 @@ from types import MappingProxyType
 
 from microc.codegen.c.identifiers import network_name
 from microc.compiler.fit.budget import (
-    Room,
-    arithmetic_of,
+    BoardCapacity,
+    arena_memories,
     count_macs,
-    memories_for,
     refuse_float64,
-    refuse_hopeless,
+    refuse_impossible,
     refuse_large_arrays,
+    summarise_arithmetic,
     with_math,
 )
 from microc.compiler.fit.search import (
-    arena_room,
-    build_within_budget,
-    built,
-    by_blocks,
-    by_opened,
-    by_turns,
-    maker_of,
-    within_limits,
-    within_workspaces,
+    arena_limit,
+    build_network,
+    build_within_flash,
+    choose_within_limits,
+    kernel_builder,
+    shrink_workspaces,
+    try_blocked_attention,
+    try_loop_blocking,
+    try_prewidened_weights,
 )
-from microc.compiler.fit.striping import Chain, Search, Streams, arena, ram_refusal, stream_within
+from microc.compiler.fit.striping import Chain, Streams, StripeSearch, arena_bytes, ram_error, stream_within
 from microc.compiler.interaction import Progress
-from microc.compiler.lowering.external_layers import divided, regions
-from microc.compiler.lowering.kernel_maker import Compiled, Maker, Tuned, Workspaces
+from microc.compiler.lowering.external_layers import divide_network, list_region_tasks
+from microc.compiler.lowering.kernel_maker import Compiled, KernelBuilder, Tuned, Workspaces
 from microc.compiler.lowering.kernel_selection import groups_of
-from microc.compiler.lowering.module_builder import code_placed, ends_of, fingerprint, refuse_without_memory
+from microc.compiler.lowering.module_builder import fingerprint, io_fields, place_hot_code, refuse_without_memory
 from microc.compiler.model import read_model, source_name
 from microc.compiler.options import Options
 from microc.compiler.tuned.measured_regions import RegionTask
 from microc.errors import FitError, UsageError
-from microc.frontend.detect import contents
+from microc.frontend.detect import read_model_bytes
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
 from microc.graph.text import regions as graphs_inside
@@ -55,15 +55,15 @@ from microc.ops import registry
 from microc.plan.plan import plan_module
 from microc.target import Target
 from microc.transform import LOWERING, PASSES
-from microc.transform.pass_context import DumpInstrument, PassContext, run_passes, with_own
+from microc.transform.pass_context import DumpInstrument, PassContext, insert_user_passes, run_passes
 
 
 def optimise(graph: Graph, options: Options) -> Graph:
     """Run all graph passes; convert the network to one streaming step if the options ask for it."""
-    return optimised(graph, options)[0]
+    return optimise_and_stream(graph, options)[0]
 
 
-def optimised(
+def optimise_and_stream(
     graph: Graph, options: Options, between: Callable[[Graph], Graph] | None = None
 ) -> tuple[Graph, Streaming | None]:
     """Run all graph passes; return the graph, and its streaming description if the options ask for streaming.
@@ -82,7 +82,7 @@ def optimised(
         instruments=instruments,
         options={**pass_options, "whole": whole},
     )
-    passes = with_own(PASSES, options.passes)
+    passes = insert_user_passes(PASSES, options.passes)
     middle = passes.index(LOWERING[0])
     graph, streaming = run_passes(graph, passes[:middle], context, passes), None
     if options.stream:
@@ -115,18 +115,26 @@ def _without_size_dependent_passes(options: Options) -> Options:
 
 
 def compile_model(
-    source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
+    source: Path | Graph,
+    target: Target,
+    options: Options,
+    progress: Progress | None = None,
+    room: BoardCapacity | None = None,
 ) -> Module:
     """Compile a model file, or a graph as it was read, to a planned module.
 
     Raises FitError if the network exceeds the flash or RAM budget of the options. ``room``: the capacity of the board
     (None: unlimited); schedules are chosen to stay within it where possible.
     """
-    return compiled(source, target, options, progress, room).module
+    return compile_network(source, target, options, progress, room).module
 
 
-def compiled(
-    source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
+def compile_network(
+    source: Path | Graph,
+    target: Target,
+    options: Options,
+    progress: Progress | None = None,
+    room: BoardCapacity | None = None,
 ) -> Compiled:
     """Compile like :func:`compile_model`, and return the kernel builder too. ``options.dump`` writes all stages."""
     refuse_without_memory(options, room)
@@ -136,7 +144,7 @@ def compiled(
     else:
         network = _compile_read(read_model(source, options), source_name(source), target, options, progress, room)
     refuse_large_arrays(network.module, target)
-    network = replace(network, module=replace(network.module, hashes=hashes(source, options)))
+    network = replace(network, module=replace(network.module, hashes=content_hashes(source, options)))
     if options.dump is not None:
         from microc.compiler.lowering.derivation import dump_kernels
 
@@ -148,12 +156,12 @@ def external_regions(source: Path | Graph, target: Target, options: Options) -> 
     """List the regions of a network that the external backends of the options can compute, as measuring tasks."""
     read, target = read_model(source, options), with_math(target, options)
     named = replace(read, name=network_name(read.name))
-    return regions(lambda between: optimised(named, options, between), target, options)
+    return list_region_tasks(lambda between: optimise_and_stream(named, options, between), target, options)
 
 
-def hashes(source: Path | Graph, options: Options) -> dict[str, str]:
+def content_hashes(source: Path | Graph, options: Options) -> dict[str, str]:
     """Return the SHA-256 digests of the model (its file, or the bytes that :func:`microc.save` writes) and of the plugins."""
-    data = to_bytes(source) if isinstance(source, Graph) else contents(source)
+    data = to_bytes(source) if isinstance(source, Graph) else read_model_bytes(source)
     plugins = {plugin.source: plugin.digest for plugin in options.plugins if plugin.digest}
     return {"model": hashlib.sha256(data).hexdigest(), **plugins}
 
@@ -164,14 +172,14 @@ def compile_graph(
     target: Target,
     options: Options,
     progress: Progress | None = None,
-    room: Room | None = None,
+    room: BoardCapacity | None = None,
 ) -> Module:
     """Compile a graph as it is. ``source`` is the origin that the generated files name."""
     return _compile_read(read, source, with_math(target, options), options, progress, room).module
 
 
 def _compile_read(
-    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
+    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> Compiled:
     """Check the options that depend on the target, name the network, and compile it."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
@@ -182,7 +190,7 @@ def _compile_read(
 
 
 def _compile_static(
-    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
+    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> Compiled:
     """Compile a graph of static sizes: passes, kernels, plan, then the search for a network that fits its limits."""
     if options.tuned is not None or options.plan is not None:
@@ -190,18 +198,18 @@ def _compile_static(
 
         refuse_unreadable(options)
     board = room.board if room else ""
-    parts = divided(lambda between: optimised(read, options, between), target, options, board)
+    parts = divide_network(lambda between: optimise_and_stream(read, options, between), target, options, board)
     graph, streaming = parts.graph, parts.streaming
     refuse_float64(graph, target)
-    refuse_hopeless(graph, source, options, room)
+    refuse_impossible(graph, source, options, room)
     board_flash = room.flash if room else 0
-    network = build_within_budget(graph, target, source, options, progress, board_flash, external=parts.external)
+    network = build_within_flash(graph, target, source, options, progress, board_flash, external=parts.external)
     goal, goals = network.make.goal, network.make.goals
 
     def plan(module: Module, like: Module | None = None) -> Module:
         if progress is not None:
             progress("memory plan", 0, 2)
-        memories = memories_for(module, options, room)
+        memories = arena_memories(module, options, room)
         module = plan_module(
             parts.built_from(module),
             io_in_arena=options.io_in_arena,
@@ -209,7 +217,7 @@ def _compile_static(
             flash=target.flash_wait,
             like=like,
         )
-        module = code_placed(module, options, room)
+        module = place_hot_code(module, options, room)
         if progress is not None:
             progress("fingerprint", 1, 2)
         digest = fingerprint(module, target)
@@ -218,26 +226,28 @@ def _compile_static(
             module,
             fingerprint=digest,
             nominal_macs=count_macs(read),
-            arithmetic=arithmetic_of(graph, options.weight_dtype),
+            arithmetic=summarise_arithmetic(graph, options.weight_dtype),
             streaming=_streaming_in_c_names(module, streaming),
             options=module_options,
-            **ends_of(module, read, options),
+            **io_fields(module, read, options),
         )
 
-    def builder_for(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> Maker:
-        return maker_of(graph, target, goal, options, tuned, parts.external, workspaces=workspaces, goals=goals)
+    def builder_for(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> KernelBuilder:
+        return kernel_builder(graph, target, goal, options, tuned, parts.external, workspaces=workspaces, goals=goals)
 
     def build_graph(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
-        built_network = built(changed, target, source, None, builder_for(changed, workspaces))
+        built_network = build_network(changed, target, source, None, builder_for(changed, workspaces))
         return replace(built_network, module=plan(built_network.module))
 
     network = replace(network, module=plan(network.module))
-    limits = [limit for limit in (options.ram, arena_room(network.module, room.ram) if room else 0) if limit]
+    limits = [limit for limit in (options.ram, arena_limit(network.module, room.ram) if room else 0) if limit]
     flash = [limit for limit in (options.flash, board_flash) if limit]
     # Graph variants come first: records and stripes belong to the kernels of the final graph.
-    network = by_turns(network, lambda other: optimised(read, other)[0], build_graph, options, limits, flash)
-    network = by_blocks(network, build_graph, options, limits, flash)
-    network = by_opened(network, build_graph, options, limits, flash)
+    network = try_loop_blocking(
+        network, lambda other: optimise_and_stream(read, other)[0], build_graph, options, limits, flash
+    )
+    network = try_blocked_attention(network, build_graph, options, limits, flash)
+    network = try_prewidened_weights(network, build_graph, options, limits, flash)
     graph = network.make.graph
 
     def with_measured_schedules(untuned: Compiled) -> Compiled:
@@ -247,22 +257,26 @@ def _compile_static(
         from microc.compiler.tuned.optimisation_plan import measured_schedules
 
         tuned = measured_schedules(untuned, options, board, min(limits, default=0))
-        built_network = built(graph, target, source, progress, builder_for(graph, untuned.make.workspaces, tuned))
+        built_network = build_network(
+            graph, target, source, progress, builder_for(graph, untuned.make.workspaces, tuned)
+        )
         return replace(built_network, module=plan(built_network.module))
 
     plain = with_measured_schedules(network)
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
     streams = Streams(graph, groups, target, goal)
-    searches: list[Search] = []
+    searches: list[StripeSearch] = []
 
     def with_stripes(base: Compiled) -> Compiled:
         """Compute chains of layers row by row, so that the arena fits the lowest RAM limit."""
-        searches.append(Search(streams, base.module, io_in_arena=options.io_in_arena))
+        searches.append(StripeSearch(streams, base.module, io_in_arena=options.io_in_arena))
         candidates = [base]
 
         def build_chains(chains: tuple[Chain, ...]) -> Module:
             builder = builder_for(graph, base.make.workspaces, base.make.tuned)
-            built_network = built(graph, target, source, None, builder, [streams.lower(chain) for chain in chains])
+            built_network = build_network(
+                graph, target, source, None, builder, [streams.lower(chain) for chain in chains]
+            )
             candidates.append(replace(built_network, module=plan(built_network.module)))
             return candidates[-1].module
 
@@ -272,28 +286,28 @@ def _compile_static(
     def build_without_external(chosen: Compiled) -> Module:
         chains = [streams.lower(origin) for origin in chosen.make.origins.values() if isinstance(origin, Chain)]
         workspaces = chosen.make.workspaces
-        builder = maker_of(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
-        return plan(built(graph, target, source, None, builder, chains).module, like=chosen.module)
+        builder = kernel_builder(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
+        return plan(build_network(graph, target, source, None, builder, chains).module, like=chosen.module)
 
     def with_small_workspaces() -> Compiled:
-        return with_measured_schedules(within_workspaces(min(limits), network, lambda rooms: build_graph(graph, rooms)))
+        return with_measured_schedules(shrink_workspaces(min(limits), network, lambda rooms: build_graph(graph, rooms)))
 
-    chosen = within_limits(plain, with_small_workspaces, with_stripes, limits, flash)
-    if options.ram and arena(chosen.module) > options.ram:
-        raise ram_refusal(options.ram, chosen.module, searches[-1])
+    chosen = choose_within_limits(plain, with_small_workspaces, with_stripes, limits, flash)
+    if options.ram and arena_bytes(chosen.module) > options.ram:
+        raise ram_error(options.ram, chosen.module, searches[-1])
     if chosen is not plain:
         # Reports compare with the network before it had to fit.
-        before = Plain(arena(plain.module), plain.module.instructions)
+        before = Plain(arena_bytes(plain.module), plain.module.instructions)
         chosen = replace(chosen, module=replace(chosen.module, plain=before))
     if options.plan is not None:
-        from microc.compiler.tuned.optimisation_plan import as_planned
+        from microc.compiler.tuned.optimisation_plan import require_planned
 
-        chosen = as_planned(network, chosen, options)
+        chosen = require_planned(network, chosen, options)
     return replace(chosen, module=parts.beside(chosen.module, lambda: build_without_external(chosen)))
 
 
 def _compile_dynamic(
-    source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> Compiled:
     """Compile a model with dynamic sizes (``--bound``): kernels take sizes as parameters, the plan is for the largest."""
     if options.threads > 1:
@@ -311,25 +325,25 @@ def _compile_dynamic(
     sizes, read = open_sizes(source, options)
     family = read_family(sizes, lambda at: optimise(read(at), _without_size_dependent_passes(options)))
     refuse_float64(family.largest, target)
-    refuse_hopeless(family.largest, source_name(source), options, room)
+    refuse_impossible(family.largest, source_name(source), options, room)
     board_flash = room.flash if room else 0
-    network = build_within_budget(family.largest, target, source_name(source), options, progress, board_flash, family)
-    memories = memories_for(network.module, options, room)
+    network = build_within_flash(family.largest, target, source_name(source), options, progress, board_flash, family)
+    memories = arena_memories(network.module, options, room)
     module = plan_module(network.module, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
-    module = code_placed(module, options, room)
+    module = place_hot_code(module, options, room)
     largest = read({size.label: size.maximum for size in sizes})
     module_options = {**module.options, "protocol": options.protocol}
     module = replace(
         module,
-        arithmetic=arithmetic_of(family.largest, options.weight_dtype),
+        arithmetic=summarise_arithmetic(family.largest, options.weight_dtype),
         nominal_macs=count_macs(largest),
         options=module_options,
-        **ends_of(module, largest, options),
+        **io_fields(module, largest, options),
     )
     module = replace(module, fingerprint=fingerprint(module, target))
-    if options.ram and arena(module) > options.ram:
+    if options.ram and arena_bytes(module) > options.ram:
         raise FitError(
-            f"the arena takes {arena(module):,} bytes, {options.ram:,} are allowed",
+            f"the arena takes {arena_bytes(module):,} bytes, {options.ram:,} are allowed",
             where=module.source,
             hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from microc.base.terminal import visible
+from microc.base.terminal import escape_unprintable
 from microc.codegen.render import Label
 from microc.graph.ir import short
 
@@ -17,7 +17,7 @@ Tensor = Mapping[str, Any]
 def signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     """Format a signature: ``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
     arrow = " -> ".join(", ".join(map(_tensor_text, tensors)) for tensors in (inputs, outputs))
-    return short(visible(f"{model}({arrow})", ""))
+    return short(escape_unprintable(f"{model}({arrow})", ""))
 
 
 def _tensor_text(tensor: Tensor) -> str:

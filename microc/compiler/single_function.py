@@ -9,8 +9,8 @@ from typing import Any
 from microc.base.dtypes import Array
 from microc.codegen.c.identifiers import network_name
 from microc.compiler.lowering.graph_to_module import describe
-from microc.compiler.lowering.kernel_maker import Maker
-from microc.compiler.lowering.kernel_selection import estimated
+from microc.compiler.lowering.kernel_maker import KernelBuilder
+from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import Builder, fingerprint, register, workspaces
 from microc.compiler.options import make_options
 from microc.compiler.sizes.run_shapes import as_array
@@ -19,21 +19,21 @@ from microc.graph.ir import Graph, TensorType
 from microc.module import Call, Kernel, Module
 from microc.plan.plan import plan_module
 from microc.schedule.choose import Choice
-from microc.schedule.rules.around_rules import across_threads
+from microc.schedule.rules.around_rules import split_across_threads
 from microc.schedule.rules.rule import with_lanes
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
 from microc.tir.lower import lower
-from microc.tir.lower.work_groups import unbound
+from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.verify import constants_of, verify
 
 
 def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
     """Compile a schedule's function to a planned module; ``constants`` and ``threads`` as in :func:`microc.build`."""
     try:
-        ends = ends_of(schedule, constants)
+        ends = boundary_graph(schedule, constants)
     except ProgramError as error:
         if schedule.trace:
             steps = ", ".join(map(str, schedule.trace))
@@ -41,12 +41,12 @@ def function_module(schedule: Schedule, target: Target, constants: Mapping[str, 
             raise ScheduleError(f"the steps make no function: {error.what}", where=error.where, hint=hint) from error
         raise
     schedule = with_lanes(schedule, target)
-    schedule = replace(schedule, func=unbound(schedule.func))
-    choice = across_threads(Choice(schedule, lower(schedule.func)), target, threads)
-    return planned(choice.schedule, choice.func, Maker(ends, target, SPEED, threads))
+    schedule = replace(schedule, func=unbind_loops(schedule.func))
+    choice = split_across_threads(Choice(schedule, lower(schedule.func)), target, threads)
+    return plan_function(choice.schedule, choice.func, KernelBuilder(ends, target, SPEED, threads))
 
 
-def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
+def plan_function(schedule: Schedule, kernel: ir.PrimFunc, make: KernelBuilder) -> Module:
     """Build the planned module that calls ``kernel`` on the inputs, outputs and constants of ``make.graph``.
 
     ``schedule``: the schedule that ``kernel`` was lowered from.
@@ -82,18 +82,18 @@ def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
         sizes=make.sizes,
         options=chosen,
     )
-    module = plan_module(estimated(module, make.target))
+    module = plan_module(add_estimates(module, make.target))
     return replace(module, fingerprint=fingerprint(module, make.target))
 
 
-def ends_of(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
+def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
     """Return the inputs, outputs and constants of a function as a graph without nodes.
 
     Constants are laid out as the schedule stores them. Raises ProgramError for an invalid function, UsageError for
     constants that are missing or do not fit.
     """
     func = schedule.func
-    verified(func)
+    verify_function(func)
     stored = {buffer.name for buffer in buffers_written(func.body)}
     ends = [p.name for p in func.params if p.scope != "const"]
     inputs, outputs = (tuple(n for n in ends if (n in stored) == is_output) for is_output in (False, True))
@@ -103,11 +103,11 @@ def ends_of(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
         )
     types = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
     consts = _constants(schedule, constants)
-    verified(func, consts)
+    verify_function(func, consts)
     return Graph(network_name(func.name), inputs, outputs, (), types, consts, {}, {})
 
 
-def verified(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:
+def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:
     """Raise ProgramError if the function breaks a rule of TIR.
 
     ``constants``: their values, if known. Indices that depend on input data are not checked: the caller must keep them

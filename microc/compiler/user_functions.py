@@ -17,7 +17,7 @@ from microc.codegen.c.source import shared_files
 from microc.compiler import option_values, validation
 from microc.compiler.api import Program
 from microc.compiler.fit.footprint import check_modules
-from microc.compiler.single_function import function_module, verified
+from microc.compiler.single_function import function_module, verify_function
 from microc.compiler.sizes.open_functions import at_sizes, sized_module
 from microc.device.boards import load_board
 from microc.device.toolchain import NATIVE, PORTABLE, library_core, machine_flags
@@ -28,8 +28,8 @@ from microc.run.board_project import BuildResult, Project
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
 from microc.run.desktop.opencl_device import OpenCLFunction
-from microc.schedule.choose import choose
-from microc.schedule.rules import as_written, candidates
+from microc.schedule.choose import choose_schedule
+from microc.schedule.rules import candidates, schedule_as_written
 from microc.schedule.schedule import Schedule
 from microc.target import SIZE, SPEED, Board, Goal, Target, target_for
 from microc.tir import ir
@@ -122,7 +122,7 @@ def build(
                 "an accelerator's kernels have fixed sizes and no threads", hint="leave out bounds and threads"
             )
         return OpenCLFunction(_schedule(what), constants or {})
-    count = option_values.threads("threads", threads)
+    count = option_values.check_threads("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(
             "threads are for libraries of functions whose sizes are fixed",
@@ -145,15 +145,15 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     rows) are treated like these. ``target``: a core; ``optimize``: the goal, ``speed``, ``size`` or ``balanced``.
     Raises UsageError for an unknown core or goal, and ProgramError for an invalid function.
     """
-    verified(func)
+    verify_function(func)
     core = _core(target)
     if optimize not in _GOALS:
         raise UsageError(f"optimize={optimize!r} is no goal", hint="one of: " + ", ".join(_GOALS))
-    schedules = [as_written(func, core)]
+    schedules = [schedule_as_written(func, core)]
     for op in _OPERATORS:
         with suppress(ScheduleError):  # a rule that expects blocks of other names
             schedules += candidates(func, op, core, _GOALS[optimize])
-    return choose(schedules, core, _GOALS[optimize]).schedule
+    return choose_schedule(schedules, core, _GOALS[optimize]).schedule
 
 
 def _core(target: str) -> Target:
@@ -170,7 +170,7 @@ def _module(what: Any, target: Target, constants: Mapping[str, Any], bounds: Nam
             f"{type(what).__name__} has no sizes that vary",
             hint="bounds are for a PrimFunc of symbolic extents, or for a function that makes a schedule for sizes",
         )
-    checked = validation.by_name("bound", bounds, option_values.bound, every="")
+    checked = validation.by_name("bound", bounds, option_values.check_bound, every="")
     make = at_sizes(what, checked)
     return sized_module(lambda at: _schedule(make(at)), checked, target, constants)
 

@@ -25,7 +25,7 @@ Check = Callable[[str, Any], Any]
 """A check: takes the name of a value and the value, returns the value in its type."""
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Format a value for an error message, shortened."""
     try:
         return reprlib.repr(value)
@@ -34,19 +34,19 @@ def shown(value: object) -> str:
         return f"of type {type(value).__name__}"
 
 
-def refused(what: str, value: object, hint: str) -> UsageError:
+def invalid_value_error(what: str, value: object, hint: str) -> UsageError:
     """Return the error for an invalid value."""
-    return UsageError(f"{what} cannot be {shown(value)}", hint=hint)
+    return UsageError(f"{what} cannot be {short_repr(value)}", hint=hint)
 
 
 def integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
     """Check an integer of a range."""
     wanted = hint or f"an integer, at least {least}" + ("" if most == LARGEST else f" and at most {most}")
     if _is_bool(value) or not isinstance(value, numbers.Integral):
-        raise refused(what, value, wanted)
+        raise invalid_value_error(what, value, wanted)
     number = operator.index(value)
     if not least <= number <= most:
-        raise refused(what, value, wanted)
+        raise invalid_value_error(what, value, wanted)
     return number
 
 
@@ -54,13 +54,13 @@ def number(what: str, value: Any, least: float, most: float, hint: str = "") -> 
     """Check a float of a range; NaN is in none."""
     wanted = hint or f"a number from {least:g} to {most:g}"
     if _is_bool(value) or not isinstance(value, numbers.Real):
-        raise refused(what, value, wanted)
+        raise invalid_value_error(what, value, wanted)
     try:
         converted = float(value)
     except OverflowError:
         converted = math.inf
     if not least <= converted <= most:
-        raise refused(what, value, wanted)
+        raise invalid_value_error(what, value, wanted)
     return converted
 
 
@@ -78,14 +78,14 @@ def _is_array(value: Any) -> bool:
 def text(what: str, value: Any) -> str:
     """Check a str."""
     if not isinstance(value, str):
-        raise refused(what, value, "a str")
+        raise invalid_value_error(what, value, "a str")
     return str(value)
 
 
-def truth(what: str, value: Any) -> bool:
+def boolean(what: str, value: Any) -> bool:
     """Check True or False."""
     if not _is_bool(value):
-        raise refused(what, value, "True or False")
+        raise invalid_value_error(what, value, "True or False")
     return bool(value)
 
 
@@ -94,14 +94,14 @@ def choice(what: str, value: Any, known: Sequence[Any]) -> Any:
     if isinstance(known[0], int) and not _is_bool(value) and isinstance(value, numbers.Integral):
         value = int(value)
     if type(value) is not type(known[0]) or value not in known:
-        raise refused(what, value, ", ".join(map(str, known)))
+        raise invalid_value_error(what, value, ", ".join(map(str, known)))
     return value
 
 
 def path(what: str, value: Any) -> Path:
     """Check a path."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str) or "\0" in os.fspath(value):
-        raise refused(what, value, "a path: a str or pathlib.Path")
+        raise invalid_value_error(what, value, "a path: a str or pathlib.Path")
     return Path(value)
 
 
@@ -112,7 +112,7 @@ def names(what: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (str(value),)
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in value):
-        raise refused(what, value, "a name, or a list of names")
+        raise invalid_value_error(what, value, "a name, or a list of names")
     return tuple(map(str, sorted(value) if isinstance(value, (set, frozenset)) else value))
 
 
@@ -125,38 +125,38 @@ def by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, A
         return {}
     if not isinstance(value, Mapping):
         if not every:
-            raise refused(what, value, "a dict from names")
+            raise invalid_value_error(what, value, "a dict from names")
         return {every: check(what, value)}
     for name in value:
         text(f"a name in {what}", name)
-    return {str(name): check(f"{what} of {shown(name)}", given) for name, given in value.items()}
+    return {str(name): check(f"{what} of {short_repr(name)}", given) for name, given in value.items()}
 
 
 def integers(what: str, value: Any, least: int = 0) -> tuple[int, ...]:
     """Check a sequence of integers."""
     if not ((_is_array(value) and value.ndim == 1) or isinstance(value, (list, tuple))):
-        raise refused(what, value, "a tuple of integers")
+        raise invalid_value_error(what, value, "a tuple of integers")
     return tuple(integer(what, extent, least) for extent in value)
 
 
 def call(what: str, value: Any) -> Any:
     """Check a function, or None."""
     if value is not None and not callable(value):
-        raise refused(what, value, "a function, or None")
+        raise invalid_value_error(what, value, "a function, or None")
     return value
 
 
 def instance(what: str, value: Any, type_: type, hint: str) -> Any:
     """Check an object of a class."""
     if not isinstance(value, type_):
-        raise refused(what, value, hint)
+        raise invalid_value_error(what, value, hint)
     return value
 
 
 def arrays(what: str, value: Any) -> Sequence[Any]:
     """Check a sequence of arrays: a list or tuple, not one array."""
     if not isinstance(value, Iterable) or _is_array(value) or isinstance(value, (str, bytes, Mapping)):
-        raise refused(what, value, "a list of arrays, one for each input")
+        raise invalid_value_error(what, value, "a list of arrays, one for each input")
     return list(value)
 
 
@@ -166,5 +166,5 @@ def sequence_of(what: str, value: Any, kind: type, hint: str) -> tuple[Any, ...]
     if given is None:
         return ()
     if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
-        raise refused(what, value, hint)
+        raise invalid_value_error(what, value, hint)
     return tuple(given)

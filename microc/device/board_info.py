@@ -34,7 +34,7 @@ KINDS = ("input", "output", "intermediate", "state")
 """Kinds of tensors by their number in the protocol (``enum microc_kind``)."""
 
 
-def readable(text: str, longest: int = 64) -> str:
+def printable(text: str, longest: int = 64) -> str:
     """Make text of a board, a USB device or a program safe to print: control characters, escape sequences and bidirectional
     marks become ``?``, and it is cut to ``longest`` characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:longest])
@@ -221,10 +221,10 @@ def read_blob(path: Path) -> Blob:
         data = read_bytes(path, LARGEST)
     except OSError as error:
         raise _invalid_blob(path, f"cannot read it: {error.strerror or error}") from error
-    return unpack(data, path)
+    return unpack_blob(data, path)
 
 
-def unpack(data: bytes, path: Path) -> Blob:
+def unpack_blob(data: bytes, path: Path) -> Blob:
     """Decode the bytes of a file, with the checks that the board makes; errors name ``path``."""
     if len(data) < HEADER or not data.startswith(MAGIC):
         raise _invalid_blob(path, f"it does not begin with {MAGIC.decode()}")
@@ -242,9 +242,9 @@ def unpack(data: bytes, path: Path) -> Blob:
         _unpack_tensor(path, memory, entry) for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
     )
     return Blob(
-        name=readable(_unpack_text(name)),
+        name=printable(_unpack_text(name)),
         fingerprint=fingerprint.hex(),
-        core=readable(_unpack_text(core)),
+        core=printable(_unpack_text(core)),
         abi=abi,
         memory=memory,
         stack=stack,

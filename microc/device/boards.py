@@ -17,8 +17,8 @@ from typing import Any
 
 from microc.base import file_access
 from microc.base.file_access import read_text
-from microc.codegen.c.identifiers import WORDS
-from microc.codegen.project.firmware import FOREIGN_CORE
+from microc.codegen.c.identifiers import RESERVED_WORDS
+from microc.codegen.project.firmware import PLUGIN_CORE_KEY
 from microc.device.runners import list_runners
 from microc.errors import NEAREST, UsageError, nearest, nearest_file
 from microc.isa import CORES, FAMILIES
@@ -34,7 +34,7 @@ _EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []
 
 def list_boards() -> tuple[str, ...]:
     """List the names of the boards that come with microc, sorted."""
-    return tuple(sorted(path.stem for path in file_access.boards().glob("*.toml")))
+    return tuple(sorted(path.stem for path in file_access.boards_folder().glob("*.toml")))
 
 
 def load_board(name_or_path: str | Path) -> Board:
@@ -55,19 +55,19 @@ def load_board(name_or_path: str | Path) -> Board:
     return _board(path.stem, path, text, data)
 
 
-def bare_board(cpu: str) -> Board:
+def board_of_core(cpu: str) -> Board:
     """Make a board for code that becomes part of the user's own program: a core without limits on memory."""
     target = target_for(cpu)
     title = "any core" if cpu == "host" else f"any {target.cpu}"
     return replace(load_board("host"), name=target.cpu, title=title, target=target)
 
 
-def load_copy(path: Path, name: str) -> Board:
+def load_board_copy(path: Path, name: str) -> Board:
     """Load board ``name`` from the JSON copy in a generated project."""
     try:
         text = read_text(path, _LARGEST)
         data = {key: value for key, value in json.loads(text).items() if value not in _EMPTY.values()}
-        foreign = data.pop(FOREIGN_CORE, None)
+        foreign = data.pop(PLUGIN_CORE_KEY, None)
         core = None if foreign is None else Target(data["cpu"], foreign["family"], frozenset(foreign["features"]))
         if core is not None and core.isa not in FAMILIES:
             raise ValueError(f"no family {core.isa!r}")
@@ -78,7 +78,7 @@ def load_copy(path: Path, name: str) -> Board:
 
 def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Target | None = None) -> Board:
     """Check the data and make a board; ``core``: if the data define their own."""
-    if path.parent != file_access.boards():  # the tests validate those that come with microc
+    if path.parent != file_access.boards_folder():  # the tests validate those that come with microc
         _check_schema(path, text, data)
     data = {**_EMPTY, **data}
     if core is None and data["cpu"] not in CORES:
@@ -113,7 +113,7 @@ def _board_path(name: str) -> Path:
     if name not in known:
         hint = nearest(name, known) or _by_title(name, known) or "microc boards lists them"
         raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
-    return file_access.boards() / f"{name}.toml"
+    return file_access.boards_folder() / f"{name}.toml"
 
 
 def _by_title(word: str, known: Sequence[str]) -> str:
@@ -127,7 +127,7 @@ def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
     """Raise UsageError for the first violation of the schema."""
     import jsonschema
 
-    schema = json.loads((file_access.boards() / "board.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((file_access.boards_folder() / "board.schema.json").read_text(encoding="utf-8"))
     errors = sorted(
         jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path]
     )
@@ -155,8 +155,10 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> 
     family ``isa``."""
     for table in ("build", "slots"):
         for source in data.get(table, {}).get("sources", ()):
-            if not (file_access.runtime_c() / source).is_file():
-                ports = ", ".join(sorted(f"ports/{p.name}" for p in (file_access.runtime_c() / "ports").glob("*.c")))
+            if not (file_access.runtime_c_folder() / source).is_file():
+                ports = ", ".join(
+                    sorted(f"ports/{p.name}" for p in (file_access.runtime_c_folder() / "ports").glob("*.c"))
+                )
                 location = _location(path, text, [table, "sources"])
                 raise UsageError(f"there is no port file {source!r}", where=location, hint="known: " + ports)
     _check_runners(path, text, data["flash"]["runner"])
@@ -207,7 +209,7 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) ->
             and any(other["kind"] == "ram" for other in data["memory"][:i])
         ):
             raise UsageError(f"memory region {name!r} holds weights only, expected tensors, too", where=location)
-        if name in WORDS:
+        if name in RESERVED_WORDS:
             raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=location)
         has_own_script = "framework" not in data and isa in ("arm", "riscv")
         if not has_own_script and ("framework" not in data or region["holds"] != ["code"]):

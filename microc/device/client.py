@@ -18,7 +18,7 @@ from microc.device.board_info import (
     Stats,
     TensorInfo,
     Timing,
-    readable,
+    printable,
 )
 from microc.device.line_protocol import VERSION, Link, Operation
 from microc.device.transport import Transport
@@ -301,7 +301,7 @@ class Client:
         fingerprint, arena, tensor_count, kernel_count = struct.unpack_from("<16sIHH", answer)
         if tensor_count > most:
             raise self._link.invalid_answer(Operation.MODEL)
-        name = readable(answer[24:].decode(errors="replace"))
+        name = printable(answer[24:].decode(errors="replace"))
         tensors = self._ask_tensors(index, tensor_count, max_payload // _ENTRY.size)
         return ModelInfo(name, fingerprint.hex(), arena, kernel_count, tensors)
 
@@ -332,7 +332,7 @@ def ask_slots(client: Client) -> Slots:
     if not 1 <= unit <= _MOST_UNIT or unit & (unit - 1):
         raise DeviceError("the board's answer to SLOTS makes no sense", hint="flash the firmware again")
     version, active, _, room, memory, stack, commits, abi = _SLOTS.unpack_from(answer)
-    core = readable(answer[_SLOTS.size :].decode(errors="replace"))
+    core = printable(answer[_SLOTS.size :].decode(errors="replace"))
     return Slots(version, active if active < 2 else None, unit, room, memory, stack, commits, abi, core)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from microc.device.board_info import readable
+from microc.device.board_info import printable
 from microc.device.toolchain import host_compiler, install_hint, require, run_compiler
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
@@ -104,7 +104,7 @@ class Emulator:
             *(table["image_argv"] if elf else ()),
             *(table["debug_argv"] if self._debug else ()),
         ]
-        self.argv = tuple(fill(argument, values) for argument in arguments)
+        self.argv = tuple(fill_placeholders(argument, values) for argument in arguments)
         command = [require("sh"), "-c", _GUARD, "sh", program, *self.argv[1:]]
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
@@ -200,7 +200,7 @@ class Control:
             if "error" in reply:
                 refusal = reply["error"]
                 description = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
-                raise DeviceError(f"the emulator refuses {name}: {readable(str(description), 200)}")
+                raise DeviceError(f"the emulator refuses {name}: {printable(str(description), 200)}")
             if "return" in reply:
                 return reply["return"]
         raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
@@ -220,7 +220,7 @@ class Control:
         return cast(dict[str, Any], reply)
 
 
-def fill(argument: str, values: Mapping[str, str]) -> str:
+def fill_placeholders(argument: str, values: Mapping[str, str]) -> str:
     """Replace known ``{placeholders}`` in an argument of a board file; other braces stay."""
     for name, value in values.items():
         argument = argument.replace("{" + name + "}", value)

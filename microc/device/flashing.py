@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from microc.codegen.output_files import replacing
-from microc.device.board_info import readable
-from microc.device.emulators import Emulator, fill
-from microc.device.images import FORMATS, convert
-from microc.device.runners import Runner, runners, select_runner
+from microc.codegen.output_files import replace_atomically
+from microc.device.board_info import printable
+from microc.device.emulators import Emulator, fill_placeholders
+from microc.device.images import FORMATS, convert_image
+from microc.device.runners import Runner, board_runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 
@@ -45,7 +45,7 @@ def flash(
     if not selected.emulated:
         return _flash_hardware(board, selected, elf, port, extra)
     with Emulator(board, None, debug=True) as emulator:
-        return (load(emulator, elf),)
+        return (load_emulator(emulator, elf),)
 
 
 def _check_installed(board: Board, selected: Runner, *, alone: bool) -> None:
@@ -54,7 +54,7 @@ def _check_installed(board: Board, selected: Runner, *, alone: bool) -> None:
         return
     if alone:
         raise ToolError(selected.lack, where=f"runner {selected.name}", hint=selected.install)
-    options = "\n".join(f"    {r.name}: {r.lack}; {r.install}" for r in runners(board))
+    options = "\n".join(f"    {r.name}: {r.lack}; {r.install}" for r in board_runners(board))
     raise ToolError(f"nothing here can flash {board.name}:\n{options}", where=board.name, hint="one of them is enough")
 
 
@@ -67,11 +67,11 @@ def _flash_hardware(
         raise UsageError(f"runner {selected.name} needs the board's serial port", hint=hint)
     for suffix in FORMATS:
         if selected.mentions(suffix):
-            convert(elf, suffix, board)
+            convert_image(elf, suffix, board)
     files = _placeholder_values(selected, board, elf, port)
     if selected.commands:
-        lines = (fill(line, files) for line in selected.commands)
-        with replacing(Path(files["commands"])) as temporary:
+        lines = (fill_placeholders(line, files) for line in selected.commands)
+        with replace_atomically(Path(files["commands"])) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     commands = _commands(selected, files, extra)
     for command in commands:
@@ -94,16 +94,18 @@ def _placeholder_values(selected: Runner, board: Board, elf: Path, port: str) ->
 
 def _commands(selected: Runner, values: Mapping[str, str], extra: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
     """Fill in the commands of a runner."""
-    first = (*(fill(argument, values) for argument in selected.argv), *extra)
-    return (first, tuple(fill(argument, values) for argument in selected.then)) if selected.then else (first,)
+    first = (*(fill_placeholders(argument, values) for argument in selected.argv), *extra)
+    return (
+        (first, tuple(fill_placeholders(argument, values) for argument in selected.then)) if selected.then else (first,)
+    )
 
 
-def load(emulator: Emulator, elf: Path) -> tuple[str, ...]:
+def load_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
     """Load an image into an emulator that was started with ``debug``, and run it from reset; return the command.
 
     Without gdb the emulator is restarted with the image, on new ports: read its ``url`` afterwards.
     """
-    usable = [r for r in runners(emulator.board) if r.emulated and shutil.which(r.argv[0])]
+    usable = [r for r in board_runners(emulator.board) if r.emulated and shutil.which(r.argv[0])]
     if usable:
         command = _commands(usable[0], {"elf": str(elf), "gdb": emulator.gdb})[0]
         output = _run(command, usable[0])
@@ -157,4 +159,4 @@ def _run_program(argv: Sequence[str], seconds: float) -> tuple[int, str]:
 
 def _tail(text: str) -> str:
     """Format the last lines of an output."""
-    return "\n".join(f"    {readable(line, 200)}" for line in text.strip().splitlines()[-_SHOWN_LINES:])
+    return "\n".join(f"    {printable(line, 200)}" for line in text.strip().splitlines()[-_SHOWN_LINES:])

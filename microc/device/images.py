@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.file_access import open_regular
 from microc.base.immutable import frozen
-from microc.codegen.output_files import replacing
+from microc.codegen.output_files import replace_atomically
 from microc.device.toolchain import DAMAGED_ELF, HOT_CODE
 from microc.errors import ToolError, UsageError
 from microc.target import Board
@@ -33,7 +33,7 @@ _UF2_END = 0x0AB16F30
 _UF2_HAS_FAMILY = 0x2000
 
 
-def segments(elf: Path) -> tuple[Segment, ...]:
+def read_segments(elf: Path) -> tuple[Segment, ...]:
     """Read what a loader writes into flash: the loadable segments with content, at their load addresses, sorted."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
@@ -50,7 +50,7 @@ def segments(elf: Path) -> tuple[Segment, ...]:
     return tuple(sorted(contents))
 
 
-def binary(parts: Sequence[Segment]) -> bytes:
+def join_segments(parts: Sequence[Segment]) -> bytes:
     """Join segments to one image from the lowest address; gaps are filled with FF like erased flash."""
     base = parts[0][0]
     image = bytearray(b"\xff" * (max(start + len(data) for start, data in parts) - base))
@@ -59,7 +59,7 @@ def binary(parts: Sequence[Segment]) -> bytes:
     return bytes(image)
 
 
-def intel_hex(parts: Sequence[Segment]) -> str:
+def encode_intel_hex(parts: Sequence[Segment]) -> str:
     """Encode as Intel HEX with 32-bit addresses."""
     lines, upper = [], -1
     for start, data in parts:
@@ -80,10 +80,10 @@ def _record(kind: int, address: int, data: bytes) -> str:
     return f":{body.hex().upper()}{-sum(body) & 0xFF:02X}"
 
 
-def uf2(parts: Sequence[Segment], family: int) -> bytes:
+def encode_uf2(parts: Sequence[Segment], family: int) -> bytes:
     """Encode as UF2 blocks of 256 bytes for a family of chips (https://github.com/microsoft/uf2)."""
     base = parts[0][0] // _UF2_BYTES * _UF2_BYTES
-    image = binary([(base, b""), *parts])
+    image = join_segments([(base, b""), *parts])
     image += b"\xff" * (-len(image) % _UF2_BYTES)
     count = len(image) // _UF2_BYTES
     blocks = []
@@ -99,26 +99,26 @@ def _uf2_of(parts: Sequence[Segment], board: Board) -> bytes:
     family = board.raw["flash"].get("uf2_family")
     if family is None:
         raise UsageError(f"board {board.name!r} names no UF2 family", hint="set uf2_family in its table [flash]")
-    return uf2(parts, family)
+    return encode_uf2(parts, family)
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProxyType(
     {
-        "bin": lambda parts, board: binary(parts),
-        "hex": lambda parts, board: intel_hex(parts).encode("ascii"),
+        "bin": lambda parts, board: join_segments(parts),
+        "hex": lambda parts, board: encode_intel_hex(parts).encode("ascii"),
         "uf2": _uf2_of,
     }
 )
 """Converters by the suffix of the file."""
 
 
-def convert(elf: Path, suffix: str, board: Board) -> Path:
+def convert_image(elf: Path, suffix: str, board: Board) -> Path:
     """Write the image beside ``elf`` in a format of :data:`FORMATS`; return its path."""
-    parts = segments(elf)
+    parts = read_segments(elf)
     if not parts:
         raise ToolError("the program has nothing to load", where=str(elf))
     target = elf.with_suffix(f".{suffix}")
-    with replacing(target) as temporary:
+    with replace_atomically(target) as temporary:
         temporary.write_bytes(FORMATS[suffix](parts, board))
     return target
 
@@ -157,7 +157,7 @@ class _Symbol:
     section: int
 
 
-def pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
+def cut_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
     """Cut all allocated sections of an ELF file at its symbols; the sizes add up to those of size(1).
 
     Local symbols name their source file; that of global symbols is looked up in ``objects``, the object files of a build.

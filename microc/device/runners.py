@@ -94,10 +94,10 @@ def list_runners() -> tuple[str, ...]:
 
 
 def _folder() -> Path:
-    return file_access.boards() / "runners"
+    return file_access.boards_folder() / "runners"
 
 
-def runners(board: Board) -> tuple[Runner, ...]:
+def board_runners(board: Board) -> tuple[Runner, ...]:
     """List the runners of a board, best first; none if there is nothing to flash (the host)."""
     return tuple(_make_runner(entry) for entry in board.raw["flash"]["runner"])
 
@@ -130,7 +130,7 @@ def select_runner(board: Board, name: str = "") -> Runner:
 
     UsageError for a board without runners and for an unknown name.
     """
-    known = runners(board)
+    known = board_runners(board)
     if not known:
         raise UsageError(
             f"board {board.name!r} has nothing to flash", hint="it is this computer: microc run DIR runs it"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from microc.base.file_access import open_regular
 from microc.base.immutable import frozen
-from microc.codegen.project.firmware import webassembly
+from microc.codegen.project.firmware import webassembly_options
 from microc.errors import ToolError, UsageError
 from microc.isa import ALIASES, CORES, FAMILIES
 from microc.target import Board, Target, target_for
@@ -78,7 +78,7 @@ _INSTALL: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _LINUX: Mapping[str, str] = MappingProxyType({"debian": "apt", "ubuntu": "apt", "fedora": "dnf", "rhel": "dnf"})
 
 
-def manager() -> str:
+def find_package_manager() -> str:
     """Return the package manager of this computer; empty if it is none of ours."""
     if sys.platform == "darwin":
         return "brew"
@@ -95,7 +95,7 @@ def manager() -> str:
 def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """List the commands that install programs here, each a program with arguments, with sudo if needed and available; none
     if the manager has no package."""
-    package_manager = manager()
+    package_manager = find_package_manager()
     packages = _packages_of(programs, package_manager)
     if not packages:
         return ()
@@ -106,7 +106,7 @@ def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 
 def install_hint(program: str) -> str:
     """Return the command that installs one program, as a hint."""
-    package_manager = manager()
+    package_manager = find_package_manager()
     packages = _packages_of([program], package_manager)
     return " ".join((*_INSTALL[package_manager], *packages)) if packages else f"install {program} and put it on PATH"
 
@@ -350,7 +350,7 @@ def run_compiler(command: Sequence[str], folder: Path) -> None:
 # ---- Instruction sets of this computer, determined by the macros that its C compiler defines.
 
 NATIVE, PORTABLE = "native", "portable"
-HERE = ("host", NATIVE)
+THIS_COMPUTER = ("host", NATIVE)
 """Names of this computer as the target of a library; ``portable`` stands for any computer."""
 MOST_CORES = 4
 """Maximum number of cores in one library."""
@@ -369,7 +369,7 @@ def _extension_macros(option: str) -> frozenset[str] | None:
     return frozenset(_EXTENSION_MACRO.findall(result.stdout)) if result.returncode == 0 else None
 
 
-def runs(machine: str) -> bool:
+def runs_here(machine: str) -> bool:
     """Test whether this computer has all the instructions that compiler options such as ``-march=x86-64-v3`` allow."""
     needed = _extension_macros(machine)
     available = _extension_macros("-march=native") or _extension_macros("-mcpu=native")
@@ -378,24 +378,24 @@ def runs(machine: str) -> bool:
 
 def machine_flags(machine: str) -> tuple[str, ...]:
     """Return the compiler options of a core if this computer can run its code, else none."""
-    return tuple(machine.split()) if machine and runs(machine) else ()
+    return tuple(machine.split()) if machine and runs_here(machine) else ()
 
 
-def native() -> str:
+def native_core() -> str:
     """Return the most capable core that this computer can run; ``host`` if none is known."""
     candidates = [
         core for core in CORES.values() if core.lanes and platform.machine() in FAMILIES[core.family].computers
     ]
-    return next((core.name for core in reversed(candidates) if runs(core.machine)), PLAIN)
+    return next((core.name for core in reversed(candidates) if runs_here(core.machine)), PLAIN)
 
 
 def library_core(name: str) -> Target:
     """Return the target of a library: for ``host`` and ``native`` the most capable core that this computer can run, for
     ``portable`` none in particular, else the core by name. UsageError for an unknown name."""
-    if name in HERE:
-        return target_for(native())
+    if name in THIS_COMPUTER:
+        return target_for(native_core())
     if name != PORTABLE and name not in CORES and name not in ALIASES:
-        known = (*HERE, PORTABLE, *(core for core in CORES if core != PLAIN))
+        known = (*THIS_COMPUTER, PORTABLE, *(core for core in CORES if core != PLAIN))
         raise UsageError(f"unknown core {name!r}", hint="known: " + ", ".join(known))
     return target_for(PLAIN if name == PORTABLE else name)
 
@@ -434,7 +434,7 @@ def compile_module(sources: Mapping[str, str], target: Target) -> bytes:
         code = [str(Path(folder) / name) for name in sources if name.endswith(".c")]
         module = Path(folder) / "network.wasm"
         run_compiler(
-            (_find_clang(), *webassembly(target).split(), f"-I{folder}", *code, "-o", str(module)), Path(folder)
+            (_find_clang(), *webassembly_options(target).split(), f"-I{folder}", *code, "-o", str(module)), Path(folder)
         )
         return module.read_bytes()
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from microc.base.immutable import frozen
-from microc.device.board_info import readable
+from microc.device.board_info import printable
 from microc.device.boards import list_boards, load_board
 from microc.errors import DeviceError, UsageError, nearest
 from microc.target import Board
@@ -54,15 +54,15 @@ def list_ports() -> tuple[Port, ...]:
     return tuple(
         Port(
             p.device,
-            readable(p.description or ""),
+            printable(p.description or ""),
             "" if p.vid is None else f"{p.vid:04x}:{p.pid:04x}",
-            readable(p.serial_number or ""),
+            printable(p.serial_number or ""),
         )
         for p in sorted(machine.comports())
     )
 
 
-def candidates(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
+def candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
     """List the ports that ``board`` may be on: those with its USB ids; if there are none, serial adapters."""
     ids: tuple[str, ...] = tuple(board.raw.get("usb", ()))
     return tuple(p for p in ports if p.usb in ids) or tuple(p for p in ports if p.usb in ADAPTERS)
@@ -71,7 +71,7 @@ def candidates(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
 def find_port(board: Board) -> str:
     """Return the only port that ``board`` may be on; UsageError if there is none or several."""
     ports = list_ports()
-    matches = candidates(board, ports)
+    matches = candidate_ports(board, ports)
     if len(matches) == 1:
         return matches[0].name
     if matches:
@@ -346,7 +346,7 @@ class PipeTransport:
         ending = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         self._errors.seek(0)
         messages = [
-            readable(line, 200)
+            printable(line, 200)
             for line in self._errors.read(_MAX_MESSAGES).decode(errors="replace").strip().splitlines()
         ]
         return DeviceError(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.base.immutable import Later, Registry
+from microc.base.immutable import LazyEntry, Registry
 from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.match import Op
 from microc.module import Sources
@@ -98,17 +98,17 @@ class Code:
         object.__setattr__(self, "data", MappingProxyType(data))
 
 
-def always(region: Region) -> str:
+def accept_all(region: Region) -> str:
     """Accept every region."""
     return ""
 
 
-def as_said(place: str, target: Target) -> str:
+def unchanged_configuration(place: str, target: Target) -> str:
     """Return the user's configuration unchanged, for backends to which a board adds nothing."""
     return place
 
 
-def always_whole(region: Region) -> Mapping[str, str]:
+def leave_none(region: Region) -> Mapping[str, str]:
     """Leave no layers out, for backends that take every region unchanged."""
     return {}
 
@@ -123,7 +123,7 @@ class Span:
     """
 
     refuses: Callable[[Graph, Node], str]
-    leaves: Callable[[Region], Mapping[str, str]] = always_whole
+    leaves: Callable[[Region], Mapping[str, str]] = leave_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,10 @@ class Entry:
     name: str
     pattern: Op | Span
     code: Callable[[Region], Code]
-    check: Callable[[Region], str] = always
+    check: Callable[[Region], str] = accept_all
 
 
-def whole(place: str) -> str:
+def whole_path(place: str) -> str:
     """Return the whole configuration as the path, for backends configured by a path alone."""
     return place
 
@@ -167,8 +167,8 @@ class Backend:
     headers: tuple[str, ...] = ()
     bound: float = 0.0
     given: Callable[[str], Backend] | None = None
-    folder: Callable[[str], str] = whole
-    on: Callable[[str, Target], str] = as_said
+    folder: Callable[[str], str] = whole_path
+    on: Callable[[str, Target], str] = unchanged_configuration
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(self.entries))
@@ -185,9 +185,9 @@ class Backend:
 BACKENDS: Registry[Backend] = Registry(
     "a backend",
     {
-        "cmsis-nn": Later("microc.external.cmsis_nn", "BACKEND"),
-        "cblas": Later("microc.external.blas", "BACKEND"),
-        "ethos-u": Later("microc.external.ethos_u", "BACKEND"),
+        "cmsis-nn": LazyEntry("microc.external.cmsis_nn", "BACKEND"),
+        "cblas": LazyEntry("microc.external.blas", "BACKEND"),
+        "ethos-u": LazyEntry("microc.external.ethos_u", "BACKEND"),
     },
 )
 """Every backend by its name in ``--external``: :attr:`Backend.name`."""

@@ -20,7 +20,7 @@ from microc.external.backend import Backend, Code, Entry, Region
 from microc.graph.match import P
 from microc.isa import FAMILIES
 from microc.module import Sources
-from microc.ops.convolution.geometry import geometry
+from microc.ops.convolution.geometry import infer_geometry
 from microc.target import Target
 
 NAME, HEADER = "cblas", "microc_cblas.h"
@@ -63,7 +63,7 @@ def check(region: Region) -> str:
     if node.op == "matmul" and (len(types[1].shape) != 2 or any(node.attrs.get(f"axes_{x}") for x in "ab")):
         return "its matrices are several, or turned"
     if node.op == "conv2d":
-        g = geometry(node.attrs, types[0].shape, types[1].shape)
+        g = infer_geometry(node.attrs, types[0].shape, types[1].shape)
         if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
             return "its window has more than a pixel"
     rows, units, depth = _extents(region)
@@ -72,7 +72,7 @@ def check(region: Region) -> str:
     return "" if depth <= DEEPEST else f"sums of {depth:,} products have no bound here"
 
 
-def product(region: Region) -> Code:
+def sgemm_call(region: Region) -> Code:
     """Generate the call of ``cblas_sgemm``: rows of data times rows of weights (``matmul``: times columns)."""
     node, (rows, units, depth) = region.root, _extents(region)
     data, operands = {}, list[str]()
@@ -106,7 +106,7 @@ def _extents(region: Region) -> tuple[int, int, int]:
     return region.output_types[0].size // units, units, int(np.prod(weight.shape)) // units
 
 
-def find(place: str, target: Target, functions: Iterable[str]) -> Sources:
+def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Find the BLAS in a folder, or of this computer; ToolError if there is none."""
     if not FAMILIES[target.isa].threads:
         raise UsageError(f"{NAME} is for computers, not for {target.cpu}", hint="leave out external")
@@ -137,8 +137,8 @@ def _in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 BACKEND = Backend(
     NAME,
-    tuple(Entry(op, P.op(op), product, check) for op in ("dense", "matmul", "conv2d")),
-    open=find,
+    tuple(Entry(op, P.op(op), sgemm_call, check) for op in ("dense", "matmul", "conv2d")),
+    open=find_blas,
     headers=(HEADER,),
     bound=BOUND,
 )

@@ -15,14 +15,14 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.match import Match, Op, Scope, matches
 from microc.module import External
 from microc.ops.external_region import EXTERNAL
-from microc.ops.meaning import expanded
+from microc.ops.meaning import expand_composed
 from microc.target import Target
 from microc.tir import ir
 
 # ---- Operations on regions: convexity, extraction, replacement by one node.
 
 
-def convex(graph: Graph, nodes: Iterable[Node]) -> bool:
+def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
     """Test whether a region is convex: no path between its nodes goes through a node outside."""
     inside = {id(node) for node in nodes}
     results = {name for node in nodes for name in node.outputs if name}
@@ -49,7 +49,7 @@ def part_of(graph: Graph, chosen: Sequence[Node]) -> Graph:
     return replace(graph, name="region", inputs=inputs, outputs=outputs, state={}, updates={}).with_nodes(nodes)
 
 
-def contracted(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[str, ...]) -> Graph:
+def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[str, ...]) -> Graph:
     """Replace a convex region by one node."""
     inside = {id(node) for node in nodes}
     node = Node(EXTERNAL, region.inputs, region.outputs, {"body": region, "code": code}, region.nodes[-1].loc)
@@ -75,15 +75,15 @@ def contracted(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[s
 
 ROUNDS = 8
 """Most repetitions of the search, if a library leaves layers out."""
-Spanned = tuple[tuple[Node, ...], Region]
+SpanRegion = tuple[tuple[Node, ...], Region]
 
 
-def spanned(graph: Graph, span: Span, target: Target) -> tuple[list[Spanned], list[tuple[str, str]]]:
+def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[SpanRegion], list[tuple[str, str]]]:
     """Return all regions of a span, the largest first, and for layers in none the reason, by location in the model."""
     why = {node.outputs[0]: refusal for node in graph.nodes if (refusal := span.refuses(graph, node))}
-    regions = list[Spanned]()
+    regions = list[SpanRegion]()
     for _ in range(ROUNDS):
-        regions = [(nodes, region_of(graph, nodes, target)) for nodes in connected(graph, why)]
+        regions = [(nodes, region_of(graph, nodes, target)) for nodes in connected_regions(graph, why)]
         left = {name: reason for _, region in regions for name, reason in span.leaves(region).items()}
         if not left:
             break
@@ -99,7 +99,7 @@ def region_of(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
     return Region(part_of(graph, nodes), nodes[-1], {}, {}, target)
 
 
-def connected(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...]]:
+def connected_regions(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...]]:
     """Yield the regions of all nodes except ``others``, which are given by first output."""
     producers = {name: node for node in graph.nodes for name in node.outputs if name}
     level: dict[str, int] = {}
@@ -129,7 +129,7 @@ def connected(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...
 
 
 @frozen
-class Taken:
+class ClaimedRegion:
     """A region that became a node: its backend and pattern, its code, and its origin."""
 
     backend: Backend
@@ -151,7 +151,7 @@ class Partition:
     """
 
     graph: Graph
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[ClaimedRegion, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
 
 
@@ -160,7 +160,7 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
 
     Behind this step no operator refers to others, except in the regions that backends get.
     """
-    taken: list[Taken] = []
+    taken: list[ClaimedRegion] = []
     refused: list[tuple[str, str]] = []
 
     def take(backend: Backend, entry: Entry, region: Region, nodes: Sequence[Node]) -> None:
@@ -168,11 +168,11 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
         if why := entry.check(region):
             refused.append((str(region.root.loc), f"{backend.name} {entry.name}: {why}"))
             return
-        taken.append(Taken(backend, entry, region, entry.code(region)))
-        graph = contracted(graph, nodes, expanded(region.graph), (backend.name, str(len(taken) - 1)))
+        taken.append(ClaimedRegion(backend, entry, region, entry.code(region)))
+        graph = contract_region(graph, nodes, expand_composed(region.graph), (backend.name, str(len(taken) - 1)))
 
     for backend, entry, span in _spans(backends):
-        regions, left = spanned(graph, span, target)
+        regions, left = find_span_regions(graph, span, target)
         refused += [(place, f"{backend.name} {entry.name}: {why}") for place, why in left]
         for nodes, region in regions:
             if region.root.outputs[0] not in without:
@@ -182,11 +182,11 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
     ]
     for candidate in sorted(candidates, key=lambda candidate: -len(candidate.nodes)):
         here = {id(node) for node in graph.nodes}
-        if all(id(node) in here for node in candidate.nodes) and convex(graph, candidate.nodes):
+        if all(id(node) in here for node in candidate.nodes) and is_convex(graph, candidate.nodes):
             match = candidate.match
             region = Region(part_of(graph, candidate.nodes), match.root, match.nodes, match.values, target)
             take(candidate.backend, candidate.entry, region, candidate.nodes)
-    return Partition(expanded(graph), tuple(taken), tuple(refused))
+    return Partition(expand_composed(graph), tuple(taken), tuple(refused))
 
 
 @frozen
@@ -229,7 +229,7 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 _INCLUDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
 
 
-def function(taken: Taken) -> tuple[ir.PrimFunc, External]:
+def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, External]:
     """Return the function of a region; its parameters are inputs, constants, outputs and workspace, in this order."""
     code, region = taken.code, taken.region
     _check_code(taken)
@@ -261,7 +261,7 @@ def _buffer(name: str, kind: TensorType) -> ir.Buffer:
     return ir.Buffer(name, (kind.size,), kind.dtype)
 
 
-def _check_code(taken: Taken) -> None:
+def _check_code(taken: ClaimedRegion) -> None:
     """Raise ProgramError if the code of a backend is malformed."""
     code, where = taken.code, f"{taken.backend.name}, pattern {taken.entry.name}"
     data: Mapping[str, Array] = code.data

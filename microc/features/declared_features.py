@@ -15,9 +15,9 @@ from microc.base.file_access import read_bytes
 from microc.compiler import validation
 from microc.compiler.model import load
 from microc.errors import MicrocError, OutputError, UnsupportedError, UsageError, suggestion
+from microc.features.feature_pipeline import Pipeline, log_mel, mfcc, spectrogram
 from microc.features.filters import Biquads, Fir, Preemphasis, Resample, Signal, Stage
 from microc.features.microfrontend import MicroFrontend
-from microc.features.pipeline import Pipeline, log_mel, mfcc, spectrogram
 from microc.features.spectral import Bands, Dct, Frames, Log, Mel, Spectrogram
 from microc.features.statistics import MinMax, Normalise, Pcen, Spectral, Statistics
 from microc.frontend.graph_builder import GraphBuilder
@@ -37,7 +37,9 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
     Features of an integer input are quantised to its type and scale. UsageError if shapes do not fit.
     """
     if not isinstance(front, (Pipeline, MicroFrontend)):
-        raise validation.refused("front", front, "a pipeline, such as microc.features.log_mel(), or a MicroFrontend")
+        raise validation.invalid_value_error(
+            "front", front, "a pipeline, such as microc.features.log_mel(), or a MicroFrontend"
+        )
     network = load(model)
     name = _input_of(network, input)
     input_type, width = network.types[name], _width(front)
@@ -147,7 +149,7 @@ _STAGES: tuple[type[Stage], ...] = (
     *(Bands, Biquads, Dct, Fir, Frames, Log, Mel, MinMax, Normalise),
     *(Pcen, Preemphasis, Resample, Spectral, Spectrogram, Statistics),
 )
-KINDS: Mapping[str, type[Stage]] = MappingProxyType(
+STAGE_KINDS: Mapping[str, type[Stage]] = MappingProxyType(
     {stage_class.__name__.lower(): stage_class for stage_class in _STAGES}
 )
 PRESETS: Mapping[str, Callable[..., Front]] = MappingProxyType(
@@ -198,7 +200,7 @@ def _parse(data: dict[str, Any], where: str) -> Declared:
             raise UsageError("stage is no list of tables", where=where, hint="write [[stage]] above each")
         stage_names = [f"{where} stage {number}" for number in range(1, len(stages) + 1)]
         built_stages = [
-            _build_from_table(KINDS, "kind", s, _fields, p) for s, p in zip(stages, stage_names, strict=True)
+            _build_from_table(STAGE_KINDS, "kind", s, _fields, p) for s, p in zip(stages, stage_names, strict=True)
         ]
         pipeline = _call_with_keys(
             Pipeline, {"stages": tuple(built_stages)}, data, _fields(Pipeline) - {"stages"}, where

@@ -107,7 +107,7 @@ class Stage:
         self.set(name, validation.integer(self._field_name(name), getattr(self, name), least, most))
 
     def truth(self, name: str) -> None:
-        self.set(name, validation.truth(self._field_name(name), getattr(self, name)))
+        self.set(name, validation.boolean(self._field_name(name), getattr(self, name)))
 
     def choice(self, name: str, known: Sequence[str]) -> None:
         value = validation.text(self._field_name(name), getattr(self, name))

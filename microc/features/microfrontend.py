@@ -19,8 +19,8 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.compiler import validation
 from microc.errors import UsageError
+from microc.features.feature_pipeline import FEATURES, SAMPLES
 from microc.features.filters import Signal
-from microc.features.pipeline import FEATURES, SAMPLES
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr, Graph, Quant, fresh_name
 from microc.ops.meaning import evaluate
@@ -60,7 +60,7 @@ class MicroFrontend:
         for name, least, most in (("sample_rate", 1000, 1 << 20), ("window_ms", 1, 1000), ("step_ms", 1, 1000)):
             validation.integer(name, getattr(self, name), least, most)
         validation.integer("bands", self.bands, 1, 256)
-        validation.truth("pcan", self.pcan)
+        validation.boolean("pcan", self.pcan)
         for name in ("even_smoothing", "odd_smoothing", "least_remaining"):
             validation.number(name, getattr(self, name), 0.0, 1.0)
         for name in ("lower", "upper"):

@@ -61,7 +61,7 @@ def _crossings(x: Signal) -> Signal:
     return _reduce(changes.op("cast", dtype="float32"), "sum")
 
 
-STATISTICS: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
+FRAME_STATISTICS: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
     {
         "mean": lambda x: _reduce(x, "mean"),
         "std": lambda x: _variance(x).op("sqrt"),
@@ -116,7 +116,7 @@ def _peak_frequency(s: Signal) -> Signal:
     return bin_index.op("cast", dtype="float32").times(s.rate / 2 / (s.shape[-1] - 1))
 
 
-SPECTRAL: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
+SPECTRAL_STATISTICS: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
     {
         "centroid": _centroid,
         "bandwidth": _bandwidth,
@@ -156,11 +156,11 @@ class Statistics(Stage):
     names: Sequence[str] = ("mean", "std", "rms", "min", "max", "skewness", "kurtosis", "zero_crossings")
 
     def __post_init__(self) -> None:
-        _check_names(self, STATISTICS)
+        _check_names(self, FRAME_STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal)
-        return _concat_statistics(signal.real(), self.names, STATISTICS)
+        return _concat_statistics(signal.real(), self.names, FRAME_STATISTICS)
 
 
 @dataclass(frozen=True)
@@ -170,11 +170,11 @@ class Spectral(Stage):
     names: Sequence[str] = ("centroid", "bandwidth", "rolloff", "flatness", "peak", "peak_frequency")
 
     def __post_init__(self) -> None:
-        _check_names(self, SPECTRAL)
+        _check_names(self, SPECTRAL_STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal, spectrum=True)
-        return _concat_statistics(signal.real(), self.names, SPECTRAL)
+        return _concat_statistics(signal.real(), self.names, SPECTRAL_STATISTICS)
 
 
 # ---- Features normalised to the range of the training set.

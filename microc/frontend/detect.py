@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from microc.base.file_access import read_bytes
 from microc.errors import ModelError, OutputError, UnsupportedError, nearest_file
-from microc.frontend.budget import HDF5, ZIP, members
+from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC, archive_names
 from microc.frontend.trees.boosters import is_lightgbm, is_xgboost
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
@@ -109,9 +109,9 @@ _ARCHIVE = Foreign(
 )
 
 
-def by_content(data: bytes) -> Foreign | None:
+def identify_by_content(data: bytes) -> Foreign | None:
     """Identify a file of another tool by its bytes; None if they do not tell."""
-    if data.startswith(ZIP):
+    if data.startswith(ZIP_MAGIC):
         return _archive(data)
     if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
         return _PAGE
@@ -119,7 +119,7 @@ def by_content(data: bytes) -> Foreign | None:
 
 
 def _archive(data: bytes) -> Foreign:
-    names = members(data)
+    names = archive_names(data)
     inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
         return Foreign(
@@ -129,7 +129,7 @@ def _archive(data: bytes) -> Foreign:
     return next((foreign for end, foreign in ARCHIVE_MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
 
 
-def by_name(name: str) -> Foreign:
+def identify_by_suffix(name: str) -> Foreign:
     """Identify a file that no reader takes by its suffix."""
     return _SUFFIXES.get(
         Path(name).suffix.lower(), Foreign("no format that microc knows", f"give one of {READABLE_FORMATS}")
@@ -155,7 +155,7 @@ def folder_error(path: Path) -> ModelError:
     else:
         foreign = Foreign("a folder", _models_among(path, names))
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(path))
-    return refusal(foreign, str(path), model)
+    return foreign_format_error(foreign, str(path), model)
 
 
 def _models_among(folder: Path, names: Iterable[str]) -> str:
@@ -164,7 +164,7 @@ def _models_among(folder: Path, names: Iterable[str]) -> str:
     return f"give a file in it: {', '.join(inside)}" if models else f"give a file: {READABLE_FORMATS}"
 
 
-def refusal(foreign: Foreign, where: str, name: str) -> ModelError:
+def foreign_format_error(foreign: Foreign, where: str, name: str) -> ModelError:
     """Return the error for a file or folder. ``name``: as it is written in the hint."""
     return ModelError(f"this is {foreign.what}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(name)))
 
@@ -175,17 +175,17 @@ MAX_FILE_BYTES = 256 << 20
 AGAIN = "copy or export the model again"
 
 
-def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+def load_model_file(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """Read a model file: TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON,
     or a graph file that ``microc import`` wrote.
 
     ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError if the file cannot be read, ModelError (or
     UnsupportedError) if it is no model that microc understands.
     """
-    return read(contents(path), path.name, input_shapes)
+    return read_model_data(read_model_bytes(path), path.name, input_shapes)
 
 
-def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+def read_model_data(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """Read a model from the bytes of a file of this name."""
     if is_tflite(data):
         from microc.frontend.tflite import reader as tflite
@@ -194,12 +194,12 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
     if is_graph_file(data):
         from microc.frontend import graph_file
 
-        return graph_file.read(data, name, input_shapes)
-    if data.startswith(ZIP):
+        return graph_file.read_graph_file(data, name, input_shapes)
+    if data.startswith(ZIP_MAGIC):
         graph = _detect_archive(data, name, input_shapes)
         if graph is not None:
             return graph
-    if data.startswith(HDF5):
+    if data.startswith(HDF5_MAGIC):
         from microc.frontend.keras import reader as keras_reader
 
         return keras_reader.read(data, name, input_shapes)
@@ -212,11 +212,11 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
     from microc.frontend.onnx.file import NotOnnxError
 
     try:
-        return onnx_reader.read(data, name, input_shapes)
+        return onnx_reader.read_onnx(data, name, input_shapes)
     except NotOnnxError:
         if Path(name).suffix.lower() == ".onnx":
             raise
-    raise refusal(by_name(name), name, name)
+    raise foreign_format_error(identify_by_suffix(name), name, name)
 
 
 def _detect_archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
@@ -236,7 +236,7 @@ def is_tflite(data: bytes) -> bool:
     return data[4:8] == b"TFL3"
 
 
-def contents(path: Path) -> bytes:
+def read_model_bytes(path: Path) -> bytes:
     """Return the bytes of a model file.
 
     OutputError if it cannot be read, ModelError if it is empty, too large or no regular file.
@@ -263,9 +263,9 @@ def contents(path: Path) -> bytes:
 
 def _refuse_foreign_file(data: bytes, name: str) -> None:
     """Raise the error for a file of another tool, if it is one."""
-    foreign = by_content(data)
+    foreign = identify_by_content(data)
     if foreign is not None:
-        raise refusal(foreign, name, name)
+        raise foreign_format_error(foreign, name, name)
     if Path(name).suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
             "not a TFLite model: the identifier TFL3 is missing at byte 4",
@@ -285,12 +285,12 @@ def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
 
     Inputs of unknown rank are omitted; formats with fixed shapes have no entries. Raises the errors of reading.
     """
-    data = contents(path)
+    data = read_model_bytes(path)
     if is_graph_file(data):
         return {}
     if is_tflite(data):
         return _tflite(data, path.name)
-    if data.startswith((ZIP, HDF5)):
+    if data.startswith((ZIP_MAGIC, HDF5_MAGIC)):
         return _keras(data, path.name)
     if is_lightgbm(data) or is_xgboost(data):
         return {}
@@ -322,7 +322,7 @@ def _keras(data: bytes, file_name: str) -> dict[str, Shape]:
     from microc.frontend.keras import file as keras_file
     from microc.frontend.keras import reader as keras_reader
 
-    if not data.startswith(HDF5) and not keras_file.is_keras(data):
+    if not data.startswith(HDF5_MAGIC) and not keras_file.is_keras(data):
         return {}
     return {
         name: _name_open_extents(name, extents)

@@ -128,7 +128,7 @@ def at_once(steps: int, width: int, depth: int) -> bool:
     return steps > 1 and width <= depth
 
 
-def over_time(
+def run_over_time(
     write: GraphBuilder,
     data: str,
     gates: Gates,
@@ -162,7 +162,7 @@ def over_time(
     return results_of_loop[len(old)] if rows else "", results_of_loop[: len(old)]
 
 
-def exchanged(write: GraphBuilder, value: str) -> str:
+def swap_batch_and_time(write: GraphBuilder, value: str) -> str:
     """Swap the first two axes, batch and time, of a value (A, B, C)."""
     first, second, width = write.shape(value)
     if min(first, second) == 1:

@@ -11,7 +11,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError, suggestion
-from microc.frontend.budget import MAX_STORED, check_shape, inferred
+from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
 
@@ -144,7 +144,7 @@ class GraphBuilder:
         """Append a node with several results; return their names."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        types = inferred(op, attrs, [self.types[name] for name in inputs if name], self.where)
+        types = infer_types(op, attrs, [self.types[name] for name in inputs if name], self.where)
         names = []
         for type_ in types:
             names.append(fresh_name(self.types, self.loc.name or op))
@@ -179,7 +179,7 @@ class GraphBuilder:
 
 # ---- Operands of a format's operator; shared by the contexts of the ONNX and TFLite readers.
 
-MOST_INTEGERS = 64
+MAX_INTEGERS = 64
 
 
 class Operands(Emitter, Protocol):
@@ -203,7 +203,7 @@ class Operands(Emitter, Protocol):
     def integers(self, position: int) -> tuple[int, ...]:
         """Return a constant operand of a few integers (axes, paddings, sizes), flattened."""
         data = self.constant(position)
-        if data.dtype not in (np.int32, np.int64) or data.size > MOST_INTEGERS:
+        if data.dtype not in (np.int32, np.int64) or data.size > MAX_INTEGERS:
             self.broken(f"input {position} is no short list of integers")
         return tuple(int(i) for i in data.reshape(-1))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.errors import InternalError, ModelError, UnsupportedError, UsageError
-from microc.frontend.budget import check_shape, inferred
+from microc.frontend.model_limits import check_shape, infer_types
 from microc.graph.file import from_bytes
 from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.text import regions
@@ -31,7 +31,7 @@ INVALID_INPUT_ERRORS = (
 """Errors that inference raises for missing or invalid attributes, which a reader would have refused."""
 
 
-def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """Read the network in ``data``. Its shapes are fixed: ``input_shapes`` may only repeat them.
 
     Raises ModelError if the file is damaged or the graph is inconsistent, UnsupportedError for unknown operators, UsageError
@@ -127,7 +127,7 @@ def _largest_distance(node: Node, graph: Graph, producers: Mapping[str, Node]) -
     by_dtype = max(abs(low - zero), abs(high - zero))
     if producer is None or producer.op not in ("conv2d", "dense") or producer.inputs[1] not in graph.consts:
         return by_dtype
-    application = registry.applied(producer, graph, producers)
+    application = registry.as_application(producer, graph, producers)
     if application.quantised or not all(dtypes.is_integer(kind.dtype) for kind in application.types):
         return by_dtype
     return min(by_dtype, largest_sum(application, 0) + abs(zero))
@@ -136,7 +136,7 @@ def _largest_distance(node: Node, graph: Graph, producers: Mapping[str, Node]) -
 def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer output types; invalid attributes are the file's fault (ModelError)."""
     try:
-        return inferred(op, attrs, types, "")
+        return infer_types(op, attrs, types, "")
     except INVALID_INPUT_ERRORS as error:
         raise ModelError(f"the operands or attributes make no sense ({type(error).__name__}: {error})") from error
 

@@ -12,9 +12,9 @@ from microc.frontend.torch import reader
 from microc.graph.ir import Graph
 
 
-def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
+def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
     """Return the graph of a fitted scikit-learn, LightGBM or XGBoost estimator, a PyTorch ``ExportedProgram``, a PyTorch
-    module (with ``example_inputs``, :func:`microc.frontend.torch.reader.program_of`), a Keras model, an ``onnx.ModelProto``,
+    module (with ``example_inputs``, :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``,
     or the bytes of a file.
 
     Only the packages that the object needs are imported. UsageError for any other object; otherwise the errors of its reader.
@@ -25,7 +25,7 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_i
     if packages & {"sklearn", "lightgbm", "xgboost"}:
         from microc.frontend.trees import sklearn
 
-        return sklearn.read(model, sklearn.one_shape(input_shapes, type(model).__name__))
+        return sklearn.read(model, sklearn.single_input_shape(input_shapes, type(model).__name__))
     if "torch" in packages and hasattr(model, "graph_signature"):
         from microc.frontend.torch import reader as torch_export
 
@@ -45,14 +45,14 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_i
             )
         from microc.frontend.torch import reader as torch_export
 
-        program = reader.program_of(model, example_inputs)
-        reader.note_training(model)
+        program = reader.export_module(model, example_inputs)
+        reader.warn_training_mode(model)
         return torch_export.read_program(program, type(model).__name__)
     hint = "a path, its bytes, a Graph, a fitted estimator, a Keras, ONNX or PyTorch model"
     raise UsageError(f"a model cannot be {type(model).__name__}", hint=hint)
 
 
-def file_of(model: Any) -> tuple[str, bytes] | None:
+def model_file_of(model: Any) -> tuple[str, bytes] | None:
     """Return name and bytes of the file that an object is the content of; None for any other object."""
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
     if isinstance(model, (bytes, bytearray, memoryview)):
@@ -73,7 +73,7 @@ def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ..
 
     if not 0 < len(data) <= detect.MAX_FILE_BYTES:
         raise UsageError(f"a model of {len(data)} bytes", hint=f"1 to {detect.MAX_FILE_BYTES} are read")
-    return detect.read(data, name, input_shapes)
+    return detect.read_model_data(data, name, input_shapes)
 
 
 def _keras(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc.isa.arm_mve_products import PRODUCT_BODIES, ROW_BODIES, WINDOW_BODIES
-from microc.isa.instruction_set import Body, InstructionSet, Turns, VectorUnit
+from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
 from microc.isa.vocabulary.matrix_products import HALF_SHAPES, half_product_name
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED
@@ -119,11 +119,11 @@ def _runs() -> Iterator[tuple[str, Body]]:
         copying = loop.format(size, load, _WIDTH[str(size)])
         body = f'__asm__ volatile("{copying}" : [p] "+r"(p), [q] "+r"(q) : [n] "r"(n) : "lr", "memory", "q0");'
         body = "\n".join((*_few(size), f"    {body}", "}"))
-        iterations = Turns("n", 128 // size, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
+        iterations = BodyLoop("n", 128 // size, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
         yield f"copy_{short}", Body(body, (("alu", 4),), iterations)
         filling = loop.format(size, "", _WIDTH[str(size)]).replace("dlstp", f"vdup.{size} q0, %[value]\\ndlstp")
         body = f'__asm__ volatile("{filling}" : [p] "+r"(p) : [value] "r"(value), [n] "r"(n) : "lr", "memory", "q0");'
-        iterations = Turns("n", 128 // size, (("vector_store", 1), ("branch", 1)))
+        iterations = BodyLoop("n", 128 // size, (("vector_store", 1), ("branch", 1)))
         if short != "f32":
             yield f"fill_{short}", Body(body, (("alu", 4),), iterations)
 
@@ -133,7 +133,7 @@ def _strided_copies() -> Iterator[tuple[str, Body]]:
     for short in MOVED.values():
         byte_offsets = (f"if (step <= {MAX_BYTE_STEP}) {{", *_gather_lines(short, 8), "} else")
         body = "\n".join((*(byte_offsets if short.endswith("8") else ()), "{", *_gather_lines(short, 16), "}"))
-        loop = Turns("n", 8, (("alu", 1), ("vector_load", 1), ("vector_store", 1)))
+        loop = BodyLoop("n", 8, (("alu", 1), ("vector_load", 1), ("vector_store", 1)))
         yield f"copy_strided_{short}", Body(body, (("alu", 2),), loop, types=("int32x4",))
 
 
@@ -348,7 +348,7 @@ def _body(rows: int, vectors: int) -> Body:
     # Each iteration has a share of the code after a run.
     vector, load = ("vector", (_COUNTED + 1) * sums), ("load", _COUNTED * rows)
     memory = (("vector_load", _COUNTED * vectors + sums // 2), ("vector_store", sums // 2))
-    loop = Turns("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
+    loop = BodyLoop("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
     edges = (("alu", 6 + rows), ("vector", sums), ("vector_load", sums), ("vector_store", sums))
     return Body("\n".join(_text(rows, vectors)), edges, loop)
 
@@ -374,7 +374,7 @@ def _narrowing() -> Body:
     for condition, lines in (("if (n % 8 == 0) {", _EIGHT), ("} else {", _FOUR)):
         text += [condition, "    __asm__ volatile(", *(f'        "{line}\\n"' for line in lines)]
         text.append('        : [p] "+l"(p), [q] "+l"(q), [n] "+l"(n) : : "lr", "cc", "memory", "q0", "q1", "q2");')
-    loop = Turns("n", 8, (("vector_load", 2), ("vector", 2), ("vector_store", 1), ("branch", 1)))
+    loop = BodyLoop("n", 8, (("vector_load", 2), ("vector", 2), ("vector_store", 1), ("branch", 1)))
     return Body("\n".join((*text, "}")), (("alu", 4),), loop)
 
 
@@ -382,7 +382,7 @@ def _zeros() -> Body:
     """Build the body that stores zeros of float16."""
     lines = ("vmov.i32 q0, #0", "dlstp.16 lr, %[n]", "0:", "vstrh.16 q0, [%[p]], #16", "letp lr, 0b")
     text = "\\n".join(lines)
-    loop = Turns("n", 8, (("vector_store", 1), ("branch", 1)))
+    loop = BodyLoop("n", 8, (("vector_store", 1), ("branch", 1)))
     statement = f'__asm__ volatile("{text}" : [p] "+l"(p) : [n] "r"(n) : "lr", "memory", "q0");'
     return Body(statement, (("alu", 3),), loop)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from microc.isa.instruction_set import Body, Turns
+from microc.isa.instruction_set import Body, BodyLoop
 from microc.isa.vocabulary.matrix_products import (
     BITS,
     HALF_WINDOWS,
@@ -221,11 +221,11 @@ def _arm_mve_products_body(a: str, b: str, rows: int, columns: int) -> Body:
     edges, alu = (("load", half), ("store", half)), 3 + rows + columns
     if form is None:
         iteration = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
-        return Body(text, (*edges, ("alu", alu)), Turns("depth", 16 if a == b == "int8" else 8, iteration))
+        return Body(text, (*edges, ("alu", alu)), BodyLoop("depth", 16 if a == b == "int8" else 8, iteration))
     lines = _field_lines(form, rows, columns)
     loads = sum(line.startswith("vldr") for line in lines)
     iteration = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
-    return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), Turns("depth", form.group, iteration))
+    return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), BodyLoop("depth", form.group, iteration))
 
 
 PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
@@ -273,7 +273,7 @@ def _arm_mve_rows_body(depth: int) -> Body:
     )
     loads = len(_PAIR) * (2 * vectors - kept)
     iteration = (("load", 1), ("paired", 1), ("store", 1), ("vector_load", loads), ("vector", len(_PAIR) * vectors))
-    loop = Turns("columns", len(_PAIR), (*iteration, ("branch", 1)))
+    loop = BodyLoop("columns", len(_PAIR), (*iteration, ("branch", 1)))
     return Body(text, (("vector_load", kept), ("alu", 4)), loop)
 
 
@@ -344,7 +344,7 @@ def _body(stride: int, pixels: int) -> Body:
     loads = sum(line.startswith("vldr") for line in lines)
     iteration = (("vector_load", loads), ("vector", TAPS * pixels), ("alu", loads + 3), ("branch", 1))
     edges = (("alu", 8), ("vector", pixels), ("vector_store", pixels))
-    return Body("\n".join(text), edges, Turns("rows", 1, iteration))
+    return Body("\n".join(text), edges, BodyLoop("rows", 1, iteration))
 
 
 WINDOW_BODIES = {half_window_name(*shape): _body(*shape) for shape in HALF_WINDOWS}

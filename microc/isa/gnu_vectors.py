@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc.base import dtypes
-from microc.isa.instruction_set import Body, InstructionSet, Turns, VectorUnit
+from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import ARITHMETIC, SHORT_WORDS, WIDTHS
 
@@ -137,7 +137,7 @@ def _runs() -> Iterator[tuple[str, Body]]:
     """Copy runs of memory by the C library."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
-        loop = Turns("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
+        loop = BodyLoop("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
         yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), loop)
 
 

@@ -28,7 +28,7 @@ VL = Var("vl")
 
 
 @frozen
-class Turns:
+class BodyLoop:
     """A loop inside a body: the parameter that is the number of elements, the elements and the operations of one iteration."""
 
     parameter: str
@@ -50,7 +50,7 @@ class Body:
 
     text: str
     operations: tuple[tuple[str, int], ...] = ()
-    turns: Turns | None = None
+    turns: BodyLoop | None = None
     apart: bool = False
     guard: str = ""
     types: tuple[str, ...] = ()

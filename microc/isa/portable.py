@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from microc.isa.instruction_set import Body, InstructionSet, Turns
+from microc.isa.instruction_set import Body, BodyLoop, InstructionSet
 
 # ---- Costs of library functions, in instructions
 
@@ -102,7 +102,7 @@ down over itself."""
 
 def _move(step: int) -> Body:
     """Build the body that copies ``step`` elements, four words, in an iteration."""
-    loop = Turns("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
+    loop = BodyLoop("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
     return Body(_MOVE.replace("STEP", str(step)), (("alu", 14), ("branch", 6)), loop, apart=True)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.isa.instruction_set import Body, Core, Costs, InstructionSet, Probe, Turns, VectorUnit, vector
+from microc.isa.instruction_set import Body, BodyLoop, Core, Costs, InstructionSet, Probe, VectorUnit, vector
 from microc.isa.portable import LIBRARY, PORTABLE_LIBRARY, WORD_MOVES
 from microc.isa.vocabulary.scalar_words import COPIED
 from microc.isa.vocabulary.vector_lanes import LEAST, MEMORY, WIDTHS
-from microc.tir.lower.lane_code import SCALABLE_NUMBERS
+from microc.tir.lower.lane_code import SCALABLE_SCALAR_OPS
 from microc.tir.symbolic import LENGTH
 
 # ---- Naming helpers: LMUL, types and intrinsic suffixes of ``riscv_vector.h``
@@ -289,10 +289,10 @@ def _runs() -> Iterator[tuple[str, Body]]:
         size = dtypes.nbytes(dtype)
         fields = {"bits": 8 * size, "shift": size.bit_length() - 1}
         elements, common = 128 // size, (("vector_store", 1), ("branch", 1))
-        copy_loop = Turns("n", elements, (("vector_load", 1), ("alu", 5), *common))
+        copy_loop = BodyLoop("n", elements, (("vector_load", 1), ("alu", 5), *common))
         yield f"copy_{short}", Body(_COPIED.format(**fields), (("alu", 1),), copy_loop)
         if short != "f32":
-            fill_loop = Turns("n", elements, (("alu", 4), *common))
+            fill_loop = BodyLoop("n", elements, (("alu", 4), *common))
             yield f"fill_{short}", Body(_FILLED.format(**fields), (("alu", 3),), fill_loop)
 
 
@@ -311,7 +311,7 @@ def _strips(lanes: Width) -> Words:
     for suffix, count in (("", as_unsigned("b", n)), ("_n", "(size_t)b")):
         yield f"right{suffix}_{end}", 1, f"return {v('sra', 'a', count, n)};"
         yield f"right_round{suffix}_{end}", 1, f"return {v('ssra', 'a', count, _UP, n)};"
-    for name in SCALABLE_NUMBERS:
+    for name in SCALABLE_SCALAR_OPS:
         yield f"{name}_n_{end}", 1, f"return {v(name, 'a', 'b', n)};"
     halves = v("nclip", "a", 0, _DOWN, n)
     yield f"store_saturated_i16_{end}", 1, f"{v('se16', 'p', halves, n)};"

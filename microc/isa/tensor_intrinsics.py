@@ -9,7 +9,7 @@ from microc.tir.ir import Call, Expr, Stmt
 
 
 @frozen
-class Part:
+class StepOperand:
     """An operand of a step: intrinsics, innermost first, applied to the address of ``width`` elements at ``offset``.
 
     Without intrinsics it is the element itself, widened to int32, or the address of several.
@@ -46,11 +46,11 @@ class Step:
     ``more``: further operands on the left; they are passed behind the right one, which then is an address.
     """
 
-    left: Part
-    right: Part
+    left: StepOperand
+    right: StepOperand
     name: str = "dot2"
     output: int = 0
-    more: tuple[Part, ...] = ()
+    more: tuple[StepOperand, ...] = ()
 
     def value(self, a: ir.Load, b: ir.Load, old: Expr) -> Call:
         """Build the call, from the operands at (0, 0) and the previous sum."""

@@ -54,7 +54,7 @@ def binary(name: str, kind: str, a: str, b: str, result: str = "r") -> str:
     return f'{kind} {result} = ({kind}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
 
 
-def accumulate(name: str, a: str, b: str) -> str:
+def accumulating_instruction(name: str, a: str, b: str) -> str:
     """Build an instruction that adds to ``c`` and returns it."""
     return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
@@ -203,8 +203,8 @@ def _set(
 def _products() -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of VNNI's dot products."""
     for lanes in (4, 8, 16):
-        yield f"dot2_i32x{lanes}", accumulate("vpdpwssd", "a", "b")
-        yield f"dot4_u8_i32x{lanes}", accumulate("vpdpbusd", "a", "b")
+        yield f"dot2_i32x{lanes}", accumulating_instruction("vpdpwssd", "a", "b")
+        yield f"dot4_u8_i32x{lanes}", accumulating_instruction("vpdpbusd", "a", "b")
 
 
 _V2, _V3, _V4 = (

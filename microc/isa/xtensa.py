@@ -1,5 +1,6 @@
 """Xtensa LX7 (ESP32-S3) and LX6 (ESP32). The costs follow the instruction set alone (signed bytes are loaded in two steps);
-nothing was measured."""
+nothing was measured.
+"""
 
 from __future__ import annotations
 

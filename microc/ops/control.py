@@ -109,12 +109,12 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     return (*values, *stacked)
 
 
-def turns_of(node: Node) -> int:
+def max_iterations(node: Node) -> int:
     """Return the largest number of iterations of a control-flow node, at least one."""
     return max(_iteration_count(node.attrs), 1) if node.op == "loop" else 1
 
 
-def scanned_of(node: Node) -> int:
+def count_scanned(node: Node) -> int:
     """Return the number of scanned values of a loop: the last ones, of which each iteration reads a row."""
     scanned = node.attrs.get("scanned", 0)
     return scanned if isinstance(scanned, int) else 0

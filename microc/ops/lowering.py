@@ -73,7 +73,7 @@ def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> Window | None:
       window has no padding, or padding of a known value.
     """
     result = graph.types[nodes[-1].outputs[0]]
-    values = [data, *(name for node in nodes for name in node.outputs if name), *companions(graph, nodes, data)]
+    values = [data, *(name for node in nodes for name in node.outputs if name), *companion_inputs(graph, nodes, data)]
     if any(graph.types[v].shape != result.shape for v in values[1:]) or not (
         _is_image(graph.types[data]) and _is_image(result)
     ):
@@ -91,7 +91,7 @@ def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> Window | None:
     return None if window is None or (window.pad_value is None and any(window.padding)) else window
 
 
-def companions(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[str, ...]:
+def companion_inputs(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[str, ...]:
     """Return the values that a group reads beside ``data`` and constants; it reads the rows of these that it computes."""
     computed = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v)
@@ -103,7 +103,7 @@ def row_group(
 ) -> tuple[Graph, tuple[Node, ...]]:
     """Build a graph of the group alone for ``rows`` rows of its result; its ``data`` is the window that these need."""
     result, types = graph.types[nodes[-1].outputs[0]], dict(graph.types)
-    beside = companions(graph, nodes, data)
+    beside = companion_inputs(graph, nodes, data)
     for name in (*beside, *(name for node in nodes for name in node.outputs if name)):
         types[name] = replace(types[name], shape=(1, rows, *result.shape[2:]))
     types[data] = replace(
@@ -259,7 +259,7 @@ def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, name:
             names = (nodes[-1].outputs[0],)
         else:
             outputs = tuple(_store_sums(t) for t in anchor_tensors)
-    return _create_kernel(group, name, outputs, names, sum(macs_of(graph, node) for node in nodes))
+    return _create_kernel(group, name, outputs, names, sum(node_macs(graph, node) for node in nodes))
 
 
 def _create_kernel(
@@ -314,7 +314,7 @@ def lower_update(graph: Graph, node: Node, name: str) -> LoweredGroup:
     return _create_kernel(group, name, (update(_build_call(group, node)),), node.outputs, 0)
 
 
-def macs_of(graph: Graph, node: Node) -> int:
+def node_macs(graph: Graph, node: Node) -> int:
     """Return the multiply-accumulates of a node."""
     count = registry.get(node.op).macs
     if count is None:

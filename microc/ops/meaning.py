@@ -17,7 +17,7 @@ from microc.ops.attributes import Ties
 # ---- Expansion of composed operators, which only name others (``OpDef.expand``).
 
 
-def expanded(graph: Graph) -> Graph:
+def expand_composed(graph: Graph) -> Graph:
     """Expand all composed operators; return the graph itself if there are none.
 
     Raise UnsupportedError for one that cannot be expanded.
@@ -48,7 +48,7 @@ def expanded(graph: Graph) -> Graph:
 # are exact: a number at a tie is half an integer times a float32 scale, 24 + 17 bits at most.
 
 
-def meaning(graph: Graph) -> interp.Apply:
+def reference_apply(graph: Graph) -> interp.Apply:
     """Return the function that applies nodes of ``graph``, for :func:`microc.graph.interp.run`.
 
     It raises UnsupportedError for a node that the compiler rejects, too.
@@ -73,7 +73,7 @@ def meaning(graph: Graph) -> interp.Apply:
         inner = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
         inputs = dict(zip((name for name in node.inputs if name), arrays, strict=True))
         part = Graph(graph.name, tuple(inputs), node.outputs, tuple(nodes), inner.types, consts)
-        values = interp.run(part, inputs, meaning(inner))
+        values = interp.run(part, inputs, reference_apply(inner))
         return [values[name] if name else arrays[0] for name in node.outputs]
 
     return apply
@@ -153,5 +153,5 @@ def evaluate(
     graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None
 ) -> tuple[list[Array], dict[str, Array]]:
     """Evaluate a graph: return its outputs and its new state. ``state``: the state before (default: the initial one)."""
-    values = interp.run(graph, inputs, meaning(graph), state)
+    values = interp.run(graph, inputs, reference_apply(graph), state)
     return [values[name] for name in graph.outputs], {name: values[value] for name, value in graph.updates.items()}

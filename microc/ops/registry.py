@@ -422,7 +422,7 @@ def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> s
     definition = get(node.op)
     if not (definition.constants or definition.sound):
         return ""
-    application = applied(node, graph, producers)
+    application = as_application(node, graph, producers)
     return fault_of_constants(definition.constants, definition.sound, application, definition.operand_names)
 
 
@@ -431,12 +431,12 @@ def bounded_operands(node: Node, graph: Graph) -> list[str]:
     names = [name for name in node.inputs if name]
     if get(node.op).elementwise:
         return names
-    declared, application = get(node.op).constants, applied(node, graph, {})
+    declared, application = get(node.op).constants, as_application(node, graph, {})
     positions = declared(application) if callable(declared) else declared
     return [names[position] for position in positions if position < len(names)]
 
 
-def applied(node: Node, graph: Graph, producers: Mapping[str, Node]) -> Application:
+def as_application(node: Node, graph: Graph, producers: Mapping[str, Node]) -> Application:
     """Return a node in the form that checks of constants receive."""
     names = [name for name in node.inputs if name]
     return Application(

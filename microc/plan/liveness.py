@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.module import Call, Kernel, Module
-from microc.schedule.cost.loop_region import spelled
+from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir.analysis.access_order import NEVER_TOUCHED, NEVER_WRITTEN, Precedence, Touches, touches
 from microc.tir.analysis.size_forms import Conflict
 
@@ -36,7 +36,7 @@ _TRIES = 256
 
 
 @frozen
-class Room:
+class SafeOffsets:
     """Allowed distances in bytes, from the start of a block of ``under`` bytes to the start of one of ``over`` bytes.
 
     Distances up to -over and from ``under`` on keep the blocks apart. Between them those in ``safe`` are allowed:
@@ -56,10 +56,10 @@ class Room:
                 return max(span.start, span.start - (span.start - distance) // span.step * span.step)
         return self.under
 
-    def reverse(self) -> Room:
+    def reverse(self) -> SafeOffsets:
         """Return the allowed distances from the second block to the first."""
         safe = tuple(range(-span[-1], -span.start + 1, span.step) for span in reversed(self.safe))
-        return Room(self.over, self.under, safe)
+        return SafeOffsets(self.over, self.under, safe)
 
     @property
     def shared(self) -> int:
@@ -214,7 +214,7 @@ def _ranges(rising: Array) -> Iterable[range]:
 MOST_SIZES = 1 << 16
 """Most combinations of sizes that are examined; a kernel with more keeps its operands apart."""
 Lifetimes = Mapping[str, tuple[int, int]]
-Rooms = Mapping[tuple[str, str], Room]
+SafeOffsetsByPair = Mapping[tuple[str, str], SafeOffsets]
 """By (base of one value, base of another): the allowed distances from the first to the second. Both orders are included."""
 
 
@@ -241,9 +241,9 @@ class Overlaps:
         self._kernels = {kernel.name: kernel for kernel in module.kernels}
         self._clocks: dict[str, dict[str, Touches]] = {}
         self._proofs: dict[str, Precedence] = {}
-        self._known: dict[tuple[object, ...], Room] = {}
+        self._known: dict[tuple[object, ...], SafeOffsets] = {}
 
-    def room(self, call: Call, old: str, new: str) -> Room | None:
+    def room(self, call: Call, old: str, new: str) -> SafeOffsets | None:
         """Return the distances from a value that dies with a call to one that starts with it; None if they must stay apart."""
         kernel = self._kernels.get(call.kernel)
         sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
@@ -257,7 +257,7 @@ class Overlaps:
             return None
         key = (kernel.name, sizes, self._roles(call, old), self._roles(call, new))
         if key not in self._known:
-            self._known[key] = Room(*sizes, self._safe(kernel, call, old, new))
+            self._known[key] = SafeOffsets(*sizes, self._safe(kernel, call, old, new))
         return self._known[key] if self._known[key].shared else None
 
     def _roles(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
@@ -270,7 +270,9 @@ class Overlaps:
         if kernel.func.scalars:
             return self._always_safe(kernel, call, old, new)
         if kernel.name not in self._clocks:
-            self._clocks[kernel.name] = {buffer.name: times for buffer, times in touches(spelled(kernel.func)).items()}
+            self._clocks[kernel.name] = {
+                buffer.name: times for buffer, times in touches(expand_memory_calls(kernel.func)).items()
+            }
         dying, starting = (self._use(kernel, call, name) for name in (old, new))
         if not all(_aliasing(a, b) for a in dying.dtypes for b in starting.dtypes):
             return ()
@@ -279,7 +281,7 @@ class Overlaps:
     def _always_safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
         """Return the distances that are safe at all sizes."""
         if kernel.name not in self._proofs:
-            self._proofs[kernel.name] = Precedence(spelled(kernel.func), self._columns(kernel) or {})
+            self._proofs[kernel.name] = Precedence(expand_memory_calls(kernel.func), self._columns(kernel) or {})
         params, conflicts = kernel.func.params, list[Conflict]()
         for a, start in self._roles(call, old):
             for b, other in self._roles(call, new):
@@ -311,12 +313,12 @@ class Overlaps:
         return _Use(Touches(first, last), frozenset(accessed_dtypes))
 
 
-def rooms(module: Module, overlaps: Overlaps, alive: Lifetimes) -> Rooms:
+def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> SafeOffsetsByPair:
     """Return the allowed distances of all pairs of values that may overlap.
 
     ``alive``: first and last call of every value in the arena.
     """
-    allowed: dict[tuple[str, str], Room] = {}
+    allowed: dict[tuple[str, str], SafeOffsets] = {}
     for time, call in enumerate(module.calls):
         ending, starting = _meeting(module, call, alive, time)
         for old in ending:
@@ -418,13 +420,13 @@ class Demand:
     """
 
     units: tuple[Unit, ...]
-    rooms: Mapping[Unit, Mapping[Unit, Room]]
+    rooms: Mapping[Unit, Mapping[Unit, SafeOffsets]]
     limit: float = inf
 
 
-def demand_of(units: tuple[Unit, ...], overlapping: Rooms = MappingProxyType({})) -> Demand:
+def make_demand(units: tuple[Unit, ...], overlapping: SafeOffsetsByPair = MappingProxyType({})) -> Demand:
     """Create the demand of units; those that conflict stay apart, except pairs (of names, in both orders) in ``overlapping``."""
-    named, rooms_to = {unit.name: unit for unit in units}, {unit: dict[Unit, Room]() for unit in units}
+    named, rooms_to = {unit.name: unit for unit in units}, {unit: dict[Unit, SafeOffsets]() for unit in units}
     for (other, name), room in overlapping.items():
         rooms_to[named[name]][named[other]] = room
     return Demand(units, rooms_to)
@@ -467,15 +469,15 @@ def demand(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
     alive = lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
     units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
-    return demand_of(units, rooms(module, overlaps, alive))
+    return make_demand(units, find_safe_offsets(module, overlaps, alive))
 
 
 def lower_bound(wanted: Demand) -> int:
     """Return the largest need of one call: no placement is smaller."""
-    return max(needs(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
+    return max(call_needs(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
 
 
-def needs(wanted: Demand, count: int) -> list[int]:
+def call_needs(wanted: Demand, count: int) -> list[int]:
     """Return the least bytes needed before the first call, and by each of the first ``count`` calls.
 
     Values alive together take the sum of their sizes, less the most that pairs of them may share. A byte shared by

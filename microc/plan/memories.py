@@ -15,21 +15,21 @@ from itertools import count
 from math import inf
 
 from microc.base.immutable import frozen
-from microc.base.knapsack import Option, front
+from microc.base.knapsack import LayerOption, pareto_front
 from microc.module import Arena, Call, HotCode, Kernel, Module, Plan
 from microc.plan.liveness import BEFORE, Demand, Unit, lower_bound, size_of
 from microc.plan.placement import (
-    BRANCHED,
-    COPIES,
     EXACT_LIMIT,
-    HOT,
-    MOVES,
-    PAIRS,
-    PLACEMENTS,
-    SPLITS,
+    FULL_PLACEMENTS,
+    MAX_BRANCH_VALUES,
+    MAX_COPIES,
+    MAX_HOT_KERNELS,
+    MAX_MOVES,
+    PAIR_EFFORT,
+    SPLIT_EFFORT,
     greedy_by_conflicts,
     greedy_by_size,
-    placed,
+    place_units,
 )
 from microc.target import CodeMemory, Memory, Traffic
 
@@ -37,7 +37,7 @@ from microc.target import CodeMemory, Memory, Traffic
 #
 # A kernel gains the waits that its calls save in a run (:class:`microc.target.Fetching`), and takes its estimated size with a
 # margin, since the size of compiled code is unknown before the compiler ran; the linker decides in the end. The choice is a 0/1
-# knapsack, solved exactly by :func:`microc.base.knapsack.front`.
+# knapsack, solved exactly by :func:`microc.base.knapsack.pareto_front`.
 
 MARGIN, BESIDE = 1.5, 48
 """Size of a function in RAM: a factor on its estimate, and bytes for alignment, literals behind it, and jumps to flash."""
@@ -50,7 +50,7 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
     linked = {k.name: memory.linked.waits(k.fetches) for k in module.kernels}
     there = {k.name: memory.fetching.waits(k.fetches) for k in module.kernels}
     gains = {name: calls[name] * (linked[name] - there[name]) for name in linked}
-    sizes = {k.name: room(k) for k in module.kernels if gains[k.name] > 0 and k.external is None}
+    sizes = {k.name: reserved_code_bytes(k) for k in module.kernels if gains[k.name] > 0 and k.external is None}
     inside = _choose_kernels(gains, sizes, memory.size)
     waits = {name: there[name] if name in inside else linked[name] for name in linked}
     code = HotCode(
@@ -72,9 +72,10 @@ def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capaci
     still fits.
     """
     ordered = sorted(sizes, key=lambda name: (-gains[name] / sizes[name], name))
-    exact_candidates, others = ordered[:HOT], ordered[HOT:]
-    best = front(
-        [(Option(0, gains[name], 0, 0), Option(1, 0.0, sizes[name], 0)) for name in exact_candidates], capacity
+    exact_candidates, others = ordered[:MAX_HOT_KERNELS], ordered[MAX_HOT_KERNELS:]
+    best = pareto_front(
+        [(LayerOption(0, gains[name], 0, 0), LayerOption(1, 0.0, sizes[name], 0)) for name in exact_candidates],
+        capacity,
     )[-1]
     chosen, left = (
         {name for name, pick in zip(exact_candidates, best.picks, strict=True) if pick},
@@ -87,7 +88,7 @@ def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capaci
     return tuple(name for name in gains if name in chosen)
 
 
-def room(kernel: Kernel) -> int:
+def reserved_code_bytes(kernel: Kernel) -> int:
     """Return the bytes reserved for a kernel that runs from RAM."""
     return round(MARGIN * kernel.code_bytes) + BESIDE
 
@@ -102,12 +103,12 @@ def _add_waits(call: Call, cycles: int) -> Call:
 # every run: it pays for constants that a call reads several times from slow flash. Copies are timed as done by the core,
 # without DMA.
 
-COPY = 2.0
+COPY_CYCLES = 2.0
 """Cycles for copying a byte by the core: a word at a time, including the loop."""
 
 
 @frozen
-class Copied:
+class ConstantCopy:
     """A copy of a constant in RAM. ``step``: the call at whose start it begins, :data:`BEFORE` for a resident one.
 
     ``waits``: cycles of a run in each memory, the copy included; ``flash``: cycles that the constant waits in flash.
@@ -119,7 +120,7 @@ class Copied:
     flash: float
 
 
-def resident(module: Module, memories: Sequence[Memory], flash: float) -> list[Copied]:
+def find_resident_copies(module: Module, memories: Sequence[Memory], flash: float) -> list[ConstantCopy]:
     """Return the constants that are faster in a memory for weights. ``flash``: cycles that a byte waits there."""
     end = len(module.calls)
     copies = []
@@ -127,11 +128,11 @@ def resident(module: Module, memories: Sequence[Memory], flash: float) -> list[C
         value = module.values[name]
         unit = Unit(name, value.nbytes, value.align, BEFORE, end)
         waits = tuple(sum(m.waits(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories)
-        copies.append(Copied(unit, BEFORE, waits, flash * sum(moved.bytes_read for _, moved in uses)))
+        copies.append(ConstantCopy(unit, BEFORE, waits, flash * sum(moved.bytes_read for _, moved in uses)))
     return [each for each in copies if min(each.waits) < each.flash]
 
 
-def ahead(module: Module, memories: Sequence[Memory], flash: float) -> list[Copied]:
+def find_copies_ahead(module: Module, memories: Sequence[Memory], flash: float) -> list[ConstantCopy]:
     """Return the constants of a single call that are worth a copy in every run, made while the call before runs."""
     copies = []
     for name, uses in _uses(module).items():
@@ -139,10 +140,10 @@ def ahead(module: Module, memories: Sequence[Memory], flash: float) -> list[Copi
             continue
         value, ((call, moved),) = module.values[name], uses
         unit = Unit(name, value.nbytes, value.align, max(call - 1, 0), call)
-        copying = (flash + COPY) * value.nbytes
+        copying = (flash + COPY_CYCLES) * value.nbytes
         written = Traffic.of(1, value.nbytes, writes=True)
         waits = tuple(copying + m.waits(moved + written, value.nbytes) if m.weights else inf for m in memories)
-        copies.append(Copied(unit, max(call - 1, 0), waits, flash * moved.bytes_read))
+        copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash * moved.bytes_read))
     return [each for each in copies if min(each.waits) < each.flash]
 
 
@@ -162,9 +163,9 @@ def _uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
 #
 # Branch and bound assigns values one by one, by gain per byte of fast memory and call. A branch ends if its waits, with all
 # other values in their best memory, are no better than the best split so far, or if some call needs more of a memory than
-# there is. It is exact (up to the placements that the planners find) within :data:`~microc.plan.placement.SPLITS` steps, for
-# up to :data:`~microc.plan.placement.BRANCHED` values. It starts from a first fit in the same order, improved by moves of
-# single values, so that large networks get a good split too.
+# there is. It is exact (up to the placements that the planners find) within :data:`~microc.plan.placement.SPLIT_EFFORT` steps,
+# for up to :data:`~microc.plan.placement.MAX_BRANCH_VALUES` values. It starts from a first fit in the same order, improved by
+# moves of single values, so that large networks get a good split too.
 
 Waits = Mapping[Unit, tuple[float, ...]]
 """Cycles of a run that the accesses to a unit wait, in each memory; infinite if it may not be there."""
@@ -172,7 +173,7 @@ Homes = dict[Unit, int]
 """The number of each unit's memory."""
 
 
-def split(wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
+def assign_memories(wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
     """Assign a memory to every unit. If no split fits, the remaining units go into the first memory, beyond its end."""
     search = _Search(wanted, waits, memories)
     search.first_fit()
@@ -181,7 +182,7 @@ def split(wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
     return search.best
 
 
-def part(wanted: Demand, units: Iterable[Unit]) -> Demand:
+def restrict_demand(wanted: Demand, units: Iterable[Unit]) -> Demand:
     """Restrict a demand to some units."""
     chosen = set(units)
     kept = tuple(unit for unit in wanted.units if unit in chosen)
@@ -190,10 +191,10 @@ def part(wanted: Demand, units: Iterable[Unit]) -> Demand:
 
 def fits(size: int, wanted: Demand) -> bool:
     """Test whether so many bytes hold all units, by the quick planners."""
-    return fits_anyhow(size, wanted) or _fits_greedily(size, wanted)
+    return fits_side_by_side(size, wanted) or _fits_greedily(size, wanted)
 
 
-def fits_anyhow(size: int, wanted: Demand) -> bool:
+def fits_side_by_side(size: int, wanted: Demand) -> bool:
     """Test whether so many bytes hold all units side by side."""
     return sum(unit.size + unit.align for unit in wanted.units) <= size
 
@@ -240,15 +241,17 @@ class _Search:
         chosen = frozenset(units)
         key = memory, frozenset(unit.name for unit in chosen), fully
         if key not in self._fits:
-            self._fits[key] = self._is_placeable(self.memories[memory].size, part(self.wanted, chosen), fully=fully)
+            self._fits[key] = self._is_placeable(
+                self.memories[memory].size, restrict_demand(self.wanted, chosen), fully=fully
+            )
         return self._fits[key]
 
     def _is_placeable(self, size: int, wanted: Demand, *, fully: bool) -> bool:
         """Test whether so many bytes hold all units, within the effort limits."""
-        if fits_anyhow(size, wanted):
+        if fits_side_by_side(size, wanted):
             return True
         self._pairs += len(wanted.units) ** 2
-        if self._pairs > PAIRS:
+        if self._pairs > PAIR_EFFORT:
             return False
         if _fits_greedily(size, wanted):
             return True
@@ -256,7 +259,7 @@ class _Search:
             return False
         # All planners are slow, so only few memories get them; small ones are solved exactly and do not count.
         small = len(wanted.units) <= EXACT_LIMIT
-        return (small or next(self._placements) < PLACEMENTS) and size_of(placed(wanted)[1]) <= size
+        return (small or next(self._placements) < FULL_PLACEMENTS) and size_of(place_units(wanted)[1]) <= size
 
     def first_fit(self) -> None:
         """Assign every unit to the memory with the least waits that still holds it."""
@@ -277,7 +280,7 @@ class _Search:
 
     def improve(self) -> None:
         """Move a unit into a better memory, and the units with the least gain out of it until it fits, while the waits shrink."""
-        moves = iter(range(MOVES))
+        moves = iter(range(MAX_MOVES))
         moved = self.cost < inf
         # In each pass, units that lose most where they are come first.
         while moved:
@@ -315,7 +318,7 @@ class _Search:
 
     def branch(self) -> None:
         """Search all splits by branch and bound, for few enough values."""
-        if len(self.units) > BRANCHED:
+        if len(self.units) > MAX_BRANCH_VALUES:
             return
         least = [0.0]
         for unit in reversed(self.units):
@@ -333,10 +336,10 @@ class _Search:
                 return
             unit = self.units[number]
             for memory in self.ways[unit]:
-                if next(steps) >= SPLITS:
+                if next(steps) >= SPLIT_EFFORT:
                     return
                 parts[memory].append(unit)
-                if lower_bound(part(self.wanted, parts[memory])) <= self.memories[memory].size:
+                if lower_bound(restrict_demand(self.wanted, parts[memory])) <= self.memories[memory].size:
                     homes[unit] = memory
                     search(number + 1, cost + self.waits[unit][memory])
                     del homes[unit]
@@ -347,7 +350,7 @@ class _Search:
 
 # ---- Plans with several arenas: the memory of every value and copied weight, and its offset.
 
-APART = 64
+ARENA_SPACING = 64
 """Alignment of the arenas in a plan's offsets, in bytes."""
 FLASH = Memory("flash", 1 << 40)
 """The flash as a choice of memory for constants."""
@@ -361,16 +364,18 @@ def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory],
     tensors and the others are copied ahead into what is left, or vice versa, whichever waits less.
     """
     waits = _tensor_waits(module, wanted, memories)
-    resident_copies, ahead_copies = (_promising(copies(module, memories, flash)) for copies in (resident, ahead))
+    resident_copies, ahead_copies = (
+        _promising(copies(module, memories, flash)) for copies in (find_resident_copies, find_copies_ahead)
+    )
     if not resident_copies and not ahead_copies:
-        return _lay_out(module, wanted, split(wanted, waits, memories), {}, waits, memories)
+        return _lay_out(module, wanted, assign_memories(wanted, waits, memories), {}, waits, memories)
     splits = [
         _split_with_copies(wanted, waits, *order, memories)
         for order in ((resident_copies, ahead_copies), (ahead_copies, resident_copies))
     ]
     linked = {each.unit.name: each.flash for each in (*resident_copies, *ahead_copies)}
 
-    def total(split_: tuple[Homes, dict[str, Copied]]) -> float:
+    def total(split_: tuple[Homes, dict[str, ConstantCopy]]) -> float:
         homes, copied = split_
         own = sum((copied[u.name].waits if u.name in copied else waits[u])[home] for u, home in homes.items())
         return own + sum(cycles for name, cycles in linked.items() if name not in copied)
@@ -380,40 +385,48 @@ def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory],
     return _lay_out(module, _add_units(wanted, copied.values()), homes, copied, waits, memories)
 
 
-def _promising(copies: Sequence[Copied]) -> list[Copied]:
+def _promising(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
     """Return the copies with the largest gain per byte.
 
     Their number is limited, so that the time of the search does not grow with the number of constants.
     """
-    return sorted(copies, key=lambda c: ((min(c.waits) - c.flash) / c.unit.size, c.unit.name))[:COPIES]
+    return sorted(copies, key=lambda c: ((min(c.waits) - c.flash) / c.unit.size, c.unit.name))[:MAX_COPIES]
 
 
-def _add_units(wanted: Demand, copies: Iterable[Copied]) -> Demand:
+def _add_units(wanted: Demand, copies: Iterable[ConstantCopy]) -> Demand:
     """Add copies of constants, which overlap nothing, to a demand."""
     units = [each.unit for each in copies]
     return Demand((*wanted.units, *units), {**wanted.rooms, **{unit: {} for unit in units}})
 
 
 def _split_with_copies(
-    wanted: Demand, waits: MemoryWaits, copies: Sequence[Copied], more: Sequence[Copied], memories: Sequence[Memory]
-) -> tuple[Homes, dict[str, Copied]]:
+    wanted: Demand,
+    waits: MemoryWaits,
+    copies: Sequence[ConstantCopy],
+    more: Sequence[ConstantCopy],
+    memories: Sequence[Memory],
+) -> tuple[Homes, dict[str, ConstantCopy]]:
     """Split tensors and copies of one kind, then add copies of the other kind that still fit."""
     choices = {unit: (*cycles, inf) for unit, cycles in waits.items()}
     choices |= {each.unit: (*each.waits, each.flash) for each in copies}
-    homes = split(_add_units(wanted, copies), choices, (*memories, FLASH))
+    homes = assign_memories(_add_units(wanted, copies), choices, (*memories, FLASH))
     homes = {unit: home for unit, home in homes.items() if home < len(memories)}
     return _add_copies(wanted, homes, {c.unit.name: c for c in copies if c.unit in homes}, more, memories)
 
 
 def _add_copies(
-    wanted: Demand, homes: Homes, copied: Mapping[str, Copied], more: Sequence[Copied], memories: Sequence[Memory]
-) -> tuple[Homes, dict[str, Copied]]:
+    wanted: Demand,
+    homes: Homes,
+    copied: Mapping[str, ConstantCopy],
+    more: Sequence[ConstantCopy],
+    memories: Sequence[Memory],
+) -> tuple[Homes, dict[str, ConstantCopy]]:
     """Add copies of constants to the free memory of a split, those with the largest gain per byte and call first."""
     homes, copied = dict(homes), dict(copied)
     rooms = {**wanted.rooms, **{unit: {} for unit in homes if unit not in wanted.rooms}}
     last_call = max((unit.last for unit in homes), default=0)
 
-    def gain(copy: Copied) -> float:
+    def gain(copy: ConstantCopy) -> float:
         return (copy.flash - min(copy.waits)) / (
             copy.unit.size * (min(copy.unit.last, last_call) - copy.unit.first + 1)
         )
@@ -425,7 +438,9 @@ def _add_copies(
         for number in sorted(range(len(memories)), key=lambda n: (copy.waits[n], n)):
             inside = [unit for unit, home in homes.items() if home == number]
             units = (*inside, copy.unit)
-            if copy.waits[number] < copy.flash and fits(memories[number].size, part(Demand(units, rooms), units)):
+            if copy.waits[number] < copy.flash and fits(
+                memories[number].size, restrict_demand(Demand(units, rooms), units)
+            ):
                 homes[copy.unit], copied[copy.unit.name] = number, copy
                 break
     return homes, copied
@@ -448,7 +463,7 @@ def _lay_out(
     module: Module,
     wanted: Demand,
     homes: Homes,
-    copied: Mapping[str, Copied],
+    copied: Mapping[str, ConstantCopy],
     waits: MemoryWaits,
     memories: Sequence[Memory],
 ) -> Plan:
@@ -465,15 +480,15 @@ def _lay_out(
     start = bound = 0
     for number, memory in enumerate(memories):
         own = [unit for unit in wanted.units if homes[unit] == number]
-        inside = part(wanted, own)
-        name, best = placed(inside)
+        inside = restrict_demand(wanted, own)
+        name, best = place_units(inside)
         size = -(-size_of(best) // 4) * 4
         offsets |= {unit.name: start + at for unit, at in best.items()}
         count, cycles = sum(accesses[unit.name] for unit in own), sum(waits[unit][number] for unit in own)
         arenas.append(Arena(memory.name, start, size, memory.size, round(count), round(cycles)))
         planners += [name] if own else []
         bound += lower_bound(inside)
-        start += -(-size // APART) * APART
+        start += -(-size // ARENA_SPACING) * ARENA_SPACING
     return Plan(
         offsets=dict(sorted(offsets.items())),
         size=max((arena.start + arena.size for arena in arenas if arena.size), default=0),
@@ -484,18 +499,18 @@ def _lay_out(
     )
 
 
-def waiting(module: Module, memories: Sequence[Memory], flash: float) -> Module:
+def add_operand_waits(module: Module, memories: Sequence[Memory], flash: float) -> Module:
     """Add the waits for operands to the cycles of a planned module's calls."""
     assert module.plan is not None
     runs = any(map(_is_copied_per_run, module.plan.copies.values()))
-    ahead_copies = {each.unit.name: each for each in ahead(module, memories, flash)} if runs else {}
+    ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash)} if runs else {}
     return replace(
         module, calls=tuple(_with_waits(module, call, memories, flash, ahead_copies) for call in module.calls)
     )
 
 
 def _with_waits(
-    module: Module, call: Call, memories: Sequence[Memory], flash: float, ahead_copies: Mapping[str, Copied]
+    module: Module, call: Call, memories: Sequence[Memory], flash: float, ahead_copies: Mapping[str, ConstantCopy]
 ) -> Call:
     """Return a call with its waits; ``ahead_copies``: constants that may be copied in every run."""
     plan, cycles = module.plan, 0.0

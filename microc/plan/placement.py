@@ -18,15 +18,15 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.plan.liveness import Demand, Placement, Room, Unit, conflicts, lower_bound, pressures, size_of
+from microc.plan.liveness import Demand, Placement, SafeOffsets, Unit, conflicts, lower_bound, pressures, size_of
 
 # ---- Interval index: placed units in arrays, so that a gap among thousands of them is found without a Python loop.
 
-MANY = 1 << 8
+INDEX_MIN_UNITS = 1 << 8
 """Units from which arrays are faster than a list."""
 
 
-class Shelf:
+class IntervalIndex:
     """Placed units by rising offset.
 
     Columns of ``spans``: offset, end, first call, last call, number of the unit in order of placement.
@@ -45,7 +45,7 @@ class Shelf:
         row = int(np.searchsorted(self.spans[:, 0], at))
         self.spans = np.insert(self.spans, row, (at, at + unit.size, unit.first, unit.last, self.numbers[unit]), axis=0)
 
-    def lowest_gap(self, unit: Unit, rooms: Mapping[Unit, Room]) -> int:
+    def lowest_gap(self, unit: Unit, rooms: Mapping[Unit, SafeOffsets]) -> int:
         """Return the lowest aligned offset for ``unit`` at an allowed distance from all units that it conflicts with.
 
         The units of ``rooms``, which it may overlap, are examined one by one; the others leave gaps.
@@ -79,35 +79,35 @@ class Shelf:
 # Nearly all networks stay below the limits and are searched in full. Beyond a limit a search follows fewer branches, or returns
 # its best result. The correctness of a plan does not depend on any search.
 
-ORDERING = 1 << 17
+ORDER_EFFORT = 1 << 17
 """Calls appended to partial orders (:mod:`microc.plan.plan`), shared equally between the positions of the order."""
-BEAM = 1 << 18
+BEAM_EFFORT = 1 << 18
 """Comparisons of partial placements with neighbours, for each order of units (:func:`microc.plan.placement.beam_search`)."""
-CLIMBING = 1 << 22
+CLIMB_EFFORT = 1 << 22
 """Pairs of conflicting units, summed over all placements of :func:`microc.plan.placement.hill_climbing`."""
-EXACT = 1 << 16
+EXACT_EFFORT = 1 << 16
 """Gaps that :func:`microc.plan.placement.exact` searches."""
-SPLITS = 1 << 12
-"""Tentative assignments of values to memories in the branch and bound of :func:`microc.plan.memories.split`."""
-PLACEMENTS = 1 << 1
+SPLIT_EFFORT = 1 << 12
+"""Tentative assignments of values to memories in the branch and bound of :func:`microc.plan.memories.assign_memories`."""
+FULL_PLACEMENTS = 1 << 1
 """Memories of complete splits on which all planners run, after the quick ones failed.
 
 Memories with few values, which are placed exactly, do not count.
 """
-PAIRS = 1 << 22
+PAIR_EFFORT = 1 << 22
 """Pairs of values that quick planners examine in this search; beyond, only values that fit in any order count as fitting."""
-BRANCHED = 1 << 8
+MAX_BRANCH_VALUES = 1 << 8
 """Most values for branch and bound: with more, SPLITS steps would hardly leave the first branch."""
-COPIES = 1 << 7
+MAX_COPIES = 1 << 7
 """Constants, those with the largest gain per byte, that are considered for a copy in RAM."""
-HOT = 1 << 7
+MAX_HOT_KERNELS = 1 << 7
 """Kernels, those with the largest gain per byte, that are considered for a memory for code (:mod:`microc.plan.memories`)."""
-MOVES = 1 << 9
+MAX_MOVES = 1 << 9
 """Moves of values into a better memory before branch and bound."""
 
-CHAINS = 1 << 12
+MAX_CHAINS = 1 << 12
 """Chains of layers that :mod:`microc.compiler.fit.striping` estimates before it uses what it has."""
-LOWERED = 1 << 8
+MAX_LOWERED_CHAINS = 1 << 8
 """Chains that it lowers to know their scratch."""
 
 
@@ -159,7 +159,7 @@ def beam_search(wanted: Demand) -> Placement | None:
 
     None if the effort is too large, or if nothing is below the limit.
     """
-    width = affordable(wanted, BEAM, WIDTH)
+    width = affordable(wanted, BEAM_EFFORT, WIDTH)
     if not width:
         return None
     if not wanted.units:
@@ -176,7 +176,7 @@ def beam_search(wanted: Demand) -> Placement | None:
     )
     bound, best = lower_bound(wanted), None
     for order in orders:
-        placement = settle(wanted, order, width)
+        placement = place_in_order(wanted, order, width)
         if placement is not None and size_of(placement) < wanted.limit:
             # Later orders only need to look for smaller placements.
             best, wanted = placement, replace(wanted, limit=size_of(placement))
@@ -185,7 +185,7 @@ def beam_search(wanted: Demand) -> Placement | None:
     return best
 
 
-def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement | None:
+def place_in_order(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement | None:
     """Place units in this order, which should bring units that conflict close together.
 
     None if all placements reach the limit. The size in use never shrinks, so a partial placement that reaches the limit
@@ -229,7 +229,7 @@ def _smallest(
     return list(partials.values())
 
 
-Near = list[tuple[int, Room, Room]]
+Near = list[tuple[int, SafeOffsets, SafeOffsets]]
 """Offsets of neighbours, with the allowed distances from them and to them."""
 
 
@@ -321,7 +321,7 @@ def first_fit(
     ``before``: offsets of the first units of the order, which are not placed again. ``near``: by unit, those that it
     conflicts with, if known.
     """
-    if len(order) > MANY:
+    if len(order) > INDEX_MIN_UNITS:
         return _first_fit_by_index(wanted, order, limit, before)
     placed = dict(before)
     for unit in order[len(before) :]:
@@ -334,7 +334,7 @@ def first_fit(
 
 def _first_fit_by_index(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
     """Compute the placement of :func:`first_fit` with the interval index."""
-    shelf = Shelf(before)
+    shelf = IntervalIndex(before)
     for unit in order[len(before) :]:
         at = shelf.lowest_gap(unit, wanted.rooms[unit])
         shelf.put(unit, at)
@@ -382,7 +382,7 @@ def hill_climbing(wanted: Demand) -> Placement:
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
     order = list(best)
     bound, dice = lower_bound(wanted), random.Random(0)
-    steps = affordable(wanted, CLIMBING, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
+    steps = affordable(wanted, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
     near = {unit: [other for other in order if other.conflicts(unit)] for unit in order} if steps else None
     for _ in range(steps):
         if size_of(best) == bound:
@@ -415,7 +415,7 @@ def exact(wanted: Demand) -> Placement:
             return rising
         result = None
         for unit in left:
-            if next(gaps) >= EXACT:
+            if next(gaps) >= EXACT_EFFORT:
                 break
             at = lowest_gap(wanted, unit, rising)
             if at + unit.size >= limit or at < lowest:
@@ -440,7 +440,7 @@ PLANNERS: tuple[tuple[str, Planner], ...] = (
 )
 
 
-def placed(wanted: Demand) -> tuple[str, Placement]:
+def place_units(wanted: Demand) -> tuple[str, Placement]:
     """Return the smallest placement of all planners, and the name of its planner; of equal ones the first."""
     planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
     bound, name, best = lower_bound(wanted), "", Placement()

@@ -11,8 +11,8 @@ from microc.base.immutable import frozen
 from microc.errors import FitError
 from microc.module import Call, Module, Plan
 from microc.plan.liveness import Demand, Overlaps, demand, in_arena, lower_bound, size_of
-from microc.plan.memories import plan_in_memories, waiting
-from microc.plan.placement import ORDERING, placed
+from microc.plan.memories import add_operand_waits, plan_in_memories
+from microc.plan.placement import ORDER_EFFORT, place_units
 from microc.plan.plan_check import check_plan
 from microc.target import Memory
 
@@ -20,7 +20,7 @@ from microc.target import Memory
 #
 # Beam search over sets of finished calls: level k has the sets of k calls, of which the best few are kept. It is exact while
 # there are at most :data:`WIDTH` sets, and while a level takes no more than its share of
-# :data:`~microc.plan.placement.ORDERING`. A chain has only one order.
+# :data:`~microc.plan.placement.ORDER_EFFORT`. A chain has only one order.
 
 WIDTH = 64  # sets of calls that are kept at each level  # sets of calls that are kept at each level
 
@@ -69,7 +69,7 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
     return replace(module, calls=tuple(module.calls[k] for k in best.order()))
 
 
-def ordered_as(module: Module, other: Module) -> Module:
+def reorder_like(module: Module, other: Module) -> Module:
     """Reorder the calls like those of ``other``, which computes the same values; return ``module`` unchanged if it does not."""
     places = {call.writes: k for k, call in enumerate(other.calls)}
     if other is module or any(call.writes not in places for call in module.calls):
@@ -170,7 +170,7 @@ class Search:
     def best(self) -> _State:
         """Return the state after all calls, in the best order found."""
         states, ready = [self.start], dict[int, list[int]]()
-        share = max(ORDERING // max(len(self.calls), 1), 1)
+        share = max(ORDER_EFFORT // max(len(self.calls), 1), 1)
         for _ in self.calls:
             places = {s.done: k for k, s in enumerate(sorted(states, key=lambda s: (s.place, s.call)))}
             earlier, ready = ready, dict[int, list[int]]()
@@ -231,7 +231,7 @@ def plan_module(
     several arenas, and calls have their waits for operands. ``flash``: cycles that a byte of constants waits in flash.
     """
     overlaps = Overlaps(module)
-    module = order_calls(module, overlaps, io_in_arena=io_in_arena) if like is None else ordered_as(module, like)
+    module = order_calls(module, overlaps, io_in_arena=io_in_arena) if like is None else reorder_like(module, like)
     wanted = demand(module, overlaps, io_in_arena=io_in_arena)
     plan = plan_in_memories(module, wanted, memories, flash) if memories else _plan_one_arena(wanted)
     if plan.size > LARGEST:
@@ -243,7 +243,7 @@ def plan_module(
     align = max((ARENA_ALIGN, *(module.values[name].align for name in plan.offsets)))
     plan = replace(plan, io_in_arena=io_in_arena, align=align)
     planned = module.with_plan(plan)
-    planned = waiting(planned, memories, flash) if memories or module.plan is not None else planned
+    planned = add_operand_waits(planned, memories, flash) if memories or module.plan is not None else planned
     check_plan(planned)
     return planned
 
@@ -260,6 +260,6 @@ def in_one_arena(module: Module, flash: float = 0.0) -> Module:
 
 def _plan_one_arena(wanted: Demand) -> Plan:
     """Place all values in one arena."""
-    name, best = placed(wanted)
+    name, best = place_units(wanted)
     offsets = {unit.name: at for unit, at in best.items()}
     return Plan(dict(sorted(offsets.items())), -(-size_of(best) // 4) * 4, lower_bound(wanted), name)

@@ -15,7 +15,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.module import Call, Module, Plan
-from microc.schedule.cost.loop_region import spelled
+from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
 from microc.tir.analysis.generalise import instantiate
 from microc.tir.analysis.simplification import Simplifier
@@ -520,7 +520,7 @@ class _Order:
         self.dtypes = {name: {p.dtype for p in params} for name, params in self.params.items()}
         watched = [p for params in self.params.values() for p in params]
         key = (call.kernel, *sorted(sizes.items()), *sorted(p.name for p in watched))
-        self.replay = arena.replays.get(key) or Replay(spelled(func), watched)
+        self.replay = arena.replays.get(key) or Replay(expand_memory_calls(func), watched)
         if sum(p.nbytes for p in watched) <= _KEPT:
             arena.replays[key] = self.replay
 

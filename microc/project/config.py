@@ -15,7 +15,7 @@ from typing import Any
 from microc.base.file_access import TRUST, foreign_reason, is_trusted, read_bytes
 from microc.base.immutable import frozen
 from microc.compiler import option_values
-from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, joined
+from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_words
 from microc.errors import OutputError, UsageError, suggestion
 from microc.external.backend import BACKENDS
 
@@ -95,7 +95,7 @@ def read_config(path: Path) -> Config:
     )
 
 
-def refuse_foreign(config: Config) -> None:
+def check_owner(config: Config) -> None:
     """Raise UsageError for a file that belongs to another user, unless MICROC_TRUST names its folder.
 
     The same holds for the project's folder, whose Makefile runs, and for a board file, which names programs to run: none of
@@ -116,7 +116,7 @@ def refuse_foreign(config: Config) -> None:
             )
 
 
-def config_text(model: str, board: str, options: Mapping[str, Any]) -> str:
+def format_config(model: str, board: str, options: Mapping[str, Any]) -> str:
     """Write the text of a file in TOML."""
     lines = [
         "# What microc's commands take in this folder where the command line says nothing.",
@@ -190,8 +190,8 @@ def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
     # Path functions raise ValueError for a zero character, but only later and without the name of the option.
     if option.path and "\0" in str(value):
         raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
-    if option.word is option_values.lines and isinstance(value, str):
-        return option.check(name, option_values.lines(str(folder / value)))
+    if option.word is option_values.read_text_lines and isinstance(value, str):
+        return option.check(name, option_values.read_text_lines(str(folder / value)))
     # Paths are resolved against the file's folder, not the current one: commands may run in a subfolder of the project.
     if _names_files(option):
         paths = value if isinstance(value, list) else [value]
@@ -207,7 +207,7 @@ def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
     if isinstance(value, str) and option.words:
         value = option.words.get(value, value)
     elif option.flag and isinstance(default, Mapping) and _is_command_syntax(value):
-        value = joined(default, map(option.word, [value] if isinstance(value, str) else value))
+        value = combine_words(default, map(option.word, [value] if isinstance(value, str) else value))
     elif option.flag and isinstance(value, str) and not option.flag.startswith(_NEGATION):
         value = option.word(value)
     checked = option.check(name, value)
@@ -227,7 +227,7 @@ def _is_command_syntax(given: Any) -> bool:
 
 def _names_files(option: Option) -> bool:
     """Test whether an option's value is a path."""
-    return option.word in (Path, option_values.path)
+    return option.word in (Path, option_values.parse_path)
 
 
 def _toml(value: Any) -> str:

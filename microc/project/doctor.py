@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from microc.base.immutable import frozen
 from microc.device.boards import load_board
 from microc.device.emulators import find_program
-from microc.device.runners import runners
+from microc.device.runners import board_runners
 from microc.device.toolchain import board_tools, install_commands
 from microc.errors import ToolError
 from microc.target import Board
@@ -63,7 +63,7 @@ class Finding:
         return not self.version
 
 
-def examine(board: str = "") -> tuple[Finding, ...]:
+def find_tools(board: str = "") -> tuple[Finding, ...]:
     """Look for Python, its packages and all programs; with ``board`` only for the programs that build, boot and flash it.
     UsageError if there is no such board."""
     findings = [Finding("python", "microc itself", True, platform.python_version(), "")]
@@ -81,14 +81,14 @@ def _programs_of(board: Board) -> list[tuple[str, str, bool]]:
     """List the programs for a board: those to build and emulate it, and its best flashing program."""
     purposes = {name: purpose for name, purpose, _ in PROGRAMS}
     programs = dict.fromkeys(board_tools(board), True)
-    flashers = runners(board)
+    flashers = board_runners(board)
     if flashers:
         best = next((flasher for flasher in flashers if not flasher.lack), flashers[0])
         programs.setdefault(best.argv[0], False)
     return [(name, purposes.get(name, board.name), essential) for name, essential in programs.items()]
 
 
-def remedy(findings: Iterable[Finding]) -> tuple[tuple[str, ...], ...]:
+def list_install_commands(findings: Iterable[Finding]) -> tuple[tuple[str, ...], ...]:
     """List the commands that install missing tools, each a program with arguments; none if nothing is missing, or no
     package is known."""
     missing = [f.name for f in findings if f.missing]

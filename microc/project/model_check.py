@@ -12,8 +12,15 @@ from typing import Any
 from microc import __version__
 from microc.base.immutable import frozen
 from microc.codegen.project.firmware import project_files
-from microc.compiler.fit.budget import Least, Room, arithmetic_of, count_macs, least_of, shortages
-from microc.compiler.fit.footprint import Footprint, capacity, check_modules, room_of
+from microc.compiler.fit.budget import (
+    BoardCapacity,
+    MemoryBound,
+    count_macs,
+    memory_bound,
+    shortages,
+    summarise_arithmetic,
+)
+from microc.compiler.fit.footprint import Footprint, board_capacity, check_modules, region_bytes
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.model import source_name
 from microc.compiler.options import Options
@@ -22,8 +29,8 @@ from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Arithmetic
 from microc.ops import registry
-from microc.reports.advice import advice, arithmetic_data
-from microc.reports.summary import summary
+from microc.reports.advice import arithmetic_advice, arithmetic_data
+from microc.reports.summary import summarise_module
 from microc.run.board_project import linked_sizes
 from microc.target import Board
 
@@ -63,7 +70,7 @@ class Check:
     macs: int
     weight_bytes: int
     live: int
-    least: Least
+    least: MemoryBound
     board: str
     verdict: str
     reasons: tuple[str, ...]
@@ -115,26 +122,26 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
     installed.
     """
     read, fused = read_at_largest(source, options)
-    room = room_of(board, external=bool(options.external)) if board else Room()
-    least = least_of(fused, options)
-    arithmetic = arithmetic_of(fused, options.weight_dtype)
+    room = board_capacity(board, external=bool(options.external)) if board else BoardCapacity()
+    least = memory_bound(fused, options)
+    arithmetic = summarise_arithmetic(fused, options.weight_dtype)
     reasons, need, compiled = shortages(least, options, room), None, None
     built = certain = False
     if exact and board and not reasons:
         try:
             module = compile_model(source, board.target, options, None, room)
-            need, compiled = check_modules((module,), board), summary(module, board)
+            need, compiled = check_modules((module,), board), summarise_module(module, board)
             sizes = linked_sizes(project_files((module,), board, __version__), board)
             if sizes is not None:
                 code = sizes.flash - need.weights - need.self_test
                 need, built = replace(need, code=code, linked_ram=sizes.static_ram), True
-            limit = capacity(board, "flash")
+            limit = region_bytes(board, "flash")
             certain = built or not limit or need.flash + int(RESERVE * need.code) <= limit
         except FitError as error:
             reasons, need, compiled = (error.what,), None, None
     bounded = board or options.flash or options.ram
     return Check(
-        **describe(read, source_name(source)),
+        **describe_graph(read, source_name(source)),
         kernels=sum(not registry.get(nodes[0].op).view for nodes in groups_of(fused)),
         macs=count_macs(read),
         weight_bytes=sum(array.nbytes for array in fused.consts.values()),
@@ -145,7 +152,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         reasons=reasons,
         tensors=tuple(_all_tensors(read)),
         arithmetic=arithmetic,
-        advice=advice(arithmetic, source_name(source), board.target, options.requantize) if board else (),
+        advice=arithmetic_advice(arithmetic, source_name(source), board.target, options.requantize) if board else (),
         need=need,
         state=sum(array.nbytes for array in read.state.values()),
         compiled=compiled,
@@ -153,7 +160,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
     )
 
 
-def describe(graph: Graph, source: str) -> dict[str, Any]:
+def describe_graph(graph: Graph, source: str) -> dict[str, Any]:
     """Describe a graph's interface as plain data: name, inputs, outputs, and how often each operator occurs."""
     return {
         "model": graph.name,

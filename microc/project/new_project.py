@@ -16,7 +16,7 @@ from microc.base import file_access
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.identifiers import network_name
-from microc.codegen.output_files import replacing_folder
+from microc.codegen.output_files import replace_folder_atomically
 from microc.codegen.render import Code, Text, render
 from microc.compiler import api
 from microc.compiler.interaction import Progress
@@ -24,8 +24,8 @@ from microc.compiler.options import make_options
 from microc.device.board_info import Stats
 from microc.device.boards import load_board
 from microc.device.toolchain import Sizes, board_tools
-from microc.frontend.detect import contents
-from microc.project.config import FOLDER, NAME, config_text
+from microc.frontend.detect import read_model_bytes
+from microc.project.config import FOLDER, NAME, format_config
 from microc.run import board_project
 from microc.run.profile import Clock
 from microc.run.session import Device
@@ -54,7 +54,7 @@ def new_project(folder: Path, model: Path | None, board: str, options: Mapping[s
     """
     from microc.compiler.pipeline import read_at_largest
 
-    source = file_access.examples() / DIGITS if model is None else model
+    source = file_access.examples_folder() / DIGITS if model is None else model
     load_board(board)
     read_at_largest(source, make_options(**options))
     suffix = source.suffix if source.suffix[1:].isalnum() else ""
@@ -62,12 +62,14 @@ def new_project(folder: Path, model: Path | None, board: str, options: Mapping[s
     board_name = board if not board.endswith(".toml") else str(Path(board).resolve())
     start = Start(Text(folder.resolve().name), Text(copy), Text(board_name), Code(FOLDER))
     files: dict[str, bytes] = {
-        NAME: config_text(copy, board_name, {name: _resolve_paths(value) for name, value in options.items()}).encode(),
-        copy: contents(source),
+        NAME: format_config(
+            copy, board_name, {name: _resolve_paths(value) for name, value in options.items()}
+        ).encode(),
+        copy: read_model_bytes(source),
         "README.md": render("new/README.md.j2", start).encode(),
         ".gitignore": render("new/gitignore.j2", start).encode(),
     }
-    with replacing_folder(folder, marker=None, option="microc new") as temporary:
+    with replace_folder_atomically(folder, marker=None, option="microc new") as temporary:
         for name, content in files.items():
             (temporary / name).write_bytes(content)
     return tuple(files)
@@ -138,7 +140,7 @@ def choose_board() -> tuple[str, tuple[str, ...]]:
 def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
     """Compile the network, build and boot its firmware, and send it all images. Raises what compiling, building and the
     line raise."""
-    folder = file_access.examples() / "digits"
+    folder = file_access.examples_folder() / "digits"
     images, labels = _test_set()
     reference = json.loads((folder / "reference.json").read_text(encoding="utf-8"))[MODEL]
     with tempfile.TemporaryDirectory(prefix="microc-demo-") as temporary:
@@ -162,7 +164,7 @@ def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
 
 def _test_set() -> tuple[Array, Array]:
     """Load the images, shuffled and quantised like the network's input, and their labels."""
-    with np.load(file_access.examples() / "digits" / "digits_test.npz") as data:
+    with np.load(file_access.examples_folder() / "digits" / "digits_test.npz") as data:
         order = np.random.default_rng(_SEED).permutation(len(data["labels"]))
         pixels, labels = data["images"][order], data["labels"][order]
     return (np.round(pixels / 16 * 255) - 128).astype(np.int8)[:, None], labels

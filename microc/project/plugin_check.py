@@ -1,5 +1,6 @@
 """``microc plugin check``: run the test cases of a plugin's operators by inference, as interpreted loops, and as compiled
-C."""
+C.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from microc.ops.lowering import lower_group
 from microc.ops.registry import ONES, Case, OpDef
 from microc.plugin import PORTABLE, Plugin, active
 from microc.run.desktop.load import build_library
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.target import target_for
 from microc.tir import interp
 
@@ -130,7 +131,7 @@ def _interpret(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     operands = [values[p.value] if p.array is None else p.array for p in group.params]
     outputs = [np.zeros(p.shape, dtypes.to_numpy(p.dtype)) for p in group.func.params[len(operands) :]]
     inputs = [np.asarray(a, order="C").reshape(p.shape) for a, p in zip(operands, group.func.params, strict=False)]
-    interp.run(group.func, [*inputs, *outputs], meanings())
+    interp.run(group.func, [*inputs, *outputs], intrinsic_functions())
     return outputs[: len(group.outputs)]
 
 

@@ -23,12 +23,12 @@ from microc.compiler.interaction import Progress
 from microc.errors import ModelError, UsageError
 from microc.graph.ir import Graph, Quant
 from microc.quantization.integer_scheme import SMALLEST, Activation
-from microc.quantization.network_structure import exposed
-from microc.run.data.array_files import read
-from microc.run.data.pictures import FINITE, fit
+from microc.quantization.network_structure import expose_values
+from microc.run.data.array_files import read_arrays
+from microc.run.data.pictures import FINITE, convert_samples
 from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
-from microc.run.verify import Classification, classify
+from microc.run.verification import Classification, classify
 from microc.transform.boundary import EVERY
 from microc.transform.quantised.unary_functions import Function, byte_functions
 
@@ -77,7 +77,7 @@ class First(Row):
     """A sample that begins a sequence."""
 
 
-def state_of(graph: Graph, row: Row, now: State) -> State:
+def state_before(graph: Graph, row: Row, now: State) -> State:
     """Return the state before a sample: the initial one for the first of a sequence, else ``now``."""
     return graph.state if isinstance(row, First) else now
 
@@ -131,7 +131,7 @@ class Statistics:
         self.size = array.size
 
 
-def merged(several: Sequence[Statistics]) -> Statistics:
+def merge_statistics(several: Sequence[Statistics]) -> Statistics:
     """Merge the statistics of values that share a scale: extremes sample by sample, and all drawn elements."""
     if len(several) == 1:
         return several[0]
@@ -148,14 +148,14 @@ def table_statistics(table: Array) -> Statistics:
     return Statistics([float(flat.min())], [float(flat.max())], [flat])
 
 
-def runner(graph: Graph, values: Sequence[str]) -> Library:
+def compile_runner(graph: Graph, values: Sequence[str]) -> Library:
     """Compile the network as a library whose outputs are ``values``; values inside of loops are stacked over the iterations."""
     return api.compile(
-        replace(exposed(graph, values), outputs=tuple(dict.fromkeys(values))), optimize="speed", check=False
+        replace(expose_values(graph, values), outputs=tuple(dict.fromkeys(values))), optimize="speed", check=False
     )
 
 
-def rows_of(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
+def run_rows(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
     """Yield the library's outputs for every sample, in batches of some megabytes. State is kept within a sequence."""
     library.reset()
     most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
@@ -182,8 +182,8 @@ def observe(
     random, share = np.random.default_rng(seed), max(1, KEPT // len(samples))
     statistics = {value: Statistics() for value in values}
     computed = [value for value in values if value not in graph.inputs]
-    library = runner(graph, computed) if computed else None
-    answers = rows_of(library, samples) if library is not None else iter(() for _ in samples)
+    library = compile_runner(graph, computed) if computed else None
+    answers = run_rows(library, samples) if library is not None else iter(() for _ in samples)
     for number, (arrays, answer) in enumerate(zip(samples, answers, strict=True)):
         if progress is not None:
             progress("calibration", number, len(samples))
@@ -241,7 +241,7 @@ def _tensor(graph: Graph, name: str) -> dict[str, Any]:
     return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, **real}
 
 
-def data_of(
+def convert_data(
     graph: Graph,
     given: Any,
     labels: str = "",
@@ -263,19 +263,20 @@ def data_of(
         samples = read_samples(tensors_of(graph, colours), outputs, path, labels, None, pixels)
         return _to_data(graph, samples.inputs, samples.labels, samples.notes, path)
     converted = [
-        fit(array, tensor, _GIVEN) for array, tensor in zip(_arrays(graph, given), tensors_of(graph), strict=True)
+        convert_samples(array, tensor, _GIVEN)
+        for array, tensor in zip(_arrays(graph, given), tensors_of(graph), strict=True)
     ]
     return _to_data(graph, [array for array, _ in converted], None, [note for _, note in converted if note], _GIVEN)
 
 
-def calibration_of(
+def convert_calibration_data(
     graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
 ) -> Data:
     """Convert calibration data when labels are given with other data: labels that are in these data as well are no input."""
     if isinstance(given, (str, os.PathLike)) and labels:
         path = validation.path("data", given)
-        labels = labels if not path.is_dir() and labels in read(path) else ""
-    return data_of(graph, given, labels, pixels, colours)
+        labels = labels if not path.is_dir() and labels in read_arrays(path) else ""
+    return convert_data(graph, given, labels, pixels, colours)
 
 
 def _arrays(graph: Graph, given: Any) -> list[Array]:
@@ -298,7 +299,7 @@ def _arrays(graph: Graph, given: Any) -> list[Array]:
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
         return _stack_samples(given, count)
     raise UsageError(
-        f"data cannot be {validation.shown(given)}",
+        f"data cannot be {validation.short_repr(given)}",
         hint="a path, arrays with the samples along the first axis, or samples one by one",
     )
 
@@ -354,7 +355,7 @@ def _to_data(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes:
 Score = Callable[[Graph], float]
 
 
-def score_by(evaluate: Any, data: Data) -> Score | None:
+def choose_score(evaluate: Any, data: Data) -> Score | None:
     """Return the caller's function if ``evaluate`` is one, accuracy if ``data`` has labels, else None."""
     if callable(evaluate):
         return lambda graph: _evaluate(evaluate, graph)
@@ -366,7 +367,7 @@ def _evaluate(evaluate: Callable[..., Any], graph: Graph) -> float:
     result = evaluate(compile(graph, optimize="speed", check=False))
     if not isinstance(result, numbers.Real) or not math.isfinite(result):
         raise UsageError(
-            f"evaluate gave {validation.shown(result)}", hint="a function of a network that gives a finite number"
+            f"evaluate gave {validation.short_repr(result)}", hint="a function of a network that gives a finite number"
         )
     return float(result)
 
@@ -375,12 +376,12 @@ def _accuracy(graph: Graph, data: Data) -> float:
     """Return the share of samples, or sequences, that are classified correctly."""
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))
-    rows = list(rows_of(runner(graph, ends), data.rows))
+    rows = list(run_rows(compile_runner(graph, ends), data.rows))
     answers = {name: data.select_labelled(np.stack([row[k] for row in rows])) for k, name in enumerate(ends)}
-    return classified(answers, data.labels).accuracy
+    return classify_outputs(answers, data.labels).accuracy
 
 
-def classified(answers: Mapping[str, Array], labels: Array) -> Classification:
+def classify_outputs(answers: Mapping[str, Array], labels: Array) -> Classification:
     """Compare the classes of float outputs, by name, with labels."""
     tensors = {name: {"name": name, "scale": None, "zero_point": None} for name in answers}
     try:
@@ -396,6 +397,6 @@ def check_labels(graph: Graph, data: Data) -> None:
     if data.labels is not None:
         types = {name: graph.types[name] for name in graph.outputs}
         shapes = {name: (len(data.labels), *kind.shape) for name, kind in types.items()}
-        classified(
+        classify_outputs(
             {name: np.zeros(shapes[name], dtypes.to_numpy(kind.dtype)) for name, kind in types.items()}, data.labels
         )

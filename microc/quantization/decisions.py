@@ -19,21 +19,21 @@ from microc.compiler.options import Options
 from microc.errors import UsageError, suggestion
 from microc.graph.ir import Graph, Node
 from microc.quantization import integer_scheme
-from microc.quantization.calibration_data import Row, Statistics, merged, observe, table_statistics
+from microc.quantization.calibration_data import Row, Statistics, merge_statistics, observe, table_statistics
 from microc.quantization.integer_scheme import (
     WIDE,
     Activation,
     Weight,
     activation,
-    faked,
-    like,
-    quantised_constant,
-    quantised_weights,
+    fake_quantise,
+    quantise_constant,
+    quantise_like,
+    quantise_weights,
 )
 from microc.quantization.network_noise import Reals
-from microc.quantization.network_structure import distinct, flattened
-from microc.quantization.quantisation_points import Places, places
-from microc.quantization.repairs import FEWEST, Attempt, Repaired, Trial, equalised, repaired, split
+from microc.quantization.network_structure import flatten_graph, make_names_distinct
+from microc.quantization.quantisation_points import QuantisationPoints, find_quantisation_points
+from microc.quantization.repairs import MIN_SAMPLES, Attempt, Repaired, Trial, equalise_channels, repair_network, split
 from microc.quantization.write import Recipe
 from microc.transform import NORMALISING, canonicalise, scale_axis
 from microc.transform.pass_context import PassContext, run_passes
@@ -131,7 +131,7 @@ AUTO = "auto"
 METHODS = (AUTO, *ESTIMATORS)
 
 
-def chosen(seen: Statistics, dtype: str, method: str, power_of_two: bool = False) -> tuple[Activation, str]:
+def choose_storage(seen: Statistics, dtype: str, method: str, power_of_two: bool = False) -> tuple[Activation, str]:
     """Return the quantisation of an activation and the estimator that gave its range (``auto``: the one of least squared
     error)."""
     elements = seen.elements.astype(np.float64)
@@ -156,7 +156,7 @@ def _expected_error(seen: Statistics, span: Range, elements: Array, dtype: str) 
     first, last = ((end - how.zero_point) * how.scale for end in dtypes.int_range(dtype))
     beyond = excess(np.array(seen.highs), last) if last < seen.reach[1] else 0.0
     beyond += excess(-np.array(seen.lows), -first) if first > seen.reach[0] else 0.0
-    return float(np.mean(np.square(faked(elements, how) - elements))) + beyond / max(1, seen.size)
+    return float(np.mean(np.square(fake_quantise(elements, how) - elements))) + beyond / max(1, seen.size)
 
 
 def excess(extremes: Array, end: float) -> float:
@@ -187,24 +187,24 @@ ALL = "all"
 """Name that stands for every layer."""
 
 
-def labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
+def layer_labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
     """Map weights to unique names of their layers."""
-    readers = {node.inputs[1]: node for node in reversed(flattened(graph).nodes) if node.op in LAYERS}
+    readers = {node.inputs[1]: node for node in reversed(flatten_graph(graph).nodes) if node.op in LAYERS}
     named = {weight: readers[weight].loc.name or readers[weight].outputs[0] for weight in weights}
     found = list(named.values())
     return {weight: name if found.count(name) == 1 else readers[weight].outputs[0] for weight, name in named.items()}
 
 
-def widths(graph: Graph, weights: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
+def bits_by_result(graph: Graph, weights: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
     """Convert bits by names of operators to bits by their results.
 
     Raises UsageError for an operator that does not exist or cannot have so many bits: one without weights can only have 16.
     """
-    by_name = {name: node for node in reversed(flattened(graph).nodes) for name in _layer_names(node)}
+    by_name = {name: node for node in reversed(flatten_graph(graph).nodes) for name in _layer_names(node)}
     by_result: dict[str, int] = {}
     for name, bits in validation.by_name("bits", given, _check_bits).items():
         if name not in by_name:
-            raise _unknown_layer(name, labels(graph, weights).values())
+            raise _unknown_layer(name, layer_labels(graph, weights).values())
         node = by_name[name]
         if bits != WIDE_BITS and (node.op not in LAYERS or node.inputs[1] not in weights):
             raise UsageError(
@@ -214,10 +214,10 @@ def widths(graph: Graph, weights: Sequence[str], given: Mapping[str, int]) -> di
     return by_result
 
 
-def everywhere(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, int]:
+def uniform_bits(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, int]:
     """Return ``bits`` for each of ``weights``, but 8 for depthwise and grouped convolutions: kernels store those as bytes in
     any case."""
-    nodes = (node for node in flattened(graph).nodes if node.op in LAYERS)
+    nodes = (node for node in flatten_graph(graph).nodes if node.op in LAYERS)
     grouped = {node.inputs[1] for node in nodes if node.attrs.get("groups", 1) != 1}
     return {name: 8 if name in grouped else bits for name in weights}
 
@@ -226,7 +226,7 @@ def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
     """Convert bits by results to bits by weights, for layers."""
     return {
         node.inputs[1]: widths[node.outputs[0]]
-        for node in flattened(graph).nodes
+        for node in flatten_graph(graph).nodes
         if node.outputs[0] in widths and node.op in LAYERS
     }
 
@@ -240,23 +240,24 @@ def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[st
     """Return the results of operators with so many bits by their own or their weight's name."""
     return frozenset(
         node.outputs[0]
-        for node in flattened(graph).nodes
+        for node in flatten_graph(graph).nodes
         if widths.get(node.outputs[0]) == bits or (node.op in LAYERS and widths.get(node.inputs[1]) == bits)
     )
 
 
-def readers(graph: Graph, value: str) -> list[str]:
+def readers_by_name(graph: Graph, value: str) -> list[str]:
     """Return the operators to name so that a value has 16 bits where it is read: those that read its elements, or the value
     itself."""
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     users = flat.consumers().get(value, ())
     names_by_reader = [
-        readers(flat, node.outputs[0]) if moves(node) or node.op in CHOICES else [node.outputs[0]] for node in users
+        readers_by_name(flat, node.outputs[0]) if moves(node) or node.op in CHOICES else [node.outputs[0]]
+        for node in users
     ]
     return list(dict.fromkeys(name for names in names_by_reader for name in names)) or [value]
 
 
-def floating(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+def find_float_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     """Return the results of the operators that shall stay in floats. Raises UsageError for an unknown one."""
     results: set[str] = set()
     for name in validation.names("float_layers", given):
@@ -267,7 +268,7 @@ def floating(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     return frozenset(results)
 
 
-def opening(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+def find_weight_only_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     """Return the results of the float layers whose weights alone shall be integers.
 
     Raises UsageError for an unknown layer, or one whose kernels cannot dequantise weights: computed ones, and those of grouped
@@ -280,7 +281,7 @@ def opening(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     )  # fmt: skip
 
 
-def by_rows(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+def find_dynamic_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     """Return the results of the layers that shall quantise their data row by row at run time and have integer weights.
 
     Raises UsageError for an unknown layer, or one whose weights are computed.
@@ -294,14 +295,14 @@ def by_rows(graph: Graph, given: Iterable[str]) -> frozenset[str]:
 def weights_of(graph: Graph, results: Container[str]) -> frozenset[str]:
     """Return the weights of the layers with these results."""
     return frozenset(
-        node.inputs[1] for node in flattened(graph).nodes if node.op in LAYERS and node.outputs[0] in results
+        node.inputs[1] for node in flatten_graph(graph).nodes if node.op in LAYERS and node.outputs[0] in results
     )
 
 
-def all_floating(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
+def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
     """Return all values if one of the lists means all layers, so that all other operators stay in floats."""
     everything = any(list(names) == [ALL] for names in given)
-    return frozenset(flattened(graph).types) if everything else frozenset()
+    return frozenset(flatten_graph(graph).types) if everything else frozenset()
 
 
 def _select_layers(
@@ -314,7 +315,7 @@ def _select_layers(
     results: set[str] = set()
     for name in names:
         values = {node.outputs[0] for node in candidates if name in _layer_names(node)}
-        if not values and any(name in _layer_names(node) for node in flattened(graph).nodes if node.op in LAYERS):
+        if not values and any(name in _layer_names(node) for node in flatten_graph(graph).nodes if node.op in LAYERS):
             raise UsageError(refusal.format(name), hint=hint)
         if not values:
             raise _unknown_layer(name, (node.loc.name or node.outputs[0] for node in candidates))
@@ -323,7 +324,7 @@ def _select_layers(
 
 
 def _layers_with_constant_weights(graph: Graph) -> list[Node]:
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     return [node for node in flat.nodes if node.op in LAYERS and node.inputs[1] in flat.consts]
 
 
@@ -370,11 +371,11 @@ class Config:
     by_rows: frozenset[str] = frozenset()
     bits: Mapping[str, int] = field(default_factory=dict)
 
-    def find_points(self, graph: Graph, bits: Mapping[str, int]) -> Places:
+    def find_points(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationPoints:
         """Return the quantisation points if operators, or their weights, have these bits: some are 16-bit, some stay in
         floats."""
         wide_results, float_results = (of_width(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
-        return places(graph, self.floating | float_results, wide_results, self.opening)
+        return find_quantisation_points(graph, self.floating | float_results, wide_results, self.opening)
 
     def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> Config:
         """Add bits by a user's names of operators.
@@ -384,15 +385,15 @@ class Config:
         points = self.find_points(graph, {})
         if not points.values and not points.opened:
             raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
-        by_result = widths(graph, (*points.weights, *points.opened), bits)
+        by_result = bits_by_result(graph, (*points.weights, *points.opened), bits)
         return replace(self, bits=by_result, floating=self.floating | of_width(graph, by_result, FLOAT_BITS))
 
 
 # ---- Recipe: storage of every value, of activations by their statistics, of constants by their numbers.
 
 
-def decided(
-    graph: Graph, points: Places, seen: Mapping[str, Statistics], config: Config, bits: Mapping[str, int]
+def decide_recipe(
+    graph: Graph, points: QuantisationPoints, seen: Mapping[str, Statistics], config: Config, bits: Mapping[str, int]
 ) -> Recipe:
     """Return the recipe for the quantisation points of a network. ``bits``: of each weight.
 
@@ -401,25 +402,27 @@ def decided(
     dtype, method, power_of_two = config.activations, config.ranges, config.power_of_two
     activations: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     tables = {value: table_statistics(flat.consts[name]) for name, value in points.tables.items()}
     for leader, values in points.groups().items():
-        statistics = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
+        statistics = merge_statistics(
+            [all_of[value] for all_of in (seen, tables) for value in values if value in all_of]
+        )
         statistics = replace(statistics, reach=points.reach.get(leader, statistics.reach))
         wide, storage = values[0] in points.wide, points.known.get(values[0])
         storage_dtype = WIDE if wide else dtype
         # 8-bit inputs keep their dtype, int8 or uint8, whatever the other activations have.
         if storage is None or (storage.dtype == WIDE) != (storage_dtype == WIDE):
-            storage = chosen(statistics, storage_dtype, method, wide or power_of_two)[0]
+            storage = choose_storage(statistics, storage_dtype, method, wide or power_of_two)[0]
         activations |= dict.fromkeys(values, storage)
         if dtype != WIDE and not points.narrowed.isdisjoint(values):
             narrowed |= dict.fromkeys(
-                points.narrowed.intersection(values), chosen(statistics, dtype, method, power_of_two)[0]
+                points.narrowed.intersection(values), choose_storage(statistics, dtype, method, power_of_two)[0]
             )
-    stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name], power_of_two) for name in points.constants}
-    stored |= {name: like(flat.consts[name], activations[value]) for name, value in points.tables.items()}
+    stored: dict[str, Weight] = {name: quantise_constant(flat.consts[name], power_of_two) for name in points.constants}
+    stored |= {name: quantise_like(flat.consts[name], activations[value]) for name, value in points.tables.items()}
     stored |= {
-        name: quantised_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in points.opened
+        name: quantise_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in points.opened
     }
     opened, by_rows = frozenset(points.opened), weights_of(graph, config.by_rows)
     recipe = Recipe(activations, stored, narrowed, points.widened, config.block, opened, power_of_two, by_rows)
@@ -430,7 +433,7 @@ def decided(
             name = node.inputs[1]
             reals = flat.consts[name]
             block = integer_scheme.block_of(node, reals, config.block)
-            stored[name] = integer_scheme.quantised_in_blocks(reals, bits[name], block, bias, data.scale, power_of_two)
+            stored[name] = integer_scheme.quantise_in_blocks(reals, bits[name], block, bias, data.scale, power_of_two)
     return recipe
 
 
@@ -443,11 +446,11 @@ _PASSES = (
     canonicalise.LAYER_NORM_PASS,
     canonicalise.COMMON_SUBEXPRESSIONS_PASS,
     canonicalise.DEAD_CODE_PASS,
-    scale_axis.CENTRED,
+    scale_axis.CENTRE_PASS,
 )
 
 
-def prepared(graph: Graph, options: Options) -> Graph:
+def normalise_float_graph(graph: Graph, options: Options) -> Graph:
     """Normalise a float graph without changing its function. Raises UsageError if it is quantised already or has no floats."""
     context = PassContext(options={"requantize": options.requantize, "hybrid": "float", "rounding": options.rounding})
     normalised = run_passes(graph, _PASSES, context)
@@ -460,7 +463,7 @@ def prepared(graph: Graph, options: Options) -> Graph:
         raise UsageError(
             f"{graph.name} computes nothing in float32", where=graph.name, hint="there is nothing to quantise"
         )
-    return distinct(normalised)
+    return make_names_distinct(normalised)
 
 
 # ---- Calibrated network: a float network with statistics of typical inputs, and its quantised forms by bits of weights.
@@ -476,7 +479,7 @@ class Calibrated:
 
     graph: Graph
     config: Config
-    found: Places
+    found: QuantisationPoints
     rows: Sequence[Row]
     seen: Mapping[str, Statistics]
     seed: int
@@ -503,12 +506,12 @@ class Calibrated:
         """Return the recipe for weights with these bits; others have the default ones."""
         all_bits = self._usual | {**self.config.bits, **bits}
         points = self.config.find_points(self.graph, all_bits)
-        return decided(self.graph, points, self.seen, self.config, of_weights(all_bits))
+        return decide_recipe(self.graph, points, self.seen, self.config, of_weights(all_bits))
 
     def repair(self, bits: Mapping[str, int]) -> Repaired:
         """Return the repaired network for these bits, and the report on repairs."""
         all_bits = of_weights(self._usual | {**self.fixed, **bits})
-        return repaired(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)
+        return repair_network(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)
 
     def plain(self, bits: Mapping[str, int]) -> Trial:
         """Return the network for these bits without repairs, compiled once."""
@@ -519,25 +522,27 @@ class Calibrated:
 
     @cached_property
     def _usual(self) -> dict[str, int]:
-        return everywhere(self.graph, self.stored, self.config.weights)
+        return uniform_bits(self.graph, self.stored, self.config.weights)
 
 
-def calibrated(graph: Graph, config: Config, rows: Sequence[Row], seed: int, progress: Progress | None) -> Calibrated:
+def calibrate(graph: Graph, config: Config, rows: Sequence[Row], seed: int, progress: Progress | None) -> Calibrated:
     """Observe all values of the network on ``rows``."""
     points = config.find_points(graph, config.bits)
     return Calibrated(graph, config, points, rows, observe(graph, points.seen, rows, seed, progress), seed, progress)
 
 
-def in_better_units(network: Calibrated) -> tuple[Calibrated, list[dict[str, Any]]]:
+def equalise_network(network: Calibrated) -> tuple[Calibrated, list[dict[str, Any]]]:
     """Equalise the network's channels (:func:`.repairs.equalised`) if that lowers the noise on held-back samples.
 
     Returns the network and a report as on a repair. With too few samples to judge by, the expected noise decides.
     """
-    better = equalised(network.graph, network.seen, network.config.activations, network.config.weights)
+    better = equalise_channels(network.graph, network.seen, network.config.activations, network.config.weights)
     if better is network.graph:
         return network, []
-    equalised_network = calibrated(distinct(better), network.config, network.rows, network.seed, network.progress)
-    if len(network.rows) < FEWEST:
+    equalised_network = calibrate(
+        make_names_distinct(better), network.config, network.rows, network.seed, network.progress
+    )
+    if len(network.rows) < MIN_SAMPLES:
         return equalised_network, []
     before, after = (
         candidate.plain(candidate.fixed).decibels(network.held) for candidate in (network, equalised_network)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from microc.compiler.model import knows_plugins
+from microc.compiler.model import registers_plugins
 from microc.errors import ToolError, UsageError
 from microc.quantization import integer_scheme
 from microc.quantization.quantization_steps import ANY, quantize
@@ -18,7 +18,7 @@ _NOT_TRAINED = MappingProxyType({"block": integer_scheme.NONE, "weight_only": ()
 """Options whose integers have no gradient here, with their defaults."""
 
 
-@knows_plugins
+@registers_plugins
 def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
     """Return a ``torch.nn.Module`` that trains with the rounding of the integer network that it becomes.
 

@@ -92,7 +92,7 @@ def levels(bits: int) -> Span:
     return (-2, 1) if bits == 2 else (-most, most)
 
 
-def rounded(reals: Array, quant: Quant, dtype: str) -> Array:
+def quantise_array(reals: Array, quant: Quant, dtype: str) -> Array:
     """Quantise ``reals`` to the nearest integers, ties to even, saturated."""
     low, high = dtypes.int_range(dtype)
     shape = (-1, *(1,) * (reals.ndim - 1)) if quant.axis == 0 else ()
@@ -102,12 +102,12 @@ def rounded(reals: Array, quant: Quant, dtype: str) -> Array:
     return np.asarray(np.clip(steps, low, high), dtypes.to_numpy(dtype))
 
 
-def dequantised(stored: Array, quant: Quant) -> Array:
+def dequantise_array(stored: Array, quant: Quant) -> Array:
     """Dequantise integers of one scale."""
     return np.asarray((stored.astype(np.float64) - quant.zero_point[0]) * quant.scale[0])
 
 
-def faked(reals: Array, how: Activation) -> Array:
+def fake_quantise(reals: Array, how: Activation) -> Array:
     """Quantise and dequantise ``reals``."""
     low, high = dtypes.int_range(how.dtype)
     steps = np.clip(np.rint(reals / how.scale) + how.zero_point, low, high)
@@ -124,7 +124,7 @@ _EXACT_RANGE = 8
 """Bits from which the largest weight of a channel determines its scale."""
 
 
-def quantised_weights(
+def quantise_weights(
     reals: Array, bits: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
     """Quantise weights (O, ...) to ``bits`` bits, stored as int8, with a scale for each index of axis 0.
@@ -136,10 +136,10 @@ def quantised_weights(
     span = levels(bits)
     scales = np.abs(rows).max(axis=1, initial=0.0) / span[1]
     if bits < _EXACT_RANGE:
-        scales = searched(rows, scales, span)
+        scales = search_scales(rows, scales, span)
     scales = allowed_scales(scales, bias, data_scale, power_of_two)
     quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
-    return Weight(np.clip(rounded(reals, quant, "int8"), *span).astype(np.int8), quant)
+    return Weight(np.clip(quantise_array(reals, quant, "int8"), *span).astype(np.int8), quant)
 
 
 def allowed_scales(scales: Array, bias: Array | None, data_scale: float, power_of_two: bool = False) -> Array:
@@ -155,21 +155,21 @@ def least_scales(bias: Array, data_scale: float) -> Array:
     return np.asarray(np.abs(bias.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
 
 
-def quantised_constant(reals: Array, power_of_two: bool = False) -> Weight:
+def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
     """Quantise a constant operand to 8 bits with one symmetric scale. A single number is exact, unless scales are powers of
     two."""
     top = float(np.abs(reals).max(initial=0.0))
     scale = float(np.float32(max(top / levels(8)[1], SMALLEST))) if top > 0 else 1.0
     quant = Quant((float(next_powers(np.array(scale))) if power_of_two else scale,), (0,))
-    return Weight(rounded(reals, quant, "int8"), quant)
+    return Weight(quantise_array(reals, quant, "int8"), quant)
 
 
-def like(reals: Array, how: Activation) -> Weight:
+def quantise_like(reals: Array, how: Activation) -> Weight:
     """Quantise a constant like an activation."""
-    return Weight(rounded(reals, how.quant, how.dtype), how.quant)
+    return Weight(quantise_array(reals, how.quant, how.dtype), how.quant)
 
 
-def searched(rows: Array, scales: Array, span: Span) -> Array:
+def search_scales(rows: Array, scales: Array, span: Span) -> Array:
     """Search for each row the scale of least squared error among fractions of its own."""
     best, least = scales, np.full(len(rows), np.inf)
     for shrink in _SHRINK:
@@ -199,7 +199,7 @@ def block_of(node: Node, weights: Array, block: int) -> int:
     return NONE if is_split else block
 
 
-def quantised_in_blocks(
+def quantise_in_blocks(
     reals: Array, bits: int, block: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
     """Quantise weights (O, ...) to ``bits`` bits times multipliers of blocks.
@@ -207,8 +207,8 @@ def quantised_in_blocks(
     Falls back to :func:`quantised_weights` if all inputs are one block, or if 8 bits leave no room for multipliers.
     """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
-    if not divided(rows, bits, block):
-        return quantised_weights(reals, bits, bias, data_scale, power_of_two)
+    if not has_block_multipliers(rows, bits, block):
+        return quantise_weights(reals, bits, bias, data_scale, power_of_two)
     span = levels(bits)
     scales = allowed_scales(channel_scales(rows, span, block), bias, data_scale, power_of_two)
     factors = multipliers(rows, scales, span, block)
@@ -243,7 +243,7 @@ def multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
     return _spread(best, rows, block)
 
 
-def divided(rows: Array, bits: int, block: int) -> bool:
+def has_block_multipliers(rows: Array, bits: int, block: int) -> bool:
     """Test whether rows (O, K) of so many bits have several blocks with multipliers."""
     return block != NONE and bits in FEW and rows.shape[1] > block
 
@@ -259,7 +259,7 @@ def _block_scales(rows: Array, span: Span, block: int) -> Array:
     """Return the scale of least squared error of every block (O, blocks)."""
     parts = _parts(rows, block)
     flat = parts.reshape(-1, block)
-    return searched(flat, np.abs(flat).max(axis=1, initial=0.0) / span[1], span).reshape(parts.shape[:2])
+    return search_scales(flat, np.abs(flat).max(axis=1, initial=0.0) / span[1], span).reshape(parts.shape[:2])
 
 
 def _parts(rows: Array, block: int) -> Array:
@@ -293,7 +293,7 @@ _BLOCK = 64
 """Columns whose errors are applied to later columns together."""
 
 
-def shrunk(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
+def shrink_moments(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
     """Shrink second moments (groups, K, K) of ``count`` independent rows, and cross moments, towards those of uncorrelated
     factors.
 
@@ -310,7 +310,7 @@ def shrunk(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
     return (1 - share) * square + uncorrelated, (1 - share) * cross + uncorrelated
 
 
-def for_stored(weights: Array, square: Array, cross: Array) -> Array:
+def fit_to_stored_factors(weights: Array, square: Array, cross: Array) -> Array:
     """Return the weights (groups, outputs, K) that applied to stored factors come closest to ``weights`` applied to the real
     ones.
 
@@ -319,7 +319,7 @@ def for_stored(weights: Array, square: Array, cross: Array) -> Array:
     return np.asarray(np.linalg.solve(square, (weights @ cross).swapaxes(1, 2)).swapaxes(1, 2))
 
 
-def weights_by_answer(
+def round_weights_for_output(
     wanted: Array, h: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
 ) -> Weight:
     """Quantise weights ``wanted`` (groups, outputs, K) to ``bits`` bits for the least output error.
@@ -331,11 +331,11 @@ def weights_by_answer(
     span = levels(bits)
     rows = wanted.reshape(-1, depth)
     factors = np.broadcast_to(1.0, wanted.shape)
-    if divided(rows, bits, block):
+    if has_block_multipliers(rows, bits, block):
         nearest = channel_scales(rows, span, block)
         factors = multipliers(rows, nearest, span, block).reshape(wanted.shape)
     else:
-        nearest = searched(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
+        nearest = search_scales(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
     least = np.maximum(least, SMALLEST)
     scales = np.maximum(_TRIED[:, None] * np.where(nearest > 0, nearest, 1.0), least)
     if power_of_two:

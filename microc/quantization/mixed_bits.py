@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.base.knapsack import Option, Point, front, front_by_time
+from microc.base.knapsack import LayerOption, Selection, pareto_front, pareto_front_by_time
 from microc.compiler import validation
 from microc.compiler.fit.footprint import footprint
 from microc.compiler.options import Options
@@ -22,11 +22,11 @@ from microc.errors import FitError, InternalError, UsageError
 from microc.graph.ir import Graph, Loc
 from microc.module import Call, Module
 from microc.quantization.calibration_data import Score
-from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, Calibrated, labels
+from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, Calibrated, layer_labels
 from microc.quantization.integer_scheme import WIDE
 from microc.quantization.network_noise import layer_changes, noise_of
 from microc.quantization.repairs import Repaired
-from microc.quantization.write import Recipe, quantised
+from microc.quantization.write import Recipe, write_quantised
 from microc.target import Board
 from microc.transform.quantised.qdq import LAYERS
 
@@ -52,7 +52,7 @@ def cost(graph: Graph, board: Board) -> dict[str, Any]:
     return _total_cost(compile_model(graph, board.target, Options()), board)
 
 
-def priced(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, Price]]:
+def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, Price]]:
     """Return the cost of a network and of each layer.
 
     ``layers`` maps the location of each layer, in the form of its operators (``Loc``), to its size. Layers that are computed in
@@ -70,7 +70,7 @@ def priced(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[
     return _total_cost(module, board), {location: Price(*map(round, part)) for location, part in parts.items()}
 
 
-def by_place(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, Price]]:
+def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, Price]]:
     """Return the cost of a network, and the price of each location with its part of the code.
 
     A constant or a kernel is divided among the steps that use it, a step among the layers that it streams.
@@ -132,7 +132,7 @@ class Limits:
     max_drop: float | None = None
 
 
-def limits_of(
+def check_limits(
     board: Any, flash: int | None, ram: int | None, time: float | None, max_drop: float | None
 ) -> Limits | None:
     """Return the limits that a caller sets, None without any. Raises UsageError for an invalid number, or if no board is
@@ -208,7 +208,7 @@ class Task:
             graph = (
                 self.build(bits)[0].written.graph
                 if is_repaired
-                else quantised(self.network.graph, self.network.recipe(self.widths(bits))).graph
+                else write_quantised(self.network.graph, self.network.recipe(self.widths(bits))).graph
             )
             self.costs[key] = cost(graph, self.limits.board)
         return self.costs[key]
@@ -268,20 +268,20 @@ def _amount_over(amount: int, limit: int | None) -> int:
 
 
 @frozen
-class Ways:
+class LayerOptions:
     """Options of all layers.
 
     ``base``: the network's cost without the layers, computed with 8 bits. ``by_time``: the Pareto front is that of noise
     against time instead of flash.
     """
 
-    options: Sequence[Sequence[Option]]
+    options: Sequence[Sequence[LayerOption]]
     base: Mapping[str, Any]
     by_time: bool
 
-    def front(self, flash: int | None = None, cycles: int | None = None) -> tuple[Point, ...]:
+    def front(self, flash: int | None = None, cycles: int | None = None) -> tuple[Selection, ...]:
         """Return the Pareto front of choices within limits of the whole network."""
-        find_front = front_by_time if self.by_time else front
+        find_front = pareto_front_by_time if self.by_time else pareto_front
         return find_front(
             self.options,
             _subtract(flash, self.base["flash"]),
@@ -293,7 +293,7 @@ def _subtract(limit: int | None, amount: int) -> int | None:
     return None if limit is None else limit - amount
 
 
-def ways_of(task: Task, widths: Sequence[int], by_time: bool) -> Ways:
+def find_layer_options(task: Task, widths: Sequence[int], by_time: bool) -> LayerOptions:
     """Return every layer's options: all ``widths`` (8 among them), or its fixed bits."""
     network = task.network
     widths = tuple(dict.fromkeys((*widths, *network.fixed.values())))
@@ -305,8 +305,10 @@ def ways_of(task: Task, widths: Sequence[int], by_time: bool) -> Ways:
     for name in task.weights:
         allowed = (network.fixed[name],) if name in network.fixed else widths
         noise_by_bits = _make_monotone({b: noise.get((name, b), 0.0) for b in allowed})
-        options.append([Option(b, noise_by_bits[b], prices[b][name].flash, prices[b][name].cycles) for b in allowed])
-    return Ways(options, base, by_time)
+        options.append(
+            [LayerOption(b, noise_by_bits[b], prices[b][name].flash, prices[b][name].cycles) for b in allowed]
+        )
+    return LayerOptions(options, base, by_time)
 
 
 def _make_monotone(noise: Mapping[int, float]) -> dict[int, float]:
@@ -325,7 +327,7 @@ def _measure_prices(task: Task, widths: Sequence[int]) -> tuple[dict[int, dict[s
     prices: dict[int, dict[str, Price]] = {}
     base: dict[str, Any] = {}
     for bits in task.with_progress("prices", widths):
-        total, parts = priced(quantised(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
+        total, parts = price_layers(write_quantised(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
         prices[bits] = {name: parts[str(place)] for name, place in places.items()}
         if bits == BITS[0]:
             base = {**total}
@@ -368,7 +370,7 @@ _SHOWN = 64
 def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
     """Return the repaired network with the chosen bits, and plain data about the search. Raises FitError if no choice keeps
     the limits."""
-    options = ways_of(task, BITS, by_time=False)
+    options = find_layer_options(task, BITS, by_time=False)
     if task.limits.max_drop is None:
         point = _choose_within_limits(task, options, _choose_least_noise)
     else:
@@ -377,7 +379,7 @@ def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
             wider = (
                 (FLOAT_BITS, BITS[0]) if task.network.config.activations == WIDE else (FLOAT_BITS, WIDE_BITS, BITS[0])
             )
-            options = ways_of(task, wider, by_time=True)
+            options = find_layer_options(task, wider, by_time=True)
             point = _choose_within_limits(task, options, _choose_smallest)
     if point is None:
         raise _too_inaccurate(task)
@@ -386,8 +388,8 @@ def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
 
 
 def _choose_within_limits(
-    task: Task, ways: Ways, choose: Callable[[Task, Sequence[Point]], Point | None]
-) -> Point | None:
+    task: Task, ways: LayerOptions, choose: Callable[[Task, Sequence[Selection]], Selection | None]
+) -> Selection | None:
     """Return a choice that really keeps the limits; None if ``choose`` finds none. Raises FitError if no choice keeps them."""
     flash, cycles = task.limits.flash, task.limits.cycles
     for _ in range(_TRIES):
@@ -414,7 +416,7 @@ def _tighten(limit: int | None, over: int, predicted: int) -> int | None:
     return limit if limit is None or not over else min(limit - over // 2, predicted - 1)
 
 
-def _choose_least_noise(task: Task, points: Sequence[Point]) -> Point:
+def _choose_least_noise(task: Task, points: Sequence[Selection]) -> Selection:
     """Return, of the points whose predicted noise is near the least, the best one after repairs."""
     near = [point for point in points if point.loss <= _NEAR * points[-1].loss]
     candidates = [near[k] for k in _space_evenly(len(near), _CANDIDATES)]
@@ -425,7 +427,7 @@ def _choose_least_noise(task: Task, points: Sequence[Point]) -> Point:
     return max(decibels, key=lambda point: decibels[point])
 
 
-def _choose_smallest(task: Task, points: Sequence[Point]) -> Point | None:
+def _choose_smallest(task: Task, points: Sequence[Selection]) -> Selection | None:
     """Return the cheapest choice that keeps the score, by bisection, since the score falls with noise; None if there is
     none."""
     points = [points[k] for k in _space_evenly(len(points), _STEPS)]
@@ -469,7 +471,7 @@ def _too_inaccurate(task: Task) -> FitError:
     )
 
 
-def _refusal(task: Task, ways: Ways) -> FitError:
+def _refusal(task: Task, ways: LayerOptions) -> FitError:
     """Return the error with the least flash and cycles that are possible."""
     smallest = tuple(min(layer, key=lambda o: (o.flash, o.loss)).pick for layer in ways.options)
     fastest = tuple(min(layer, key=lambda o: (o.cycles, o.loss)).pick for layer in ways.options)
@@ -494,9 +496,9 @@ def _refusal(task: Task, ways: Ways) -> FitError:
     )
 
 
-def _report(task: Task, ways: Ways, chosen: Point) -> dict[str, Any]:
+def _report(task: Task, ways: LayerOptions, chosen: Selection) -> dict[str, Any]:
     """Describe the layers with their options, the front without limits, and the measured points after repairs."""
-    points, names = ways.front(), labels(task.network.graph, task.weights)
+    points, names = ways.front(), layer_labels(task.network.graph, task.weights)
     shown, measured = {*_space_evenly(len(points), _SHOWN)}, {chosen.picks, *task.scores, *task.decibels}
     return {
         "board": task.limits.board.name,

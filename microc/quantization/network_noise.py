@@ -13,10 +13,17 @@ from microc.compiler.fit.budget import count_macs
 from microc.compiler.interaction import Progress
 from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.meaning import meaning
-from microc.quantization.calibration_data import Row, rows_of, runner, state_of
-from microc.quantization.integer_scheme import Activation, Weight, faked, least_scales, shrunk, weights_by_answer
-from microc.quantization.network_structure import End, Layer, body_of, ends, exposed, flattened, layers
+from microc.ops.meaning import reference_apply
+from microc.quantization.calibration_data import Row, compile_runner, run_rows, state_before
+from microc.quantization.integer_scheme import (
+    Activation,
+    Weight,
+    fake_quantise,
+    least_scales,
+    round_weights_for_output,
+    shrink_moments,
+)
+from microc.quantization.network_structure import End, Layer, body_of, ends, expose_values, flatten_graph, layers
 from microc.quantization.write import Recipe, Simulated, Written
 from microc.run.desktop.library import Library
 from microc.transform.quantised.qdq import LAYERS
@@ -37,7 +44,7 @@ class Pair:
     """
 
     def __init__(self, graph: Graph, written: Written, reals: Reals) -> None:
-        types = flattened(written.graph).types
+        types = flatten_graph(written.graph).types
         stored = {value: name for value, name in written.stored.items() if name in types}
         output_ends = ends(graph)
         self.ends = list(output_ends)
@@ -51,12 +58,12 @@ class Pair:
             self.judged[self.names.index(end.value)] = end
         self.kinds: list[TensorType] = [types[name] for name in integer_names]
         key = tuple(self.names)
-        self._reals = reals[key] if key in reals else reals.setdefault(key, runner(graph, self.names))
-        self._integers = runner(written.graph, integer_names)
+        self._reals = reals[key] if key in reals else reals.setdefault(key, compile_runner(graph, self.names))
+        self._integers = compile_runner(written.graph, integer_names)
 
     def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
         """Yield for each sample the real numbers and the stored integers."""
-        reals, integers = (rows_of(library, samples) for library in (self._reals, self._integers))
+        reals, integers = (run_rows(library, samples) for library in (self._reals, self._integers))
         return zip(reals, integers, strict=True)
 
 
@@ -129,7 +136,7 @@ class _Side:
     def become(self, graph: Graph) -> None:
         """Continue with the same network with other constants."""
         self.graph, self.consts, self.nodes = graph, dict(graph.consts), list[Node]()
-        self.apply = meaning(graph)
+        self.apply = reference_apply(graph)
         for node in graph.nodes:
             if all(name in self.consts for name in node.inputs if name) and node.op in _ADDED:
                 self._run(node, self.consts)
@@ -153,7 +160,7 @@ class _Side:
         end = self.order[index] if index < len(self.order) else len(self.nodes)
         state = self.graph.state
         for row, values in zip(self.samples, self.values, strict=True):
-            state = state_of(self.graph, row, state)
+            state = state_before(self.graph, row, state)
             all_values = {**self.consts, **state, **values}
             for node in self.nodes[self.position : end]:
                 self._run(node, all_values)
@@ -178,10 +185,10 @@ def fit_in_order(
     ``network``: returns the quantised network with the layers fitted so far.
     """
     samples = samples[: max(_LEAST, _WORK // (count_macs(graph) + _NODE * _count_node_runs(graph)))]
-    reals = _Side(exposed(graph, [layer.data for layer in fitted_layers]), samples)
+    reals = _Side(expose_values(graph, [layer.data for layer in fitted_layers]), samples)
     quantized = network()
     data_names = [quantized.data[layer.name] for layer in fitted_layers]
-    stored = _Side(exposed(quantized.graph, data_names), samples)
+    stored = _Side(expose_values(quantized.graph, data_names), samples)
     random, most = np.random.default_rng(seed), max(1, _ROWS // len(samples))
     for begin, end, stage in _stages(graph, fitted_layers):
         if begin:
@@ -195,7 +202,7 @@ def fit_in_order(
                 layer_moments.add(reads.of(real), reads.of(read))
         for layer, layer_moments in zip(stage, moments, strict=True):
             fit(layer, layer_moments)
-        stored.become(exposed(network().graph, data_names))
+        stored.become(expose_values(network().graph, data_names))
 
 
 def _count_node_runs(graph: Graph) -> int:
@@ -216,7 +223,7 @@ def _stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tuple[int,
         return
     for index, node in enumerate(graph.nodes):
         body = body_of(node)
-        node_ids = {id(node)} if body is None else set(map(id, flattened(body).nodes))
+        node_ids = {id(node)} if body is None else set(map(id, flatten_graph(body).nodes))
         stage = [layer for layer in fitted_layers if id(layer.node) in node_ids]
         if stage:
             yield index, index if body is None else index + 1, stage
@@ -262,11 +269,11 @@ def noise_of(
     measured_ends = dict.fromkeys((*(End(name) for name in graph.updates.values()), *ends(graph).values()))
     signal = dict.fromkeys(measured_ends, 0.0)
     noise = {key: dict.fromkeys(measured_ends, 0.0) for key in changes}
-    apply, state = meaning(graph), graph.state
+    apply, state = reference_apply(graph), graph.state
     for number, row in enumerate(rows):
         if progress is not None:
             progress("sensitivity", number, len(rows))
-        before = state_of(graph, row, state)
+        before = state_before(graph, row, state)
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, before)
         for end in measured_ends:
             signal[end] += _power(end.seen(values[end.value]))
@@ -287,10 +294,12 @@ def rounded_weight(name: str, weight: Weight) -> Change:
 
 def rounded_value(name: str, how: Activation) -> Change:
     """Return the change of an activation to its stored form."""
-    return lambda values: {name: faked(values[name], how).astype(np.float32)}
+    return lambda values: {name: fake_quantise(values[name], how).astype(np.float32)}
 
 
-def alone(graph: Graph, rows: Sequence[Row], recipe: Recipe, progress: Progress | None = None) -> dict[str, float]:
+def noise_by_value(
+    graph: Graph, rows: Sequence[Row], recipe: Recipe, progress: Progress | None = None
+) -> dict[str, float]:
     """Return the noise that each activation and each constant of a recipe causes alone, on a few samples.
 
     Values inside of loops are left out. Empty for a network above MOST_REPORT_WORK.
@@ -330,7 +339,7 @@ def layer_changes(
 ) -> dict[tuple[str, int], Change]:
     """Return the change of each weight and width. ``recipes``: by width, of the network that has it throughout."""
     fitted = _fit_weights(graph, rows[: sample_count(graph, 1)], recipes, weights, seed)
-    apply, consumers = meaning(graph), graph.consumers()
+    apply, consumers = reference_apply(graph), graph.consumers()
     changes: dict[tuple[str, int], Change] = {}
     for name in weights:
         users = [node for node in graph.nodes if node.op in LAYERS and node.inputs[1] == name]
@@ -357,7 +366,7 @@ def _layer_change(
         changed: dict[str, Array] = {}
         for node, tail in users:
             arrays = [values[name] for name in node.inputs if name]
-            arrays[:2] = faked(arrays[0], recipe.read(node)).astype(np.float32), real
+            arrays[:2] = fake_quantise(arrays[0], recipe.read(node)).astype(np.float32), real
             if bias is not None:
                 arrays[2:] = [bias.astype(np.float32)]
             result = node.outputs[0]
@@ -368,7 +377,7 @@ def _layer_change(
                 )
                 result = follower.outputs[0]
             if result in recipe.activations and not _only_layers_read(result, consumers):
-                array = faked(array, recipe.activations[result]).astype(np.float32)
+                array = fake_quantise(array, recipe.activations[result]).astype(np.float32)
             changed[result] = array
         return changed
 
@@ -404,10 +413,12 @@ def _fit_weights(
     """Return weights and biases of the layers that can be rounded so, by weight and width."""
     fitted = {}
     for layer, mean, covariance, count in _moments(graph, rows, frozenset(weights), seed):
-        square, _ = shrunk(covariance, covariance, count)
+        square, _ = shrink_moments(covariance, covariance, count)
         for width, recipe in recipes.items():
             least = least_scales(layer.bias, recipe.read(layer.node).scale)
-            weight = weights_by_answer(layer.rows, square, least, min(8, width), recipe.block, recipe.power_of_two)
+            weight = round_weights_for_output(
+                layer.rows, square, least, min(8, width), recipe.block, recipe.power_of_two
+            )
             error = ((layer.rows - weight.real.reshape(layer.rows.shape)) * mean[:, None]).sum(axis=2)
             stored = replace(weight, data=weight.data.reshape(layer.weights.shape))
             fitted[layer.weight, width] = stored, layer.bias + error.reshape(-1)
@@ -425,9 +436,9 @@ def _moments(
         (np.zeros((layer.groups, layer.depth)), np.zeros((layer.groups, layer.depth, layer.depth)))
         for layer in known_layers
     ]
-    apply, state = meaning(graph), graph.state
+    apply, state = reference_apply(graph), graph.state
     for row in rows:
-        before = state_of(graph, row, state)
+        before = state_before(graph, row, state)
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, before)
         for number, (layer, (mean, square)) in enumerate(zip(known_layers, sums, strict=True)):
             data = values[layer.data]

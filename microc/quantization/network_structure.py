@@ -31,7 +31,7 @@ def body_of(node: Node) -> Graph | None:
     return node.attr("body") if node.op == "loop" and node.attr("count") != UNBOUNDED else None
 
 
-def distinct(graph: Graph) -> Graph:
+def make_names_distinct(graph: Graph) -> Graph:
     """Rename values in bodies of loops so that names are unique in the whole network."""
     return _make_distinct(graph, Names(graph.types))
 
@@ -63,7 +63,7 @@ def _rename_values(body: Graph, names: dict[str, str]) -> Graph:
     )
 
 
-def flattened(graph: Graph) -> Graph:
+def flatten_graph(graph: Graph) -> Graph:
     """Return all nodes, types and constants in one graph, with the inputs and outputs of bodies added. It can be read, not
     run."""
     inputs, outputs, types, consts = [*graph.inputs], [*graph.outputs], {**graph.types}, {**graph.consts}
@@ -71,7 +71,7 @@ def flattened(graph: Graph) -> Graph:
     for node in graph.nodes:
         body = body_of(node)
         if body is not None:
-            flat = flattened(body)
+            flat = flatten_graph(body)
             inputs += flat.inputs
             outputs += flat.outputs
             types |= flat.types
@@ -81,7 +81,7 @@ def flattened(graph: Graph) -> Graph:
     return replace(graph, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes), types=types, consts=consts)
 
 
-def given(node: Node) -> Iterator[tuple[str, str]]:
+def loop_operands(node: Node) -> Iterator[tuple[str, str]]:
     """Yield the values that a loop passes to all iterations: (name outside, name inside)."""
     body = body_of(node)
     if body is not None:
@@ -89,9 +89,9 @@ def given(node: Node) -> Iterator[tuple[str, str]]:
         yield from zip(node.inputs[carried:], body.inputs[1 + carried :], strict=True)
 
 
-def handed(node: Node) -> Iterator[tuple[str, str]]:
+def loop_links(node: Node) -> Iterator[tuple[str, str]]:
     """Yield the pairs of names of one value inside and outside of a loop, or in one iteration and the next: (from, to)."""
-    yield from given(node)
+    yield from loop_operands(node)
     body = body_of(node)
     if body is not None:
         carried = node.attr("carried")
@@ -101,7 +101,7 @@ def handed(node: Node) -> Iterator[tuple[str, str]]:
         yield from zip(body.outputs, node.outputs, strict=True)
 
 
-def exposed(graph: Graph, values: Iterable[str]) -> Graph:
+def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
     """Add those of ``values`` that are inside of loops to the graph under their names, stacked over the iterations along a
     new first axis."""
     wanted = set(values)
@@ -109,7 +109,7 @@ def exposed(graph: Graph, values: Iterable[str]) -> Graph:
     for node in graph.nodes:
         body = body_of(node)
         if body is not None:
-            body = exposed(body, wanted)
+            body = expose_values(body, wanted)
             inside = [name for name in body.types if name in wanted and name not in types]
             names = Names({*types, *body.types})
             rows = {name: names.fresh(f"{name}_row") for name in inside}
@@ -141,12 +141,12 @@ class Flow:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = flattened(graph)
+        self.graph = flatten_graph(graph)
         self.consumers, self.makers = self.graph.consumers(), self.graph.producer()
         state_links = [(value, state) for state, value in self.graph.updates.items()]
         self.links = [
             link
-            for link in (*(link for node in self.graph.nodes for link in handed(node)), *state_links)
+            for link in (*(link for node in self.graph.nodes for link in loop_links(node)), *state_links)
             if all(map(self.is_activation, link)) and (link[1] in self.consumers or link[1] in self.graph.outputs)
         ]
         self.recurrent = (self.graph.types.keys() - graph.types.keys()) | self.find_state_cycles()
@@ -334,7 +334,7 @@ class Reads:
 def layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]:
     """Yield the layers of a graph and of its loops whose weights are in ``weights`` and used once, and which are small
     enough."""
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     users = [node.inputs[1] for node in flat.nodes if node.op in LAYERS]
     for node in flat.nodes:
         if node.op not in LAYERS or node.inputs[1] not in weights or users.count(node.inputs[1]) > 1:

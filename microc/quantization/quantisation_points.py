@@ -11,7 +11,7 @@ from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
 from microc.quantization.calibration_data import functions_of_bytes
 from microc.quantization.integer_scheme import Activation
-from microc.quantization.network_structure import Flow, flattened, given
+from microc.quantization.network_structure import Flow, flatten_graph, loop_operands
 from microc.transform.quantised.qdq import LAYERS, has_integer_form, sum_behind
 from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves
 
@@ -19,7 +19,7 @@ from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves
 
 
 @frozen
-class Places:
+class QuantisationPoints:
     """Quantisation points of a network.
 
     ``values``: activations that become integers, in order. ``leader``: maps a value to the first of those that share its scale.
@@ -194,19 +194,19 @@ class Scales:
 # layers read: their data are the bulk of the work. State that is only moved, a window of the past, has 8 bits.
 
 
-def places(
+def find_quantisation_points(
     graph: Graph,
     floating: frozenset[str] = frozenset(),
     wide: frozenset[str] = frozenset(),
     weight_only: frozenset[str] = frozenset(),
-) -> Places:
+) -> QuantisationPoints:
     """Find the quantisation points of a float graph.
 
     ``floating``: results of operators that stay in floats, for layers with the bias and the clamp behind them; ``wide``:
     results of operators that read and compute 16 bits; ``weight_only``: results of layers in floats on integer weights.
     """
     points = _Finder(graph, floating | weight_only, wide).find_points()
-    opened = (node.inputs[1] for node in flattened(graph).nodes if node.outputs[0] in weight_only)
+    opened = (node.inputs[1] for node in flatten_graph(graph).nodes if node.outputs[0] in weight_only)
     return replace(points, opened=tuple(dict.fromkeys(name for name in opened if name not in points.weights)))
 
 
@@ -222,7 +222,7 @@ class _Finder(Flow):
         self.floating = self.add_followers(floating)
         self.wide = self.find_16_bit_values()
 
-    def find_points(self) -> Places:
+    def find_points(self) -> QuantisationPoints:
         """Collect the operands and results of all integer operators, spread them over moves, and group them by scales."""
         points: set[str] = set()
         weights, constants = dict[str, None](), dict[str, None]()
@@ -243,13 +243,13 @@ class _Finder(Flow):
             for node in self.graph.nodes
             if self.keeps_scale(node) and node.outputs[0] in points and node.inputs[0] in self.graph.consts
         }
-        return Places(
+        return QuantisationPoints(
             values=tuple(values),
             leader={value: scales.find(value) for value in values},
             weights=tuple(weights),
             constants=tuple(name for name in constants if name not in weights and name not in tables),
             tables=tables,
-            given=frozenset(b for node in self.graph.nodes for a, b in given(node) if self.is_activation(a)),
+            given=frozenset(b for node in self.graph.nodes for a, b in loop_operands(node) if self.is_activation(a)),
             wide=self.wide,
             narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if self.is_narrow(node)) & self.wide,
             widened=self.widened,

@@ -16,11 +16,11 @@ from microc.base.immutable import frozen
 from microc.codegen.render import render_html
 from microc.compiler.interaction import Progress
 from microc.graph.ir import Graph
-from microc.quantization.calibration_data import Data, classified
+from microc.quantization.calibration_data import Data, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
 from microc.quantization.network_noise import Pair
 from microc.quantization.network_structure import End
-from microc.reports.drawings import Matrix, Plot, Point, matrix_of, plot
+from microc.reports.drawings import Matrix, Plot, Point, draw_confusion, draw_plot
 from microc.reports.page import Fact
 
 # ---- Quality of a quantised network, compared with the float one value by value and output by output.
@@ -69,7 +69,7 @@ class Comparison:
     answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
 
 
-def compared(pair: Pair, data: Data, progress: Progress | None = None) -> Comparison:
+def compare_networks(pair: Pair, data: Data, progress: Progress | None = None) -> Comparison:
     """Run the float network and the quantised one on the data and compare them."""
     comparison, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
     for number, (real, integer) in enumerate(pair.rows(data.rows)):
@@ -103,7 +103,7 @@ def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
     labelled_answers = (
         {name: data.select_labelled(rows) for name, rows in answers.items()} for answers in comparison.answers
     )
-    real, integer = (classified(answers, labels) for answers in labelled_answers)
+    real, integer = (classify_outputs(answers, labels) for answers in labelled_answers)
     first, second = real.answers, integer.answers
     changed = np.flatnonzero(first != second)
     report["classification"] = {
@@ -176,7 +176,7 @@ def stored_bits(data: Array) -> int:
     return max(2, high.bit_length() + 1, (~low).bit_length() + 1)
 
 
-def confused(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
+def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
     """Return the mistakes of a classification: truth, answer, number in floats and number now, the most frequent now first."""
     before, after = (np.array(classification[name]) for name in ("float_confusion", "confusion"))
     wrong = np.argwhere((before + after) * (1 - np.eye(len(after), dtype=np.int64)))
@@ -256,7 +256,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         facts=tuple(_facts(report)),
         advice=tuple(report["advice"]),
         classified=classification is not None,
-        matrix=matrix_of(classification["confusion"], classification["float_confusion"])
+        matrix=draw_confusion(classification["confusion"], classification["float_confusion"])
         if classification is not None and small
         else None,
         confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(classification, small)), 0),
@@ -302,7 +302,7 @@ def _arrow(before: Any, after: Any, shown: Any) -> str:
 def _confusion_rows(found: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:
     """Yield the most frequent mistakes, if there are too many classes for a matrix."""
     if found is not None and not small:
-        for mistake in confused(found)[:_MOST_CONFUSED]:
+        for mistake in frequent_mistakes(found)[:_MOST_CONFUSED]:
             yield tuple(map(str, mistake))
 
 
@@ -370,7 +370,7 @@ def _plots(found: Mapping[str, Any]) -> Iterator[Plot]:
         points = sorted((_point(p, p[key]) for p in found["front"]), key=lambda point: (point.x, point.y))
         if points:
             line = [(point.x, point.y) for point in points] if key == found.get("against", "flash") else []
-            yield plot(points, (label, "signal to noise, dB"), line)
+            yield draw_plot(points, (label, "signal to noise, dB"), line)
 
 
 def _point(p: Mapping[str, Any], x: int) -> Point:

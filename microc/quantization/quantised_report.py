@@ -17,18 +17,18 @@ from microc.quantization import decisions, mixed_bits
 from microc.quantization.calibration_data import Data, Row, Statistics, functions_of_bytes
 from microc.quantization.decisions import Calibrated
 from microc.quantization.mixed_bits import board_of
-from microc.quantization.network_noise import alone
-from microc.quantization.network_structure import body_of, flattened
+from microc.quantization.network_noise import noise_by_value
+from microc.quantization.network_structure import body_of, flatten_graph
 from microc.quantization.quantised_page import (
     Comparison,
     answers_report,
-    compared,
+    compare_networks,
     stored_bits,
     values_report,
     weights_report,
 )
 from microc.quantization.repairs import Trial
-from microc.quantization.write import Recipe, quantised
+from microc.quantization.write import Recipe, write_quantised
 from microc.target import Board
 from microc.transform.quantised.qdq import LAYERS, has_integer_form
 from microc.transform.quantised.qdq_values import CLAMPS
@@ -78,7 +78,7 @@ class LayerRow:
 
 def rows(graph: Graph, stored: Container[str]) -> list[LayerRow]:
     """Return the layers in order, inputs and state first. ``stored``: values that become integers."""
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     owner = {name: LayerRow([], [name]) for name in (*graph.inputs, *graph.state)}
     by_location: dict[str, LayerRow] = {str(graph.place(name)): row for name, row in owner.items()}
     for number, node in enumerate(flat.nodes):
@@ -109,7 +109,7 @@ def _find_owner(row: LayerRow, owner: dict[str, LayerRow], stored: Container[str
     return next((owner[name] for name in operands), None)
 
 
-def placed(graph: Graph, layers: list[LayerRow]) -> Graph:
+def label_locations(graph: Graph, layers: list[LayerRow]) -> Graph:
     """Set the location of each operator to the number of its layer, since several layers of a model may share a location."""
     locations = {value: place_of(number) for number, row in enumerate(layers) for value in row.values if row.nodes}
     nodes = [replace(node, loc=locations.get(node.outputs[0], node.loc)) for node in graph.nodes]
@@ -138,7 +138,7 @@ def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
     ``operators``: those that compute in float32, in loops too, with their multiply-accumulates in a run and the reason, except
     operators that are compiled to a table; ``share``: their part of all multiply-accumulates.
     """
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
     tabulated = functions_of_bytes(flat)
     operators, all_macs, float_macs = list[dict[str, Any]](), 0, 0
@@ -299,7 +299,7 @@ def costs_report(
     for step, (key, graph) in enumerate((("float_cost", real), ("cost", integer))):
         if progress is not None:
             progress(f"cost on {board.name}", step, 3)
-        totals[key], prices = mixed_bits.by_place(graph, board)
+        totals[key], prices = mixed_bits.price_locations(graph, board)
         for number, (row, line) in enumerate(zip(layers, layer_lines, strict=True)):
             layer_prices = [
                 prices[place] for place in (str(place_of(number)), str(real.place(row.values[0]))) if place in prices
@@ -472,7 +472,7 @@ def _floats(report: Mapping[str, Any]) -> Iterator[str]:
 # ---- The whole report.
 
 
-def reported(
+def write_report(
     source: Graph,
     network: Calibrated,
     best: Trial,
@@ -486,7 +486,7 @@ def reported(
     ``source``: the graph as it was read; ``board``: for estimated costs, or empty.
     """
     graph, config, recipe = network.graph, network.config, best.attempt.recipe
-    comparison = compared(best.pair, judged, progress)
+    comparison = compare_networks(best.pair, judged, progress)
     report: dict[str, Any] = {
         "model": graph.name,
         "notes": [*samples.notes, *(judged.notes if judged is not samples else ())],
@@ -495,7 +495,7 @@ def reported(
         "inputs": inputs_report(source, samples.rows, judged.rows),
         **answers_report(comparison, judged),
         "values": values_report(comparison, recipe.activations),
-        "weights": weights_report(flattened(graph), recipe.weights),
+        "weights": weights_report(flatten_graph(graph), recipe.weights),
         "floats": floats_report(best.written.graph, config.floating),
         "settings": {
             "activations": config.activations,
@@ -504,16 +504,19 @@ def reported(
             "seed": network.seed,
         },
     }
-    noise_alone, names = alone(graph, samples.rows, recipe, progress), decisions.labels(graph, network.stored)
+    noise_alone, names = (
+        noise_by_value(graph, samples.rows, recipe, progress),
+        decisions.layer_labels(graph, network.stored),
+    )
     layer_rows = rows(graph, recipe.activations)
     report["layers"] = layers_report(layer_rows, recipe, comparison, noise_alone, network.seen)
     if board:
-        located = placed(graph, layer_rows)
-        integer = quantised(best.attempt.graph(located), recipe).graph
+        located = label_locations(graph, layer_rows)
+        integer = write_quantised(best.attempt.graph(located), recipe).graph
         report |= costs_report(layer_rows, located, integer, board_of(board), report["layers"], progress)
     for value in report["values"]:
         value["sensitivity"] = noise_alone.get(value["value"])
-        value["readers"] = decisions.readers(graph, value["value"])
+        value["readers"] = decisions.readers_by_name(graph, value["value"])
     for weight in report["weights"]:
         weight["sensitivity"] = noise_alone.get(weight["constant"])
         weight["layer"] = names.get(weight["constant"], weight["constant"])

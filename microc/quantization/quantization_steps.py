@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.dtypes import Array
-from microc.codegen.output_files import replacing
+from microc.codegen.output_files import replace_atomically
 from microc.compiler import validation
-from microc.compiler.interaction import Progress, speaks_python, teller
-from microc.compiler.model import ONNX, knows_plugins, read_model, save, source_of
+from microc.compiler.interaction import Progress, as_callback, with_python_errors
+from microc.compiler.model import ONNX, read_model, registers_plugins, save, source_of
 from microc.compiler.options import make_options
 from microc.compiler.representation import signature, table
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme
-from microc.quantization.calibration_data import calibration_of, check_labels, data_of, score_by
-from microc.quantization.decisions import AUTO, METHODS, Config, calibrated, in_better_units, prepared
-from microc.quantization.mixed_bits import Task, limits_of, search
+from microc.quantization.calibration_data import check_labels, choose_score, convert_calibration_data, convert_data
+from microc.quantization.decisions import AUTO, METHODS, Config, calibrate, equalise_network, normalise_float_graph
+from microc.quantization.mixed_bits import Task, check_limits, search
 from microc.quantization.quantised_page import to_html
-from microc.quantization.quantised_report import advice, reported
+from microc.quantization.quantised_report import advice, write_report
 from microc.quantization.write import Recipe
 from microc.target import Board
-from microc.transform.boundary import Boundary, adapt
+from microc.transform.boundary import Boundary, adapt_ends
 
 if TYPE_CHECKING:
     from microc.compiler.option_values import ReadingOptions
@@ -76,7 +76,7 @@ class Quantized:
 
     def save_report(self, path: str | Path) -> Path:
         """Write the report as a self-contained HTML page."""
-        with replacing(Path(path)) as temporary:
+        with replace_atomically(Path(path)) as temporary:
             temporary.write_text(to_html(self.report), encoding="utf-8")
         return Path(path)
 
@@ -89,8 +89,8 @@ MOST_SAMPLES, MOST_STEPS = 512, 4096
 """Limits of calibration samples, and of samples that are steps of sequences."""
 
 
-@speaks_python
-@knows_plugins
+@with_python_errors
+@registers_plugins
 def quantize(
     model: Any,
     data: Any,
@@ -118,11 +118,11 @@ def quantize(
 ) -> Quantized:
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
 
-    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.data_of`); for a network
-    with state, the samples of one sequence, or sequences along an additional axis. ``activations``: int8, uint8 or int16.
-    ``weights``: 8, 4 or 2 bits; ``block``: for 4 and 2 bits, the number of inputs (16, 32, 64) that share a multiplier of their
-    channel's scale (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: an estimator of
-    :mod:`microc.quantization.decisions`.
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.convert_data`); for a
+    network with state, the samples of one sequence, or sequences along an additional axis. ``activations``: int8, uint8 or
+    int16. ``weights``: 8, 4 or 2 bits; ``block``: for 4 and 2 bits, the number of inputs (16, 32, 64) that share a multiplier
+    of their channel's scale (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: an
+    estimator of :mod:`microc.quantization.decisions`.
 
     ``bits``: bits of single operators, by name: of the weights, 16 for int16 activations (with 8-bit weights), 32 for floats.
     ``float_layers``: operators that stay in floats. ``weight_only``: layers that compute in floats on integer weights.
@@ -152,22 +152,24 @@ def quantize(
         )
     validation.choice("scales", scales, (ANY, POWER_OF_TWO))
     validation.choice("ranges", ranges, METHODS)
-    report_progress = teller(progress)
-    limits = limits_of(board, flash, ram, time, max_drop)
+    report_progress = as_callback(progress)
+    limits = check_limits(board, flash, ram, time, max_drop)
     all_options = make_options(**options)
     reading, ends = replace(all_options, input_dtype={}, output_dtype={}), all_options
     boundary = Boundary(ends.input_dtype, ends.output_dtype)
     source = read_model(source_of(model, reading), reading)
-    graph = prepared(source, reading)
+    graph = normalise_float_graph(source, reading)
     same_data = evaluate is None or callable(evaluate)
     colours = reading.input_colour
-    samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels, colours)
-    evaluation_data = samples if same_data else data_of(graph, evaluate, labels, pixels, colours)
+    samples = (convert_data if same_data else convert_calibration_data)(graph, data, labels, pixels, colours)
+    evaluation_data = samples if same_data else convert_data(graph, evaluate, labels, pixels, colours)
     check_labels(graph, evaluation_data)
     rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
-    float_results = decisions.floating(graph, float_layers) | decisions.all_floating(graph, weight_only, dynamic_range)
-    by_rows = decisions.by_rows(graph, dynamic_range)
-    weight_only_layers = decisions.opening(graph, weight_only)
+    float_results = decisions.find_float_results(graph, float_layers) | decisions.all_float_values(
+        graph, weight_only, dynamic_range
+    )
+    by_rows = decisions.find_dynamic_results(graph, dynamic_range)
+    weight_only_layers = decisions.find_weight_only_results(graph, weight_only)
     if weight_only_layers & by_rows:
         raise UsageError(
             f"{min(weight_only_layers & by_rows)!r} is named by weight_only and by dynamic_range",
@@ -183,13 +185,13 @@ def quantize(
         weight_only_layers | by_rows,
         by_rows,
     ).with_named_bits(graph, bits or {})
-    network, equalising = in_better_units(calibrated(graph, config, rows, seed, report_progress))
-    score, search_report = score_by(evaluate, evaluation_data), None
+    network, equalising = equalise_network(calibrate(graph, config, rows, seed, report_progress))
+    score, search_report = choose_score(evaluate, evaluation_data), None
     if limits is None:
         best, repairs = network.repair(network.fixed)
     else:
         (best, repairs), search_report = search(Task(network, limits, score))
-    report = reported(source, network, best, samples, evaluation_data, board, report_progress)
+    report = write_report(source, network, best, samples, evaluation_data, board, report_progress)
     report["repairs"] = [*equalising, *repairs]
     if search_report is not None:
         report["mixed"] = search_report
@@ -197,5 +199,5 @@ def quantize(
     written = best.written
     if callable(evaluate) and score is not None:
         report["float_score"], report["score"] = score(network.graph), score(written.graph)
-    integer_graph, exact = adapt(written.graph, boundary), adapt(written.exact, boundary)
+    integer_graph, exact = adapt_ends(written.graph, boundary), adapt_ends(written.exact, boundary)
     return Quantized(integer_graph, exact, network.graph, best.attempt.recipe, report, best.attempt.biases)

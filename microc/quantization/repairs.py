@@ -14,11 +14,19 @@ from microc.base.immutable import frozen
 from microc.compiler.interaction import Progress
 from microc.graph.ir import Graph, Names, Node
 from microc.quantization.calibration_data import Row, Statistics
-from microc.quantization.integer_scheme import NONE, Weight, for_stored, least_scales, levels, shrunk, weights_by_answer
+from microc.quantization.integer_scheme import (
+    NONE,
+    Weight,
+    fit_to_stored_factors,
+    least_scales,
+    levels,
+    round_weights_for_output,
+    shrink_moments,
+)
 from microc.quantization.network_noise import Fit, Moments, Pair, Reals, fit_in_order
 from microc.quantization.network_structure import Layer, Units, body_of, layers
 from microc.quantization.quantised_page import Noise
-from microc.quantization.write import Recipe, quantised, simulated
+from microc.quantization.write import Recipe, write_quantised, write_simulated
 
 # ---- Cross-layer equalisation: bring the channels of a tensor to similar ranges, so that one scale suits all. The network's
 # function stays the same.
@@ -43,7 +51,7 @@ class _Reader:
     depthwise: bool
 
 
-def equalised(graph: Graph, seen: Mapping[str, Statistics], dtype: str = "int8", bits: int = 8) -> Graph:
+def equalise_channels(graph: Graph, seen: Mapping[str, Statistics], dtype: str = "int8", bits: int = 8) -> Graph:
     """Rescale the channels of a float graph for less noise; returns the same object if nothing is gained.
 
     ``seen``: statistics of its activations, which will have ``dtype``, and weights ``bits`` bits. The expected noise weighs
@@ -147,7 +155,7 @@ def _by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array, bool]:
 # layer, on the data that the quantised network gives to each layer (:mod:`.network_noise`). The last quarter judges, on
 # compiled networks.
 
-FEWEST = 8
+MIN_SAMPLES = 8
 """Samples below which nothing is repaired: too few to judge by."""
 _SILENT = 200.0
 """Decibels that stand for an output without noise."""
@@ -186,7 +194,7 @@ class Trial:
 
     def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
         self.attempt = attempt
-        self.written = quantised(attempt.graph(graph), attempt.recipe)
+        self.written = write_quantised(attempt.graph(graph), attempt.recipe)
         self.pair = Pair(graph, self.written, {} if reals is None else reals)
 
     def decibels(self, held: Sequence[Row]) -> float:
@@ -199,7 +207,7 @@ class Trial:
         return float(np.mean([ratio if ratio is not None else _SILENT for ratio in ratios]))
 
 
-def rounding(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
+def round_for_outputs(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
     """Round weights for the least output error (GPTQ), with biases that keep the means of results."""
     recipe = attempt.recipe
     weights, biases = dict(recipe.weights), dict(attempt.biases)
@@ -208,16 +216,16 @@ def rounding(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Width
         real, read, square, cross = moments.central_moments()
         is_float_layer = layer.weight in recipe.opened
         least = np.zeros(layer.bias.size) if is_float_layer else least_scales(layer.bias, recipe.read(layer.node).scale)
-        square, cross = shrunk(square, cross, moments.independent)
-        fitted, block = for_stored(layer.rows, square, cross), NONE if is_float_layer else recipe.block
-        rounded_weight = weights_by_answer(fitted, square, least, bits[layer.weight], block, recipe.power_of_two)
+        square, cross = shrink_moments(square, cross, moments.independent)
+        fitted, block = fit_to_stored_factors(layer.rows, square, cross), NONE if is_float_layer else recipe.block
+        rounded_weight = round_weights_for_output(fitted, square, least, bits[layer.weight], block, recipe.power_of_two)
         stored = weights[layer.weight] = replace(rounded_weight, data=rounded_weight.data.reshape(layer.weights.shape))
         biases[layer.name] = _corrected_bias(layer, real, read, stored)
 
     return _fit_layers(graph, weights, biases, recipe, samples, fit, seed)
 
 
-def bias_correction(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
+def correct_biases(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
     """Correct biases so that each result keeps its mean.
 
     "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), section 4.2, with measured
@@ -248,7 +256,9 @@ def _fit_layers(
 
     stored = {*recipe.activations, *(layer.data for layer in layers(graph, recipe.opened))}
     fitted_layers = [layer for layer in layers(graph, frozenset(weights)) if layer.data in stored]
-    fit_in_order(graph, fitted_layers, samples, lambda: simulated(attempt().graph(graph), attempt().recipe), fit, seed)
+    fit_in_order(
+        graph, fitted_layers, samples, lambda: write_simulated(attempt().graph(graph), attempt().recipe), fit, seed
+    )
     return attempt()
 
 
@@ -260,13 +270,13 @@ def _corrected_bias(layer: Layer, real: Array, read: Array, stored: Weight) -> A
 
 
 Repair = Callable[[Graph, Attempt, Sequence[Row], Widths, int], Attempt]
-REPAIRS: Mapping[str, Repair] = {"rounding by answers": rounding, "bias correction": bias_correction}
+REPAIRS: Mapping[str, Repair] = {"rounding by answers": round_for_outputs, "bias correction": correct_biases}
 """Repairs in order. The first one that helps is kept, since it includes those behind it."""
 
 Repaired = tuple[Trial, list[dict[str, Any]]]
 
 
-def repaired(
+def repair_network(
     graph: Graph,
     plain: Trial,
     bits: Widths,
@@ -279,7 +289,7 @@ def repaired(
 
     A report has ``name``, ``before`` and ``after`` in decibels, ``kept``.
     """
-    if len(samples) < FEWEST:
+    if len(samples) < MIN_SAMPLES:
         return plain, []
     fitting_samples, held = split(graph, samples, seed)
     before, reports = plain.decibels(held), list[dict[str, Any]]()

@@ -21,10 +21,10 @@ from microc.graph.ir import Graph, Names, Node, Quant
 from microc.ops import registry
 from microc.ops.arithmetic import ACTIVATIONS
 from microc.quantization.decisions import BITS
-from microc.quantization.integer_scheme import SMALLEST, Activation, Weight, least_scales, levels, rounded
+from microc.quantization.integer_scheme import SMALLEST, Activation, Weight, least_scales, levels, quantise_array
 from microc.quantization.quantization_steps import Quantized
 from microc.quantization.repairs import Attempt
-from microc.quantization.write import Recipe, Written, quantised
+from microc.quantization.write import Recipe, Written, write_quantised
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import moves
 
@@ -337,7 +337,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         rows = [self._check_samples(*each) for each in zip(self._graph.inputs, inputs, strict=True)]
         recipe = self._present_recipe()
         graph = self._present_graph()
-        written = quantised(graph, recipe)
+        written = write_quantised(graph, recipe)
         exact = self._run_integers(written, rows)
         if torch.is_grad_enabled():
             constants = self._fake_constants(recipe)
@@ -352,7 +352,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     def quantized(self) -> Quantized:
         """Return the integer network of the present weights, whose outputs equal the module's. Its report is empty."""
         graph, recipe = self._present_graph(), self._present_recipe()
-        written = quantised(graph, recipe)
+        written = write_quantised(graph, recipe)
         return Quantized(written.graph, written.exact, graph, recipe)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeQuantized:
@@ -384,9 +384,9 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
                 reals = self._parameter_array(self._names[name])
                 if name in self._layers:
                     quant, span = self._present_quant(name), _span(stored)
-                    weights[name] = Weight(np.clip(rounded(reals, quant, "int8"), *span).astype(np.int8), quant)
+                    weights[name] = Weight(np.clip(quantise_array(reals, quant, "int8"), *span).astype(np.int8), quant)
                 else:
-                    weights[name] = Weight(rounded(reals, stored.quant, stored.data.dtype.name), stored.quant)
+                    weights[name] = Weight(quantise_array(reals, stored.quant, stored.data.dtype.name), stored.quant)
         return replace(self._recipe, weights=weights)
 
     def _present_quant(self, weight: str) -> Quant:

@@ -1,5 +1,6 @@
 """Writing of a quantised graph: a float graph and its recipe become ``dequantize -> operator -> quantize``, then integer
-operators."""
+operators.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 from microc.graph.match import without_dead_nodes
 from microc.ops.attributes import Ties
-from microc.quantization.integer_scheme import Activation, Weight, rounded
-from microc.quantization.network_structure import body_of, flattened
+from microc.quantization.integer_scheme import Activation, Weight, quantise_array
+from microc.quantization.network_structure import body_of, flatten_graph
 from microc.transform.canonicalise import norms_in_fixed_point
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
@@ -69,16 +70,16 @@ class Simulated:
     data: Mapping[str, str]
 
 
-def simulated(graph: Graph, recipe: Recipe) -> Simulated:
+def write_simulated(graph: Graph, recipe: Recipe) -> Simulated:
     """Build the quantised network in floats. It differs from the integer one only in the rounding inside of operators other
     than layers."""
-    writer = _Writer(graph, recipe, Names(flattened(graph).types), {}, {})
+    writer = _Writer(graph, recipe, Names(flatten_graph(graph).types), {}, {})
     return Simulated(writer.run(), writer.data)
 
 
-def quantised(graph: Graph, recipe: Recipe) -> Written:
+def write_quantised(graph: Graph, recipe: Recipe) -> Written:
     """Build the graph on integers, scaled by fixed-point multipliers that round once."""
-    writer = _Writer(graph, recipe, Names(flattened(graph).types), {}, {})
+    writer = _Writer(graph, recipe, Names(flatten_graph(graph).types), {}, {})
     exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
     fixed = in_fixed_point(norms_in_fixed_point(exact))
     return Written(fixed, exact, {**writer.stored, **dict(writer.find_new_names(fixed))})
@@ -186,7 +187,7 @@ class _Writer:
         stored = self.stored[name] = self.integer_name(name, storage)
         self.real[name] = name
         self.dequantize(stored, name, storage.quant, name)
-        return stored, rounded(start, storage.quant, storage.dtype)
+        return stored, quantise_array(start, storage.quant, storage.dtype)
 
     def write_update(self, name: str, value: str) -> tuple[str, str]:
         """Return the name of a stored state and its next value."""

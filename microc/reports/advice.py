@@ -22,8 +22,8 @@ from microc.graph.ir import Graph, Quant
 from microc.isa import CORES
 from microc.module import Arithmetic
 from microc.ops.attributes import Ties
-from microc.reports.layers import slowest
-from microc.reports.text_tables import shown_ms
+from microc.reports.layers import slowest_layers
+from microc.reports.text_tables import milliseconds_text
 from microc.target import Board, Target, target_for
 
 # ---- Advice on arithmetic, as sentences with the command to run.
@@ -49,14 +49,14 @@ class Speeds:
     dequantizing: float
 
 
-def advice(arithmetic: Arithmetic, source: str, target: Target, requantize: str) -> tuple[str, ...]:
+def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requantize: str) -> tuple[str, ...]:
     """List advice on the arithmetic of a network; none for the host, where networks are only tried out.
 
     ``source``: the model's name in commands. ``requantize``: the option that it is compiled with.
     """
     if target.cpu == "host" or not (arithmetic.float_macs or arithmetic.float_scaled):
         return ()
-    speeds, sentences = speeds_on(target.cpu), list[str]()
+    speeds, sentences = estimate_speeds(target.cpu), list[str]()
     if arithmetic.float_macs and speeds.times >= WORTHWHILE:
         core = "this core has no FPU" if not target.has("fpu") else f"the core is a {target.cpu}"
         what = "int8" if arithmetic.float_macs == arithmetic.macs else "its layers of floats in int8"
@@ -83,11 +83,11 @@ def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[
         "float_reasons": list(arithmetic.reasons),
         "half_weights": arithmetic.half_weights,
         "double_weights": arithmetic.double_weights,
-        "advice": [*sentences, *notes(arithmetic)],
+        "advice": [*sentences, *weight_notes(arithmetic)],
     }
 
 
-def notes(arithmetic: Arithmetic) -> tuple[str, ...]:
+def weight_notes(arithmetic: Arithmetic) -> tuple[str, ...]:
     """List notes on weights that take more bytes than they need."""
     return (*_two_byte_note(arithmetic.double_weights), *map(_float32_note, arithmetic.wide_weights))
 
@@ -108,7 +108,7 @@ def _float32_note(name: str) -> str:
 
 
 @cache
-def speeds_on(cpu: str) -> Speeds:
+def estimate_speeds(cpu: str) -> Speeds:
     """Estimate the speeds of a core by compiling small networks."""
     floats, exact, fixed = (
         compile_model(_layer(integers), target_for(cpu), Options(requantize=requantize)).instructions
@@ -306,7 +306,7 @@ def _output_types(at: Situation) -> Iterator[Advice]:
         used = any(tensor["name"] in layer["inputs"] for layer in at.layers)
         if at.is_computer or used or len(writers) != 1 or writers[0]["op"].split("+")[-1] != "dequantize":
             continue
-        saved = prod(tensor["shape"]) * speeds_on(at.cpu).dequantizing / (at.data["totals"]["instructions"] or 1)
+        saved = prod(tensor["shape"]) * estimate_speeds(at.cpu).dequantizing / (at.data["totals"]["instructions"] or 1)
         is_separate = writers[0]["op"] == "dequantize"
         producer_attributes = (
             dict(writers[0]["operators"][-2]["attributes"]) if len(writers[0]["operators"]) > 1 else {}
@@ -325,7 +325,7 @@ def _integers(at: Situation) -> Iterator[Advice]:
     floats = [k for k in at.layers if k["macs"] and k["inputs"] and dtypes.is_float(dtype_of[k["inputs"][0]])]
     if at.is_computer or not floats:
         return
-    times = speeds_on(at.cpu).times
+    times = estimate_speeds(at.cpu).times
     if times < WORTHWHILE:
         return
     core = f"the core is a {at.cpu}" if "fpu" in CORES[at.cpu].has else "this core has no FPU"
@@ -346,7 +346,7 @@ def _fixed_point(at: Situation) -> Iterator[Advice]:
     scaled = [layer for layer in at.layers if "requantize_float" in layer["op"].replace(" > ", "+").split("+")]
     count = sum(sizes[name] for layer in scaled for name in layer["outputs"])
     if count:
-        saved_instructions = count * max(speeds_on(at.cpu).scaling, 0)
+        saved_instructions = count * max(estimate_speeds(at.cpu).scaling, 0)
         yield Advice(
             f"{count:,} results are scaled by floats: --requantize fixed differs for ties alone, some in a million",
             at.compile("--requantize fixed"),
@@ -403,10 +403,10 @@ def _slow_layers(at: Situation) -> Iterator[Advice]:
     """Point to the layer that takes most of the time, and to one with expensive multiply-accumulates."""
     if len(at.layers) < 2:
         return
-    (top,) = slowest(at.data, 1)
+    (top,) = slowest_layers(at.data, 1)
     if top["share"] > SLOW_SHARE:
         ms = (
-            f" ({shown_ms(top['milliseconds'])}, estimated)"
+            f" ({milliseconds_text(top['milliseconds'])}, estimated)"
             if top["milliseconds"] is not None and at.data["measured"] is None
             else ""
         )
@@ -428,7 +428,13 @@ def _slow_layers(at: Situation) -> Iterator[Advice]:
         )
 
 
-_VERBATIM_CONVERTERS = (meaning.wish, meaning.shape, meaning.parse_axis, meaning.feedback, meaning.renaming)
+_VERBATIM_CONVERTERS = (
+    meaning.parse_named_word,
+    meaning.parse_shape,
+    meaning.parse_axis,
+    meaning.parse_feedback,
+    meaning.parse_renaming,
+)
 """Option converters whose values are in a report in the syntax of the command line."""
 _NAMED_FLAGS = frozenset(
     option.flag
@@ -437,7 +443,9 @@ _NAMED_FLAGS = frozenset(
 )
 """Flags that may be repeated, once per name."""
 _LIST_FLAGS = frozenset(
-    option.flag for option in OPTIONS.values() if option.word in (meaning.names, meaning.path, meaning.parse_external)
+    option.flag
+    for option in OPTIONS.values()
+    if option.word in (meaning.parse_names, meaning.parse_path, meaning.parse_external)
 )
 """Flags that may be repeated and add to a list."""
 _COMPILING_COMMANDS = frozenset({"compile", "explain", "tune"})
@@ -520,7 +528,7 @@ def _flag(name: str, text: str) -> list[str]:
         return [option.flag]
     if option.word in _VERBATIM_CONVERTERS:
         return [part for word in text.split(" ") if "=" in word for part in (option.flag, word)]
-    if option.word in (meaning.bytes, meaning.count, meaning.names):
+    if option.word in (meaning.parse_bytes, meaning.parse_count, meaning.parse_names):
         return [option.flag, text]
     return []
 

@@ -1,5 +1,6 @@
 """Geometry of a report's pictures: scatter plots, confusion matrices, network graphs, memory maps. Templates render them as
-SVG."""
+SVG.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Plot:
     size: tuple[int, int] = (PLOT_WIDTH, PLOT_HEIGHT)
 
 
-def plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
+def draw_plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
     """Lay out a plot of at least one point. ``labels``: of the axes; ``line``: points of a polyline."""
     y, up = _axis([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
     left = max(PLOT_LEFT, 10 + _DIGIT * max(len(tick.label) for tick in up))
@@ -127,7 +128,7 @@ class Matrix:
     classes: tuple[tuple[int, str], ...]
 
 
-def matrix_of(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
+def draw_confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
     """Lay out a matrix of counts; ``before``: earlier counts, against which cells show their change."""
     cells = []
     for truth, row in enumerate(counts):
@@ -327,7 +328,7 @@ class Picture:
     paths: tuple[str, ...]
 
 
-def picture_of(data: Mapping[str, Any]) -> Picture:
+def draw_network(data: Mapping[str, Any]) -> Picture:
     """Lay out the network of a report's data."""
     layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
@@ -363,7 +364,7 @@ def _end_box(tensor: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
     """Return the fields of a box for an input, output or state."""
     lines = (kind, *_type_lines(tensor))
     name = tensor["label"] or tensor["name"]
-    return cut(name, _LETTERS), lines, "", f"{kind} {name}: {', '.join(_type_lines(tensor))}", -1, 0, 0.0
+    return cut_text(name, _LETTERS), lines, "", f"{kind} {name}: {', '.join(_type_lines(tensor))}", -1, 0, 0.0
 
 
 def _layer_box(layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], most: float) -> tuple[Any, ...]:
@@ -373,9 +374,9 @@ def _layer_box(layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]
     share = f"{100 * layer['share']:.1f} %"
     operators = layer["op"].replace("+", " + ")
     title = ", ".join((f"step {layer['step']}: {layer['layer']}", operators, *kinds, share))
-    lines = tuple(cut(line, _LETTERS) for line in (operators, *kinds))
+    lines = tuple(cut_text(line, _LETTERS) for line in (operators, *kinds))
     heat, length = round(_HOTTEST * layer["share"] / most), PICTURE_WIDTH * layer["share"] / most
-    return cut(_shorten_path(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
+    return cut_text(_shorten_path(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
 
 
 def _type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
@@ -390,7 +391,7 @@ def _shorten_path(name: str) -> str:
     return f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}" if len(name) > _TITLE and len(parts) > 2 else name
 
 
-def cut(text: str, letters: int) -> str:
+def cut_text(text: str, letters: int) -> str:
     """Cut text to a number of columns; East Asian wide characters take two."""
     room, shortened = letters, ""
     for letter in text:
@@ -466,7 +467,7 @@ class MemoryMap:
     kinds: tuple[str, ...]
 
 
-def memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
+def draw_memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
     """Lay out the arena of a manifest; ``names``: of its steps."""
     steps = len(manifest["kernels"])
     column = min(max(_WIDTH / (steps + 2), _MIN_COLUMN), _MAX_COLUMN)

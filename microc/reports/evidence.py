@@ -23,7 +23,7 @@ from microc.base.dtypes import Array
 from microc.base.file_access import read_bytes, read_text
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.manifest import to_json
-from microc.codegen.project.sbom import created
+from microc.codegen.project.sbom import reproducible_date
 from microc.device.toolchain import find_compiler
 from microc.errors import OutputError, ToolError, UsageError
 
@@ -37,7 +37,7 @@ _MAX_TEXT = 400
 """Characters of a text on the page; evidence.json has all of it."""
 
 
-def page(facts: Mapping[str, Any]) -> str:
+def evidence_markdown(facts: Mapping[str, Any]) -> str:
     """Format the evidence as Markdown. Text from models, boards and users is stripped of markup."""
     return "\n".join(_lines(facts)) + "\n"
 
@@ -198,7 +198,7 @@ def collect_evidence(
     """
     return {
         "evidence_version": VERSION,
-        "created": created() if _is_date_fixed() else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "created": reproducible_date() if _is_date_fixed() else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "verdict": "differs" if failure else "agrees",
         "microc": __version__,
         "model": {"source": manifest["source"], "sha256": manifest.get("sha256", {}).get("model", "")},
@@ -217,13 +217,13 @@ def collect_evidence(
     }
 
 
-def write(folder: Path, facts: Mapping[str, Any]) -> None:
+def write_bundle(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write the bundle, completely or not at all. OutputError if the folder is not empty."""
     check_empty(folder)
     files: dict[str, str | bytes] = {
         "evidence.json": to_json(dict(facts)),
         "evidence.schema.json": to_json(dict(EVIDENCE_SCHEMA)),
-        "evidence.md": page(facts),
+        "evidence.md": evidence_markdown(facts),
     }
     sums = [f"{hashlib.sha256(str(text).encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items())]
     write_tree(folder, {**files, "SHA256SUMS": "".join(sums)})
@@ -294,7 +294,7 @@ def _version_line(program: str) -> str:
     return result.stdout.partition("\n")[0]
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_bundle(folder: Path) -> dict[str, Any]:
     """Read the evidence of a bundle. OutputError if it is none, or if a file was changed."""
     try:
         for line in read_text(folder / "SHA256SUMS", _MAX_HASH_LIST).splitlines():
@@ -414,7 +414,7 @@ def _file(path: Path) -> dict[str, Any]:
 def _evidence(folder: Path) -> dict[str, Any]:
     """Read a bundle in the structure of the command's own JSON."""
 
-    facts = read(folder)
+    facts = read_bundle(folder)
     try:
         board: Mapping[str, Any] = next(
             (comparison for comparison in facts["comparisons"] if "identical" in comparison), {}

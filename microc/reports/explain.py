@@ -10,15 +10,15 @@ from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from microc.base.terminal import visible
+from microc.base.terminal import escape_unprintable
 from microc.codegen.render import Label
 from microc.compiler import validation
-from microc.compiler.fit.footprint import room_of
-from microc.compiler.interaction import Progress, speaks_python
+from microc.compiler.fit.footprint import board_capacity
+from microc.compiler.interaction import Progress, with_python_errors
 from microc.compiler.lowering.derivation import Candidate, Kernel, Part, candidates_text, derive_kernel, goal_text
-from microc.compiler.model import knows_its_plugins, knows_plugins, source_of
+from microc.compiler.model import registers_own_plugins, registers_plugins, source_of
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
+from microc.compiler.pipeline import compile_network
 from microc.device.boards import load_board
 from microc.errors import UsageError, nearest
 from microc.graph.ir import short
@@ -55,7 +55,7 @@ class Explanation:
     plugins: tuple[Plugin, ...] = ()
 
     def __str__(self) -> str:
-        return visible(self.text())
+        return escape_unprintable(self.text())
 
     def __repr__(self) -> str:
         what = (
@@ -68,7 +68,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.text())}</pre>"
 
-    @knows_its_plugins
+    @registers_own_plugins
     def text(self, *, full: bool = False, width: int = 0) -> str:
         """Format for people. ``full``: add the function after every step and lowering pass, and the steps of all
         candidates. ``width``: of tables, in characters; 0: unlimited. Code is not wrapped."""
@@ -78,7 +78,7 @@ class Explanation:
             return _layers_text(self.module, width) + memories
         return "\n\n".join(_kernel_text(self.kernel, self.target, full=full, width=width))
 
-    @knows_its_plugins
+    @registers_own_plugins
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
         """Convert to plain data; ``full`` as in :meth:`text`."""
         price = None if isinf(self.goal.price) else self.goal.price
@@ -93,8 +93,8 @@ class Explanation:
         return {**data, "kernel": _kernel_data(self.kernel, full=full)}
 
 
-@speaks_python
-@knows_plugins
+@with_python_errors
+@registers_plugins
 def explain(
     model: Any,
     layer: str | int = "",
@@ -119,8 +119,10 @@ def explain(
     else:
         board_object = board if isinstance(board, Board) else load_board(validation.path("a board", board))
         target_core = board_object.target
-        capacity_limits = room_of(board_object, external=bool(parsed_options.external))
-    compilation = compiled(source_of(model, parsed_options), target_core, parsed_options, progress, capacity_limits)
+        capacity_limits = board_capacity(board_object, external=bool(parsed_options.external))
+    compilation = compile_network(
+        source_of(model, parsed_options), target_core, parsed_options, progress, capacity_limits
+    )
     kernel = derive_kernel(compilation, find_layer(compilation.module, wanted)) if wanted else None
     return Explanation(compilation.module, target_core, compilation.make.goal, kernel, parsed_options.plugins)
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.device.images import KINDS, Piece, pieces
+from microc.device.images import KINDS, Piece, cut_pieces
 from microc.device.toolchain import STACK
 from microc.errors import GrowthError, UsageError
 
@@ -246,7 +246,7 @@ class SizeReport:
         }
 
 
-def measure(project: Project, elf: Path | None = None) -> SizeReport:
+def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
     """Measure a project's firmware with all its networks, or another program ``elf`` that contains them.
 
     ToolError if the file is missing or no ELF; UsageError if it contains nothing of the network.
@@ -254,7 +254,7 @@ def measure(project: Project, elf: Path | None = None) -> SizeReport:
     path = elf or project.program
     objects = () if elf else tuple((project.folder / "build").rglob("*.o"))
     networks = project.networks()
-    symbols = Owners(networks, own=elf is None).symbols(pieces(path, objects))
+    symbols = Owners(networks, own=elf is None).symbols(cut_pieces(path, objects))
     if not any(s.part in ("weights", "kernels") for s in symbols):
         raise UsageError(
             f"{path.name} holds nothing of the network {project.manifest['model']!r}",
@@ -274,7 +274,7 @@ def _layers(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[
     code, constants, shared = [0] * count, [0] * count, [0] * count
     for symbol in (s for s in symbols if s.network == name):
         column = constants if symbol.part == "weights" else code
-        for step, share in zip(symbol.steps, shares(symbol.size, len(symbol.steps)), strict=True):
+        for step, share in zip(symbol.steps, divide_evenly(symbol.size, len(symbol.steps)), strict=True):
             column[step] += share
             shared[step] += symbol.size if symbol.part == "kernels" and len(symbol.steps) > 1 else 0
     arena = live_bytes(manifest)
@@ -284,7 +284,7 @@ def _layers(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[
     ]
 
 
-def shares(size: int, count: int) -> list[int]:
+def divide_evenly(size: int, count: int) -> list[int]:
     """Divide ``size`` into ``count`` nearly equal integers with the same sum."""
     return [size // count + (k < size % count) for k in range(count)]
 
@@ -292,12 +292,14 @@ def shares(size: int, count: int) -> list[int]:
 def live_bytes(manifest: Mapping[str, Any]) -> list[int]:
     """Count the bytes of the arena in use during each step; overlapping values count once."""
     return [
-        covered([(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]])
+        count_covered(
+            [(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]]
+        )
         for k in range(len(manifest["kernels"]))
     ]
 
 
-def covered(ranges: Sequence[tuple[int, int]]) -> int:
+def count_covered(ranges: Sequence[tuple[int, int]]) -> int:
     """Count the addresses in the union of half-open ranges."""
     total = end = 0
     for start, stop in sorted(ranges):
@@ -309,7 +311,7 @@ def covered(ranges: Sequence[tuple[int, int]]) -> int:
 # ---- Changes between two size reports.
 
 
-def compare(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any]:
+def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any]:
     """List the changes since a report of :meth:`SizeReport.to_data`: bytes before, after, and the difference.
 
     ``totals`` and ``parts`` (flash and RAM separately), then the ``symbols`` that differ, the largest difference first.
@@ -368,7 +370,7 @@ def _by_symbol(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[str, str
 
 # ---- Growth of flash, RAM and time since an earlier build, checked against limits.
 
-WHAT = ("flash", "ram", "time")
+FIGURES = ("flash", "ram", "time")
 """Figures that can have a limit; flash and RAM are in bytes."""
 
 
@@ -398,14 +400,14 @@ class Growth:
         return {**asdict(self), "change": self.after - self.before, "share": share, "exceeds": self.exceeds}
 
 
-def figures_of(data: Any, where: str) -> dict[str, Any]:
+def read_figures(data: Any, where: str) -> dict[str, Any]:
     """Take the figures of :data:`WHAT`, and the ``unit`` of the time, from a report of `microc size --json` or `microc
     profile --json`. UsageError for any other."""
     totals = data.get("totals") if isinstance(data, Mapping) else None
     if isinstance(totals, Mapping):
         figures = {name: totals.get(name) for name in ("flash", "ram")}
     elif isinstance(data, Mapping) and "time" in data and "kernels" in data:
-        figures = {name: data.get(name) for name in WHAT}
+        figures = {name: data.get(name) for name in FIGURES}
     else:
         figures = {}
     available = {name: value for name, value in figures.items() if value is not None}
@@ -418,10 +420,12 @@ def figures_of(data: Any, where: str) -> dict[str, Any]:
     return {**available, "unit": f"{data.get('board')} {data.get('unit')}"} if "time" in available else available
 
 
-def growth(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Mapping[str, float]) -> tuple[Growth, ...]:
+def compute_growth(
+    before: Mapping[str, Any], after: Mapping[str, Any], allowed: Mapping[str, float]
+) -> tuple[Growth, ...]:
     """List the growth of all figures that both reports have. ``allowed``: limits by name; an empty name: for all.
     UsageError for a limit on a figure that one of them lacks, or for times in different units."""
-    common = [name for name in WHAT if name in before and name in after]
+    common = [name for name in FIGURES if name in before and name in after]
     for name in allowed:
         if name and name not in common:
             raise UsageError(
@@ -439,7 +443,7 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Mapping
     return tuple(Growth(name, before[name], after[name], allowed.get(name, default_limit)) for name in common)
 
 
-def refusal(growths: Sequence[Growth], where: str) -> GrowthError | None:
+def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
     """Return the error about figures beyond their limit, if any."""
     exceeding = [item for item in growths if item.exceeds]
     if not exceeding:

@@ -9,10 +9,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from microc.module import HotCode, Module
-from microc.reports.firmware_size import live_bytes, shares
+from microc.reports.firmware_size import divide_evenly, live_bytes
 from microc.reports.text_tables import count as count
 from microc.reports.text_tables import milliseconds, table
-from microc.run.profile import short_layer
+from microc.run.profile import shorten_layer_name
 
 if TYPE_CHECKING:
     from microc.module import UnitUse
@@ -101,7 +101,7 @@ _FUNCTION = re.compile(
 """A kernel in C as :mod:`microc.codegen.c.source` prints it, with its comment."""
 
 
-def layers_of(
+def describe_layers(
     manifest: Mapping[str, Any], model_c: str, clock_hz: int | None, profile: Profile | None
 ) -> list[dict[str, Any]]:
     """Describe each step as plain data. ``share``: of the measured time, or of the estimated cycles. Code of functions that
@@ -154,7 +154,7 @@ def layers_of(
 
 def short_names(layers: Sequence[str]) -> list[str]:
     """Shorten the names of layers: omit the model's file name and the path prefix that all have in common."""
-    names = [short_layer(layer) for layer in layers]
+    names = [shorten_layer_name(layer) for layer in layers]
     paths = [name.partition(" ")[2].split("/")[:-1] for name in names]
     nonempty = [path for path in paths if path]
     common = takewhile(lambda words: len(set(words)) == 1, zip(*nonempty, strict=False)) if len(nonempty) > 1 else ()
@@ -162,7 +162,7 @@ def short_names(layers: Sequence[str]) -> list[str]:
     return [name.replace(f" {prefix}", " ", 1) if path else name for name, path in zip(names, paths, strict=True)]
 
 
-def slowest(data: Mapping[str, Any], count: int = 3) -> list[Mapping[str, Any]]:
+def slowest_layers(data: Mapping[str, Any], count: int = 3) -> list[Mapping[str, Any]]:
     """List the layers that take most of the time."""
     return sorted(data["layers"], key=lambda layer: (-layer["share"], layer["step"]))[:count]
 
@@ -171,7 +171,7 @@ def _estimated_code(manifest: Mapping[str, Any]) -> list[int]:
     """Estimate the bytes of every step's function by the cost model; shared functions are divided."""
     kernels = manifest["kernels"]
     uses = Counter(kernel["function"] for kernel in kernels)
-    parts = {k["function"]: iter(shares(k.get("estimated_code", 0), uses[k["function"]])) for k in kernels}
+    parts = {k["function"]: iter(divide_evenly(k.get("estimated_code", 0), uses[k["function"]])) for k in kernels}
     return [next(parts[kernel["function"]]) for kernel in kernels]
 
 

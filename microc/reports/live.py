@@ -21,7 +21,7 @@ from microc.codegen.render import render_html
 from microc.errors import UsageError
 from microc.run.data.samples import Samples
 from microc.run.session import Device
-from microc.run.verify import random_inputs
+from microc.run.verification import random_inputs
 
 # ---- Views of arrays: picture, curves, bars or numbers, by shape; plain data of bounded size.
 
@@ -31,7 +31,7 @@ _EDGE, _CURVES = 8, 7
 """Least edge of an array that is shown as a picture, and the most curves in one diagram."""
 
 
-def view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
+def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
     """Choose the ``kind`` of view for an array and compute its data. Quantised integers are converted to reals.
 
     ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of equally
@@ -270,7 +270,7 @@ class Run:
     ticks: int
 
 
-def runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
+def iter_runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
     """Run the network endlessly. ``source``: samples, taken in a loop; :data:`FROM_BOARD`: the inputs are read from the
     board before each run; or the seed of random inputs. State continues from run to run."""
     device.reset()
@@ -294,7 +294,7 @@ def runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
         number += 1
 
 
-def event(device: Device, run: Run) -> dict[str, Any]:
+def run_event(device: Device, run: Run) -> dict[str, Any]:
     """Convert a run to plain data. ``answer``: the class with the largest score, in the first output with several
     elements."""
     clock = device.clock
@@ -308,9 +308,9 @@ def event(device: Device, run: Run) -> dict[str, Any]:
         "seconds": clock.seconds(amount),
         "label": run.label,
         "answer": int(np.argmax(scores)) if scores is not None else None,
-        "inputs": [view(tensor, array) for tensor, array in zip(device.inputs, run.inputs, strict=True)],
+        "inputs": [array_view(tensor, array) for tensor, array in zip(device.inputs, run.inputs, strict=True)],
         "outputs": [
-            view(tensor, array, output=True) for tensor, array in zip(device.outputs, run.outputs, strict=True)
+            array_view(tensor, array, output=True) for tensor, array in zip(device.outputs, run.outputs, strict=True)
         ],
     }
 
@@ -328,7 +328,7 @@ class WatchContext:
     unit_meaning: str
 
 
-def page_of(device: Device, source: str) -> str:
+def render_watch_page(device: Device, source: str) -> str:
     """Render the page for a board."""
     project = device.project
     return render_html(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.file_access import read_text
 from microc.compiler import api, validation
-from microc.compiler.interaction import Progress, teller
-from microc.compiler.model import extended_by, knows_plugins, source_of
+from microc.compiler.interaction import Progress, as_callback
+from microc.compiler.model import register_plugins, registers_plugins, source_of
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
 from microc.errors import FitError, ToolError, UsageError
-from microc.reports.report import Report, report_of
+from microc.reports.report import Report, make_report
 from microc.run.board_project import Project, open_project
 from microc.run.desktop.library import Library
 from microc.run.profile import Profile
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from microc.compiler.option_values import CompileOptions
 
 
-@knows_plugins
+@registers_plugins
 def report(
     model: Any,
     *,
@@ -51,24 +51,24 @@ def report(
         if board is not None or options:
             raise UsageError("what is compiled has its board and options", hint="give the model to have others")
         if isinstance(model, api.Program):
-            return of_program(model, accuracy)
+            return report_program(model, accuracy)
         if isinstance(model, Library):
-            return of_library(model, accuracy)
-        return of_project(
+            return report_library(model, accuracy)
+        return report_project(
             model if isinstance(model, Project) else open_project(validation.path("a project", model)), accuracy
         )
     board_or_host = board if board is not None else "host"
     try:
         program = api.compile(model, board=board_or_host, progress=progress, **options)
     except FitError:
-        program = _compile_unlimited(model, board_or_host, make_options(**options), teller(progress))
-    return of_program(program, accuracy)
+        program = _compile_unlimited(model, board_or_host, make_options(**options), as_callback(progress))
+    return report_program(program, accuracy)
 
 
-def of_library(library: Library, accuracy: Mapping[str, Any] | None = None) -> Report:
+def report_library(library: Library, accuracy: Mapping[str, Any] | None = None) -> Report:
     """Report a network on this computer, from estimates. Cycles are those of the core whose kernels run; the arena is in
     bytes. Flash and RAM, which only firmware has, are None."""
-    return report_of(library.manifest, load_board("host"), model_c=library.model_c, accuracy=accuracy)
+    return make_report(library.manifest, load_board("host"), model_c=library.model_c, accuracy=accuracy)
 
 
 def _compile_unlimited(
@@ -81,29 +81,29 @@ def _compile_unlimited(
     )
 
 
-def of_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
+def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
     """Report a compiled network."""
-    with extended_by({"plugins": program.plugins}):
+    with register_plugins({"plugins": program.plugins}):
         files = program.files()
         manifest = json.loads(files["manifest.json"])
-        return report_of(
+        return make_report(
             manifest, program.board, model_c=str(files["model.c"]), numbers=program.report(), accuracy=accuracy
         )
 
 
-def of_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
+def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
     """Report a project; ``more``: measurements, see :func:`report_of`. The C is omitted if its file is missing."""
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
-    return report_of(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
+    return make_report(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
 
 
-def of_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:
+def report_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:
     """Report a measured network; ``stack``: bytes of stack that the board used at most."""
     board = profile.project.board
     try:
         compiler = find_compiler(board).version
     except ToolError:
         compiler = "not on this computer"
-    result = of_project(profile.project, accuracy, profile=profile, stack=stack or None)
+    result = report_project(profile.project, accuracy, profile=profile, stack=stack or None)
     return Report({**result.data, "compiler": compiler})

@@ -13,14 +13,14 @@ from microc.reports.drawings import (
     Matrix,
     MemoryMap,
     Picture,
-    matrix_of,
-    memory_map,
-    picture_of,
+    draw_confusion,
+    draw_memory_map,
+    draw_network,
 )
 from microc.reports.evidence import accuracy_words
 from microc.reports.firmware_size import PARTS
-from microc.reports.layers import slowest
-from microc.reports.text_tables import clock_words, shape_words, shown_ms, stack_words
+from microc.reports.layers import slowest_layers
+from microc.reports.text_tables import clock_words, milliseconds_text, shape_words, stack_words
 
 _MOST_CLASSES = 32
 """Classes up to which the confusion matrix is drawn."""
@@ -125,17 +125,17 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
         unit_meaning=measured["meaning"] if measured else _ESTIMATED,
         facts=tuple(_facts(data)),
         advice=tuple(Advice(item["text"], item["command"]) for item in data["advice"]),
-        memory=memory_map(arena, [layer["name"] for layer in layers]),
+        memory=draw_memory_map(arena, [layer["name"] for layer in layers]),
         rows=tuple(_rows(data, total)),
         columns=tuple(name for name, _ in _columns(data, layers)),
         totals=tuple(text for _, (_, text) in _columns(data, layers)),
         marks=_axis_marks(total),
-        picture=picture_of(data),
+        picture=draw_network(data),
         box=(PICTURE_WIDTH, PICTURE_HEIGHT),
         bars=tuple(_bars(data)),
         accuracy=tuple(accuracy_words(accuracy, data["fingerprint"])) if accuracy else (),
-        matrix=matrix_of(confusion) if confusion and len(confusion) <= _MOST_CLASSES else None,
-        first=slowest(data, 1)[0]["step"] if layers else -1,
+        matrix=draw_confusion(confusion) if confusion and len(confusion) <= _MOST_CLASSES else None,
+        first=slowest_layers(data, 1)[0]["step"] if layers else -1,
         data=Data(data),
         before=Data(before) if before is not None else None,
         origin=tuple(_origin(data)),
@@ -151,13 +151,15 @@ def _facts(data: Mapping[str, Any]) -> Iterator[Fact]:
     if measured:
         seconds = measured["seconds"]
         note = (
-            f"{measured['unit']}, {shown_ms(1000 * seconds)}"
+            f"{measured['unit']}, {milliseconds_text(1000 * seconds)}"
             if seconds is not None
             else f"{measured['unit']}, emulated"
         )
         yield Fact("One inference", f"{measured['time']:,}", note)
     if ms is not None:
-        yield Fact("Estimated" if measured else "One inference", shown_ms(ms), about if measured else f"about {about}")
+        yield Fact(
+            "Estimated" if measured else "One inference", milliseconds_text(ms), about if measured else f"about {about}"
+        )
     elif not measured:
         yield Fact("One inference", f"{totals['cycles']:,}", "cycles, about")
     time, unit = (measured["time"], measured["unit"]) if measured else (totals["cycles"], "cycles")

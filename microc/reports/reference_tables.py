@@ -9,7 +9,7 @@ from microc.base.immutable import frozen
 from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING
 from microc.frontend.keras import reader as keras_reader
 from microc.frontend.onnx import reader as onnx_reader
-from microc.frontend.onnx.context import FOLDS
+from microc.frontend.onnx.context import CONSTANT_OPERATORS
 from microc.frontend.tflite import reader as tflite_ops
 from microc.frontend.torch import reader as torch_export
 from microc.ops.attributes import Attribute
@@ -51,25 +51,25 @@ def _sort_dtypes(dtypes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _tflite() -> Iterator[OperatorRow]:
-    for code, converter in tflite_ops.SPELLINGS.items():
+    for code, converter in tflite_ops.CONVERTERS.items():
         yield OperatorRow("TFLite", code, _sort_dtypes(converter.dtypes))
 
 
 def _onnx() -> Iterator[OperatorRow]:
-    for domain, converters in onnx_reader.SPELLINGS.items():
+    for domain, converters in onnx_reader.CONVERTERS.items():
         for code, converter in converters.items():
             yield OperatorRow("ONNX", f"{domain}.{code}" if domain else code, _sort_dtypes(converter.dtypes))
-    for name, converter in onnx_reader.CUSTOM.items():
+    for name, converter in onnx_reader.PLUGIN_CONVERTERS.items():
         yield OperatorRow("ONNX", name.replace("::", "."), _sort_dtypes(converter.dtypes))
-    for code in FOLDS:
-        if code not in onnx_reader.SPELLINGS[""]:
+    for code in CONSTANT_OPERATORS:
+        if code not in onnx_reader.CONVERTERS[""]:
             yield OperatorRow("ONNX", code, (), "of constants and shapes")
 
 
 def _layers() -> Iterator[OperatorRow]:
-    for name in torch_export.SPELLINGS:
+    for name in torch_export.CONVERTERS:
         yield OperatorRow("PyTorch", name, ())
-    for name in keras_reader.SPELLINGS:
+    for name in keras_reader.CONVERTERS:
         yield OperatorRow("Keras", name, ())
 
 
@@ -102,7 +102,7 @@ def dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
     return "any" if len(dtypes) >= _MANY and tuple(dtypes) == tuple(all_dtypes) else ", ".join(dtypes)
 
 
-def widest(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
+def widest_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
     """Return the longest list of dtypes that several rows share."""
     row_count = Counter(row.dtypes for row in rows)
     return max(row_count, key=lambda dtypes: (row_count[dtypes] > 1, len(dtypes)), default=())
@@ -159,7 +159,7 @@ def operators_markdown() -> str:
     parts = ["# Operators", "Written by `microc operators --markdown`: do not edit."]
     for format_name in FORMATS:
         format_rows = [row for row in rows if row.format == format_name]
-        all_dtypes = widest(format_rows)
+        all_dtypes = widest_dtypes(format_rows)
         title, text = _OPERATORS_TITLES[format_name]
         legend = (
             f" *any*: {', '.join(all_dtypes)}."
@@ -210,7 +210,7 @@ class Row:
     help: str
 
 
-def rows() -> Iterator[Row]:
+def option_rows() -> Iterator[Row]:
     """Yield every option in the order of the table."""
     for name, option in OPTIONS.items():
         value = "|".join(option.words) or option.metavar
@@ -228,7 +228,7 @@ def options_markdown() -> str:
     lines = [_HEAD]
     for group, title in _PAGE_TITLES.items():
         lines += [f"## {title}", "", "| Python | command line | for | |", "|---|---|---|---|"]
-        for row in rows():
+        for row in option_rows():
             if row.group == group:
                 flag = "`" + row.flag.replace("|", "\\|") + "`" if row.flag else ""
                 lines.append(f"| `{row.name}` | {flag} | {row.applies} | {row.help.replace('|', chr(92) + '|')} |")

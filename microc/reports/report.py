@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.codegen.output_files import replacing
-from microc.codegen.project.manifest import OPERATOR, object_schema, objects_schema
+from microc.codegen.output_files import replace_atomically
+from microc.codegen.project.manifest import OPERATOR_SCHEMA, object_schema, objects_schema
 from microc.compiler import validation
-from microc.compiler.fit.footprint import capacity
+from microc.compiler.fit.footprint import region_bytes
 from microc.compiler.representation import signature, table
 from microc.errors import OutputError
 from microc.reports.advice import Situation, advice_for
-from microc.reports.layers import layers_of, slowest
+from microc.reports.layers import describe_layers, slowest_layers
 from microc.reports.text_tables import milliseconds, stack_words, time_words
 from microc.target import Board
 
@@ -53,7 +53,7 @@ _LAYER = {
     "layer": _TEXT,
     "op": _TEXT,
     "function": _TEXT,
-    "operators": objects_schema(OPERATOR),
+    "operators": objects_schema(OPERATOR_SCHEMA),
     "inputs": _NAMES,
     "outputs": _NAMES,
     "workspaces": _NAMES,
@@ -183,7 +183,7 @@ class Report:
             raise OutputError(
                 f"cannot write a report to {target.name}", where=str(target), hint="end it in .html or .json"
             )
-        with replacing(target) as temporary:
+        with replace_atomically(target) as temporary:
             temporary.write_text(self.html() if target.suffix == ".html" else self.json(), encoding="utf-8")
         return target
 
@@ -198,7 +198,7 @@ class Report:
             *((f"{name}, bytes", totals[name]) for name in ("flash", "ram", "arena") if totals[name] is not None),
             ("stack", stack_words(data)),
             ("holds state", f"{sum(s['bytes'] for s in data['state']):,} bytes" if data["state"] else "no"),
-            *((f"{100 * each['share']:.1f} %", each["name"]) for each in slowest(data)),
+            *((f"{100 * each['share']:.1f} %", each["name"]) for each in slowest_layers(data)),
         ]
         return table(f"{self._signature()} on {data['board']['title']}", rows)
 
@@ -206,7 +206,7 @@ class Report:
         return signature(self.data["model"], self.data["inputs"], self.data["outputs"])
 
 
-def report_of(
+def make_report(
     manifest: Mapping[str, Any],
     board: Board,
     *,
@@ -226,7 +226,7 @@ def report_of(
     :mod:`microc.reports.advice`; unknown for a project.
     """
     clock, estimates = board.raw.get("clock_hz"), numbers or {}
-    layers = layers_of(manifest, model_c, clock, profile)
+    layers = describe_layers(manifest, model_c, clock, profile)
     cycles = sum(layer["cycles"] for layer in layers)
     size = profile.size if profile else None
     tensors = {tensor["name"]: tensor for tensor in manifest["tensors"]}
@@ -238,8 +238,8 @@ def report_of(
             "title": board.title,
             "cpu": manifest["options"].get("cpu", board.target.cpu),
             "clock_hz": clock,
-            "flash": capacity(board, "flash"),
-            "ram": capacity(board, "ram"),
+            "flash": region_bytes(board, "flash"),
+            "ram": region_bytes(board, "ram"),
         },
         "measured": _measurement_data(profile) if profile else None,
         "totals": {

@@ -17,7 +17,7 @@ from microc.compiler import validation
 from microc.errors import UsageError
 from microc.reports.evidence import refuse_constant
 from microc.reports.report import SCHEMA, VERSION, Report
-from microc.run.profile import Clock, KernelTime, Profile, short_layer
+from microc.run.profile import Clock, KernelTime, Profile, shorten_layer_name
 
 # ---- Reading reports: the JSON of ``microc report``, or a page, which contains the same JSON.
 
@@ -75,7 +75,7 @@ def _validate(data: Any, file: Path) -> Mapping[str, Any]:
 Row = dict[str, Any]
 
 
-def compare(before: Report, after: Report) -> dict[str, Any]:
+def compare_reports(before: Report, after: Report) -> dict[str, Any]:
     """Compare two reports as plain data: ``totals`` and ``layers``, each with ``before`` and ``after`` (None if absent)."""
     a, b = before.data, after.data
     return {
@@ -163,7 +163,7 @@ def to_trace(profile: Profile) -> dict[str, Any]:
         kernels = tuple(group)
         end = start + sum(k.time for k in kernels)
         arguments = {"macs": sum(k.macs for k in kernels), "layer": layer}
-        events.append(_complete_event(clock, short_layer(layer), "layer", start, end, arguments))
+        events.append(_complete_event(clock, shorten_layer_name(layer), "layer", start, end, arguments))
         for k in kernels:
             events += _kernel_events(clock, k, start)
             start += k.time

@@ -10,13 +10,13 @@ from microc import __version__
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.project.manifest import manifest, streaming_data
 from microc.codegen.project.project_samples import test_data
-from microc.compiler.fit.footprint import capacity, footprint, room_of
+from microc.compiler.fit.footprint import board_capacity, footprint, region_bytes
 from microc.compiler.lowering.module_builder import gain_in_ram
 from microc.module import Call, Module
 from microc.plan.liveness import shared_bytes
-from microc.reports.advice import arithmetic_data, notes
+from microc.reports.advice import arithmetic_data, weight_notes
 from microc.reports.layers import memories_data
-from microc.reports.report import Report, report_of
+from microc.reports.report import Report, make_report
 from microc.reports.text_tables import milliseconds
 from microc.target import Board
 
@@ -24,7 +24,7 @@ MIN_PRINTED_GAIN = 0.02
 """Share of the time from which ``microc compile`` prints advice that saves it."""
 
 
-def summary(module: Module, board: Board) -> dict[str, Any]:
+def summarise_module(module: Module, board: Board) -> dict[str, Any]:
     """Describe a module on a board as plain data, see :meth:`microc.Program.report`."""
     plan = module.plan
     assert plan is not None
@@ -57,8 +57,8 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         "flash": need.flash,
         "ram": need.ram,
         "ram_taken": need.taken_ram,
-        "board_flash": capacity(board, "flash"),
-        "board_ram": capacity(board, "ram"),
+        "board_flash": region_bytes(board, "flash"),
+        "board_ram": region_bytes(board, "ram"),
         "inputs": [tensor_data(module, name) for name in module.inputs],
         "self_test": test_data(module),
         "external": [asdict(decision) for decision in module.decisions],
@@ -84,22 +84,22 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
             for k, c in enumerate(module.calls)
         ],
     }
-    steps = of_module(module, board, data).data["advice"]
-    return {**data, "advice": [_sentence(each) for each in worth_a_line(steps)], "next_steps": steps}
+    steps = report_module(module, board, data).data["advice"]
+    return {**data, "advice": [_sentence(each) for each in select_printed_advice(steps)], "next_steps": steps}
 
 
-def of_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
+def report_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
     """Make the report of a planned network before any C is printed; ``numbers``: see :func:`report_of`."""
-    return report_of(
+    return make_report(
         manifest(module, __version__),
         board,
         numbers=numbers,
-        code_in_ram=gain_in_ram(module, room_of(board)),
-        notes=notes(module.arithmetic),
+        code_in_ram=gain_in_ram(module, board_capacity(board)),
+        notes=weight_notes(module.arithmetic),
     )
 
 
-def worth_a_line(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def select_printed_advice(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Select the advice that ``microc compile`` prints: advice with some gain, and notes."""
     return [advice for advice in steps if (advice["gain"] or 0) >= MIN_PRINTED_GAIN or not advice["command"]]
 

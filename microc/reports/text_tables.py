@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from microc.base.terminal import visible
+from microc.base.terminal import escape_unprintable
 
 # ---- Figures of a report as text, the same on the page, in a terminal and in a notebook.
 
@@ -19,7 +19,7 @@ def milliseconds(cycles: float, clock_hz: int | None) -> float | None:
     return 1000 * cycles / clock_hz if clock_hz else None
 
 
-def shown_ms(value: float) -> str:
+def milliseconds_text(value: float) -> str:
     """Format milliseconds with three significant digits."""
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms" if value >= 0.001 else f"{1000 * value:.3g} µs"
 
@@ -30,14 +30,14 @@ def time_words(data: Mapping[str, Any]) -> str:
     if measured:
         seconds = measured["seconds"]
         return f"{measured['time']:,} {measured['unit']}" + (
-            f", {shown_ms(1000 * seconds)}" if seconds is not None else ""
+            f", {milliseconds_text(1000 * seconds)}" if seconds is not None else ""
         )
     return estimate_words(totals["cycles"], totals["milliseconds"])
 
 
 def estimate_words(cycles: int, ms: float | None) -> str:
     """Format estimated cycles and time."""
-    return f"about {cycles:,} cycles" + (f", {shown_ms(ms)}" if ms is not None else "")
+    return f"about {cycles:,} cycles" + (f", {milliseconds_text(ms)}" if ms is not None else "")
 
 
 def stack_words(data: Mapping[str, Any]) -> str:
@@ -141,7 +141,7 @@ def _split_columns(cells: list[list[str]], left: int, width: int) -> Iterator[tu
 
 def _cell_text(cell: object) -> str:
     """Convert a cell to text without control characters: names come from models of unknown origin."""
-    return visible(str(cell), "")
+    return escape_unprintable(str(cell), "")
 
 
 def _narrow_columns(widths: list[int], left: int, width: int) -> list[int]:
@@ -190,7 +190,7 @@ def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
     return "\n".join(lines)
 
 
-def wrapped(text: str, width: int = 0, head: str = "") -> list[str]:
+def wrap_text(text: str, width: int = 0, head: str = "") -> list[str]:
     """Wrap text to ``width`` characters (0: unlimited), the first line behind ``head``, the others indented by its
     width."""
     text = _cell_text(text)
@@ -201,7 +201,7 @@ def wrapped(text: str, width: int = 0, head: str = "") -> list[str]:
     )
 
 
-def command(text: str, width: int = 0, head: str = "") -> list[str]:
+def wrap_command(text: str, width: int = 0, head: str = "") -> list[str]:
     """Wrap a shell command to ``width`` characters (0: unlimited) with backslashes, so that the lines can be copied as one
     command."""
     if not width or len(head) + len(text) <= width:

@@ -14,23 +14,23 @@ from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
-from microc.compiler.interaction import Progress, speaks_python
-from microc.compiler.model import knows_plugins, read_model, source_of
+from microc.compiler.interaction import Progress, with_python_errors
+from microc.compiler.model import read_model, registers_plugins, source_of
 from microc.compiler.options import ENDS, Options, make_options
 from microc.compiler.pipeline import compile_model, optimise
 from microc.device.boards import load_board
 from microc.errors import MicrocError, UsageError, VerificationError
-from microc.frontend.trees.known_rows import known_rows
+from microc.frontend.trees.known_rows import sample_known_rows
 from microc.graph import interp
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.run.data.pictures import fit, with_colours
+from microc.run.data.pictures import add_colours, convert_samples
 from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
-from microc.run.reference.agreement import TOLERANCES, Comparison, Tally, compared
+from microc.run.reference.agreement import TOLERANCES, Comparison, Tally, compare_with_reference
 from microc.run.reference.framework_choice import AGAINST, NATURAL, reference_for
-from microc.run.reference.frameworks import Reference, RuntimeRefusal, draws
+from microc.run.reference.frameworks import Reference, RuntimeRefusal, draw_inputs
 from microc.target import Board, Target, target_for
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def quick_check(
     except MicrocError:
         return
     # Of three sets, draws() makes one ordinary, one of extremes and one of zeros: keep the ordinary ones.
-    inputs = draws({}, tensors, graph, 3 * rows, _SEED)[::3]
+    inputs = draw_inputs({}, tensors, graph, 3 * rows, _SEED)[::3]
     for arrays in [*inputs, *_training_like_rows(model, graph, rows)]:
         try:
             with warnings.catch_warnings():
@@ -104,7 +104,7 @@ def _training_like_rows(model: Any, graph: Graph, count: int) -> list[list[Array
     tensor_type = graph.types[graph.inputs[0]]
     if len(graph.inputs) != 1 or len(tensor_type.shape) != 2 or not hasattr(model, "get_params"):
         return []
-    rows = known_rows(model, tensor_type.shape[1], count * tensor_type.shape[0]).astype(
+    rows = sample_known_rows(model, tensor_type.shape[1], count * tensor_type.shape[0]).astype(
         dtypes.to_numpy(tensor_type.dtype)
     )
     return [[row] for row in np.split(rows, len(rows) // tensor_type.shape[0])] if len(rows) else []
@@ -156,8 +156,8 @@ SAMPLES = 4
 SEED = 20
 
 
-@speaks_python
-@knows_plugins
+@with_python_errors
+@registers_plugins
 def verify(
     model: Any,
     against: str = NATURAL,
@@ -190,18 +190,20 @@ def verify(
     it does not run such a model or the options change what the model computes; and what compiling raises.
     """
     parsed_options = make_options(**options)
-    reference = reference_of(model, against, parsed_options)
+    reference = load_reference(model, against, parsed_options)
     source = source_of(model, parsed_options)
     board_object = load_board(board) if isinstance(board, (str, Path)) else board
-    library = host_kernels(
+    library = build_host_kernels(
         source, parsed_options, board_object.target if board_object else target_for(target), progress
     )
-    graph = graph_of(source, parsed_options)
-    inputs = given_sets(library, data) if data is not None else random_sets(library, graph, samples, seed)
-    return hold(library, reference, inputs, parsed_options, graph, tolerance, quanta, layers=layers, progress=progress)
+    graph = read_whole_graph(source, parsed_options)
+    inputs = split_user_data(library, data) if data is not None else draw_input_sets(library, graph, samples, seed)
+    return compare_library(
+        library, reference, inputs, parsed_options, graph, tolerance, quanta, layers=layers, progress=progress
+    )
 
 
-def reference_of(model: Any, against: str, options: Options) -> Reference:
+def load_reference(model: Any, against: str, options: Options) -> Reference:
     """Load the model in a framework. UsageError for options with which the network computes something else than the
     model."""
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
@@ -221,23 +223,25 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
         raise UsageError(
             "16-bit weights of a network with variable sizes have no reference", hint="name a framework: --against"
         )
-    from microc.run.reference.engines import Rounded
+    from microc.run.reference.engines import RoundedWeights
 
-    return Rounded(optimise(read_model(source_of(model, options), options), options))
+    return RoundedWeights(optimise(read_model(source_of(model, options), options), options))
 
 
-def host_kernels(source: Path | Graph, options: Options, target: Target, progress: Progress | None = None) -> Library:
+def build_host_kernels(
+    source: Path | Graph, options: Options, target: Target, progress: Progress | None = None
+) -> Library:
     """Compile a network's kernels for ``target`` as a library for this computer."""
     module = compile_model(source, target, options, progress)
     return build_library(shared_files(module, __version__))
 
 
-def graph_of(source: Path | Graph, options: Options) -> Graph | None:
+def read_whole_graph(source: Path | Graph, options: Options) -> Graph | None:
     """Read the whole model as a graph, for the ranges of inputs and the names of layers. None if sizes vary."""
     return None if options.bounds else read_model(source, replace(options, outputs=()))
 
 
-def hold(
+def compare_library(
     library: Library,
     reference: Reference,
     inputs: Sequence[Sequence[Array]],
@@ -258,7 +262,7 @@ def hold(
         tolerance = TOLERANCES["float16"]
     if tolerance is None and options.weight_dtype in dtypes.HALF and reference.name in AGAINST:
         tolerance = TOLERANCES[options.weight_dtype]
-    return compared(
+    return compare_with_reference(
         library,
         reference,
         inputs,
@@ -266,32 +270,32 @@ def hold(
         quanta=quanta,
         names=options.outputs,
         layers=layers,
-        called=by_layer(graph) if reference.name in ("torch", "keras") else None,
+        called=values_by_layer(graph) if reference.name in ("torch", "keras") else None,
         progress=progress,
     )
 
 
-def by_layer(graph: Graph | None) -> Mapping[str, str]:
+def values_by_layer(graph: Graph | None) -> Mapping[str, str]:
     """Map the names of layers to the values that they compute: the last node that carries a layer's name counts."""
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
 
 
-def random_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
+def draw_input_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
     """Generate random sets of inputs; UsageError if ``samples`` is less than 1."""
     if samples < 1:
         raise UsageError(f"cannot compare {samples} samples", hint="take 1 or more")
-    return draws(library.manifest, library.inputs, graph, samples, seed)
+    return draw_inputs(library.manifest, library.inputs, graph, samples, seed)
 
 
-def given_sets(library: Library, data: Any) -> list[list[Array]]:
+def split_user_data(library: Library, data: Any) -> list[list[Array]]:
     """Split the user's data into sets of inputs. UsageError for data that do not fit."""
     if isinstance(data, (str, Path)):
-        inputs = with_colours(library.inputs, library.manifest["options"])
+        inputs = add_colours(library.inputs, library.manifest["options"])
         dataset = read_samples(inputs, library.outputs, Path(data))
         return [list(dataset.sample(k)) for k in range(len(dataset))]
     arrays = _by_position(library, data)
     converted = [
-        fit(array[None] if array.shape == tuple(tensor["shape"]) else array, tensor, Path("data"))[0]
+        convert_samples(array[None] if array.shape == tuple(tensor["shape"]) else array, tensor, Path("data"))[0]
         for array, tensor in zip(arrays, library.inputs, strict=True)
     ]
     counts = {len(array) for array in converted}

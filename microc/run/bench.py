@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.compiler.fit.footprint import capacity
+from microc.compiler.fit.footprint import region_bytes
 from microc.compiler.interaction import Progress
 from microc.device.boards import list_boards, load_board
 from microc.device.transport import list_ports
 from microc.errors import MicrocError, UsageError
 from microc.run.board_project import AUTO, build, open_project
-from microc.run.profile import metering
+from microc.run.profile import run_meter
 from microc.run.session import PATIENCE, Device, flash_project
-from microc.run.verify import SEED, random_inputs
+from microc.run.verification import SEED, random_inputs
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
@@ -63,7 +63,7 @@ class BoardFigures:
         }
 
 
-def boards_of(words: Sequence[str]) -> tuple[Board, ...]:
+def select_boards(words: Sequence[str]) -> tuple[Board, ...]:
     """List the boards that ``words`` select, each once: names, paths of board files, :data:`EMULATED`, :data:`ATTACHED`.
     UsageError for an unknown board, or if no board is attached."""
     boards: dict[str, Board] = {}
@@ -108,7 +108,11 @@ def measure_boards(
         if progress is not None:
             progress(board.name, k, len(boards) + 1)
         row = BoardFigures(
-            board.name, board.target.cpu, "emulator" in board.raw, capacity(board, "flash"), capacity(board, "ram")
+            board.name,
+            board.target.cpu,
+            "emulator" in board.raw,
+            region_bytes(board, "flash"),
+            region_bytes(board, "ram"),
         )
         with tempfile.TemporaryDirectory(prefix="microc-") as folder:
             rows.append(_measure_board(row, board, write, Path(folder), meter, repeat, patience))
@@ -131,7 +135,7 @@ def _measure_board(
         with Device(project, "" if is_virtual else AUTO, patience=patience) as device:
             device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(SEED)))
             if meter:
-                with metering(meter, board.name, repeat) as reading:
+                with run_meter(meter, board.name, repeat) as reading:
                     timing = device.time(repeat)
             else:
                 timing = device.time(repeat)

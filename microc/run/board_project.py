@@ -14,18 +14,18 @@ from typing import Any
 from microc.base.file_access import read_text
 from microc.base.immutable import frozen
 from microc.codegen.c.source import shared_source
-from microc.codegen.output_files import MARKER, replacing, write_tree
-from microc.codegen.project.accelerators import OWN
-from microc.codegen.project.board_files import abi_of
-from microc.codegen.project.manifest import SCHEMA_VERSION, fault
-from microc.codegen.project.protocols import LINKED, is_relocatable
+from microc.codegen.output_files import PROJECT_MARKER, replace_atomically, write_tree
+from microc.codegen.project.accelerators import OWN_CODE_FOLDER
+from microc.codegen.project.board_files import abi_checksum
+from microc.codegen.project.manifest import SCHEMA_VERSION, manifest_fault
+from microc.codegen.project.protocols import LINK_ADDRESSES, is_relocatable
 from microc.compiler import validation
-from microc.compiler.fit.footprint import link_overflow
-from microc.device.board_info import FORMAT, HEADER, Blob, BlobTensor, Slots, read_blob, readable
-from microc.device.boards import load_copy
+from microc.compiler.fit.footprint import link_overflow_error
+from microc.device.board_info import FORMAT, HEADER, Blob, BlobTensor, Slots, printable, read_blob
+from microc.device.boards import load_board_copy
 from microc.device.client import Client, ask_slots, fill_slot
 from microc.device.emulators import Emulator, simulator_line
-from microc.device.images import Segment, segments
+from microc.device.images import Segment, read_segments
 from microc.device.toolchain import Sizes, Symbol, board_tools, require, run_make, section_sizes
 from microc.device.transport import Transport, find_port, open_transport
 from microc.errors import (
@@ -51,25 +51,25 @@ _IMAGE, _THREAD = ".image", ".tbss"
 """Sections that a relocatable network may have: code and constants, and thread-local data without initial values."""
 
 
-def pack(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
+def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
     """Write ``network.bin`` from the two linked images of a relocatable project.
 
     ToolError if code or constants depend on their address, or if the program has writable memory of its own.
     """
-    first, second = (_read_image(folder / name, address) for name, address in LINKED.items())
+    first, second = (_read_image(folder / name, address) for name, address in LINK_ADDRESSES.items())
     (first_image, symbols), (second_image, _) = first, second
     if first_image != second_image:
         mismatch = next(
             (k for k, (a, b) in enumerate(zip(first_image, second_image, strict=False)) if a != b),
             min(len(first_image), len(second_image)),
         )
-        raise _address_error(folder, _function_at(symbols, min(LINKED.values()) + mismatch))
-    entries = {s.name: (s.address & ~1) - min(LINKED.values()) for s in symbols}
+        raise _address_error(folder, _function_at(symbols, min(LINK_ADDRESSES.values()) + mismatch))
+    entries = {s.name: (s.address & ~1) - min(LINK_ADDRESSES.values()) for s in symbols}
     blob = Blob(
         name=manifest["model"],
         fingerprint=manifest["fingerprint"],
         core=board.target.cpu,
-        abi=abi_of(board),
+        abi=abi_checksum(board),
         memory=max(manifest["arena_size"], 1),
         stack=manifest["stack_bound"],
         kernels=len(manifest["kernels"]),
@@ -78,14 +78,14 @@ def pack(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
         run=entries["microc_enter"],
         reset=entries.get("microc_reset"),
     )
-    with replacing(folder / NETWORK) as temporary:
+    with replace_atomically(folder / NETWORK) as temporary:
         temporary.write_bytes(blob.pack())
     return blob
 
 
 def _read_image(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
     """Read the bytes of an image that is linked at ``address``, and its symbols."""
-    content: tuple[Segment, ...] = segments(elf)
+    content: tuple[Segment, ...] = read_segments(elf)
     sizes = section_sizes(elf)
     foreign_sections = [name for name, _ in sizes.sections if name not in (_IMAGE, _THREAD)]
     if foreign_sections or [at for at, _ in content] != [address]:
@@ -156,7 +156,7 @@ class Project:
     @property
     def program(self) -> Path:
         """Path of the linked program that contains the network."""
-        return self.folder / next(iter(LINKED)) if self.relocatable else self.elf
+        return self.folder / next(iter(LINK_ADDRESSES)) if self.relocatable else self.elf
 
     @property
     def tensors(self) -> dict[str, dict[str, Any]]:
@@ -169,7 +169,7 @@ class Project:
 
     def networks(self) -> tuple[Project, ...]:
         """List all networks of the firmware in the board's order; the project itself if it has one."""
-        names = _read_manifest(self.folder / MARKER).get("models", ())
+        names = _read_manifest(self.folder / PROJECT_MARKER).get("models", ())
         return tuple(open_project(self.folder, name) for name in names) or (self,)
 
     @property
@@ -194,14 +194,14 @@ def open_project(folder: str | Path, model: str = "") -> Project:
     """
     root = validation.path("a project", folder)
     validation.text("a network", model)
-    path = root / MARKER
+    path = root / PROJECT_MARKER
     hint = f"make one: microc compile MODEL --board BOARD -o {NEW}"
     if not root.is_dir():
         nearest_folder = nearest_file(root) if not root.exists() else ""
         what = f"{root} is a file, not a project" if root.exists() else f"there is no folder {root}"
         raise OutputError(what, where=str(root), hint=nearest_folder or hint)
     if not path.is_file():
-        raise OutputError(f"{root} is no project of microc: it has no {MARKER}", where=str(root), hint=hint)
+        raise OutputError(f"{root} is no project of microc: it has no {PROJECT_MARKER}", where=str(root), hint=hint)
     data = _read_manifest(path)
     names = data.get("models", [data.get("model")])
     if model and model not in names:
@@ -210,9 +210,9 @@ def open_project(folder: str | Path, model: str = "") -> Project:
         )
     index = names.index(model) if model else 0
     sources = root / names[index] if "models" in data else root
-    model_manifest = _read_manifest(sources / MARKER) if "models" in data else data
+    model_manifest = _read_manifest(sources / PROJECT_MARKER) if "models" in data else data
     return Project(
-        root, model_manifest, load_copy(root / "board" / "board.json", model_manifest["board"]), index, sources
+        root, model_manifest, load_board_copy(root / "board" / "board.json", model_manifest["board"]), index, sources
     )
 
 
@@ -232,13 +232,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         ) from error
     if version != SCHEMA_VERSION:
         raise OutputError(
-            f"the project has schema version {readable(str(version), 40)}, this microc knows {SCHEMA_VERSION}",
+            f"the project has schema version {printable(str(version), 40)}, this microc knows {SCHEMA_VERSION}",
             where=str(path),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
-    if problem := fault(data):
+    if problem := manifest_fault(data):
         raise OutputError(
-            f"{path} is damaged: {readable(problem, 200)}",
+            f"{path} is damaged: {printable(problem, 200)}",
             where=str(path),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
@@ -256,11 +256,11 @@ def build(project: Project) -> BuildResult:
         run_make(project.folder)
     except ToolError as error:
         hot_code = "hot_code" in project.manifest
-        overflow = link_overflow(error, project.board, str(project.folder), hot_code=hot_code)
+        overflow = link_overflow_error(error, project.board, str(project.folder), hot_code=hot_code)
         if overflow is None:
             raise
         raise overflow from error
-    blob = pack(project.folder, project.manifest, project.board) if project.relocatable else None
+    blob = pack_network(project.folder, project.manifest, project.board) if project.relocatable else None
     return BuildResult(project.elf, section_sizes(project.elf), None if blob is None else len(blob.pack()))
 
 
@@ -290,10 +290,10 @@ def host_library(project: Project) -> Library:
     folder, manifest = project.sources, project.manifest
     try:
         if "external" in manifest:
-            folder = folder / OWN
+            folder = folder / OWN_CODE_FOLDER
             manifest = json.loads(read_text(folder / "manifest.json"))
-            if problem := fault(manifest):
-                raise ValueError(f"{folder / 'manifest.json'} is damaged: {readable(problem, 200)}")
+            if problem := manifest_fault(manifest):
+                raise ValueError(f"{folder / 'manifest.json'} is damaged: {printable(problem, 200)}")
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: read_text(folder / name) for name in names}
     except (OSError, ValueError, RecursionError) as error:
@@ -319,13 +319,13 @@ def is_line(source: Project | str | Path) -> bool:
     return text.startswith((*_SCHEMES, "/dev/", "COM")) or Path(source).is_char_device()
 
 
-def project_behind(transport: Transport, network: str) -> Project:
+def find_answering_project(transport: Transport, network: str) -> Project:
     """Find the project whose firmware answers, in this folder and its subfolders. Closes the line if there is none."""
     try:
         board = Client(transport).hello()
         fingerprints = {model.fingerprint for model in board.models}
         folders = [Path(), *sorted(path for path in Path().iterdir() if path.is_dir())]
-        for folder in (folder for folder in folders if (folder / MARKER).is_file()):
+        for folder in (folder for folder in folders if (folder / PROJECT_MARKER).is_file()):
             try:
                 networks = open_project(folder).networks()
             except MicrocError:  # an export, or of another version
@@ -344,7 +344,7 @@ def project_behind(transport: Transport, network: str) -> Project:
         raise
 
 
-def reach(
+def open_board_line(
     project: Project, port: str, bauds: Sequence[int], patience: float, stack: ExitStack
 ) -> tuple[Transport, float, bool]:
     """Open the line to a project's board; return it, the seconds to wait if it is lost, and whether it belongs to our
@@ -402,7 +402,7 @@ _TENSOR_ENTRY, _ALIGN = 12, 16
 """Bytes of an entry in the board's tensor table, and the alignment of the network's memory behind that table."""
 
 
-def built_network(project: Project) -> Blob:
+def read_network_blob(project: Project) -> Blob:
     """Read the blob of a project. UsageError if the project is not relocatable or not built."""
     if not project.relocatable:
         raise UsageError(
@@ -415,14 +415,14 @@ def built_network(project: Project) -> Blob:
     return read_blob(project.blob)
 
 
-def write_network(files: Mapping[str, str | bytes], target: Path) -> None:
+def build_network_file(files: Mapping[str, str | bytes], target: Path) -> None:
     """Build the project with these files and write its blob to ``target``."""
     with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
         folder = Path(name) / "network"
         write_tree(folder, files)
         project = open_project(folder)
         build(project)
-        with replacing(target) as temporary:
+        with replace_atomically(target) as temporary:
             temporary.write_bytes(project.blob.read_bytes())
 
 

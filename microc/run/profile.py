@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.base.terminal import LAYER_WIDTH, shorten_layer, visible
-from microc.device.board_info import readable
+from microc.base.terminal import LAYER_WIDTH, escape_unprintable, shorten_layer
+from microc.device.board_info import printable
 from microc.errors import ToolError, UsageError
 from microc.module import UnitUse
 from microc.reports.firmware_size import SizeReport, live_bytes
@@ -70,14 +70,14 @@ class Clock:
 
     def amount(self, ticks: int) -> int:
         """Convert ticks to the unit."""
-        return instructions(self.board, ticks) if self.counts else ticks
+        return ticks_to_instructions(self.board, ticks) if self.counts else ticks
 
     def seconds(self, amount: int) -> float | None:
         """Convert an amount of the unit to seconds; None if it is no time of the chip."""
         return None if self.emulated else amount / self.tick_hz
 
 
-def instructions(board: Board, ticks: int) -> int:
+def ticks_to_instructions(board: Board, ticks: int) -> int:
     """Convert ``ticks`` of an emulated board to instructions: the least number that takes so long.
 
     Exact if a tick is no longer than an instruction. UsageError for a board without an emulator.
@@ -123,7 +123,7 @@ class Reading:
         return self.watts * seconds
 
 
-def words_of(command: str) -> list[str]:
+def split_command(command: str) -> list[str]:
     """Split a command into words as a shell does, without running a shell. UsageError if it is malformed or empty."""
     try:
         words = shlex.split(command)
@@ -137,9 +137,9 @@ def words_of(command: str) -> list[str]:
 
 
 @contextmanager
-def metering(command: str, board: str, inferences: int) -> Iterator[Reading]:
+def run_meter(command: str, board: str, inferences: int) -> Iterator[Reading]:
     """Run a meter for the length of a ``with``. ToolError if it cannot be started, does not end, or prints no energy."""
-    argv, reading = words_of(command), Reading(inferences=inferences)
+    argv, reading = split_command(command), Reading(inferences=inferences)
     environment = {**os.environ, "MICROC_BOARD": board, "MICROC_INFERENCES": str(inferences)}
     pipe = subprocess.PIPE
     try:
@@ -162,12 +162,12 @@ def metering(command: str, board: str, inferences: int) -> Iterator[Reading]:
     if process.returncode:
         last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise ToolError(
-            f"the meter {argv[0]} failed: {readable(last[0], 200) if last else process.returncode}", hint=_HINT
+            f"the meter {argv[0]} failed: {printable(last[0], 200) if last else process.returncode}", hint=_HINT
         )
     match = _ANSWER.fullmatch(text)
     unit = match[2] if match else ""
     if match is None or unit not in {**JOULES, **WATTS}:
-        raise ToolError(f"the meter {argv[0]} says {readable(text)!r}, expected an energy or a power", hint=_HINT)
+        raise ToolError(f"the meter {argv[0]} says {printable(text)!r}, expected an energy or a power", hint=_HINT)
     if unit in JOULES:
         reading.joules = float(match[1]) * JOULES[unit]
     else:
@@ -262,7 +262,9 @@ class Profile:
             for name, k in zip(names, self.kernels, strict=True)
         ]
         head = f"{'layer':{width}}  {self.unit:>12}  {'share':>6}  {'MACs':>12}"
-        return visible("\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"]))
+        return escape_unprintable(
+            "\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"])
+        )
 
     def __repr__(self) -> str:
         name = self.project.manifest["model"]
@@ -329,7 +331,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
     return Profile(project, clock, kernels, size)
 
 
-def short_layer(layer: str) -> str:
+def shorten_layer_name(layer: str) -> str:
     """Shorten a layer's name: omit the model's file name, and of names joined by a converter (``a;b``) keep the first."""
     start = layer.find("#")
     return (layer[start:] if start > 0 else layer).partition(";")[0]

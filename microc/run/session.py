@@ -17,18 +17,18 @@ import numpy as np
 from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.codegen.project.firmware import optimisation
-from microc.codegen.project.protocols import LOADING_SCRIPT, SOURCES, image_files
+from microc.codegen.project.firmware import optimisation_options
+from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, image_files
 from microc.compiler import validation
 from microc.compiler.api import Program
-from microc.compiler.interaction import Progress, teller
+from microc.compiler.interaction import Progress, as_callback
 from microc.compiler.representation import signature, table
 from microc.compiler.sizes.run_shapes import RunShapes
 from microc.device.board_info import Image, Stats, Timing
 from microc.device.client import Client, ask_slots
 from microc.device.emulators import Emulator
-from microc.device.flashing import flash, load
-from microc.device.images import binary, segments
+from microc.device.flashing import flash, load_emulator
+from microc.device.images import join_segments, read_segments
 from microc.device.runners import select_runner
 from microc.device.toolchain import Symbol, link_program, section_sizes
 from microc.device.transport import find_port
@@ -40,12 +40,12 @@ from microc.run.board_project import (
     BAUD,
     Project,
     build,
-    built_network,
+    find_answering_project,
     is_line,
+    open_board_line,
     open_line,
     open_project,
-    project_behind,
-    reach,
+    read_network_blob,
     send_network,
 )
 from microc.run.profile import Clock
@@ -167,11 +167,11 @@ class Loader:
             folder = Path(name)
             for file, text in image_files(module, __version__, addresses, base + start).items():
                 (folder / file).write_text(text, encoding="utf-8")
-            flags = optimisation(self.board.target, module.options["optimize"]).split()
-            elf = link_program(self.board, folder, SOURCES, LOADING_SCRIPT, *flags)
+            flags = optimisation_options(self.board.target, module.options["optimize"]).split()
+            elf = link_program(self.board, folder, IMAGE_SOURCES, LOADING_SCRIPT, *flags)
             sizes = section_sizes(elf)
             entry = next(s.address for s in sizes.symbols if s.name == "microc_enter")
-            return binary(segments(elf)), (entry & ~1) - base, sizes.symbols
+            return join_segments(read_segments(elf)), (entry & ~1) - base, sizes.symbols
 
     def _check(self, module: Module) -> None:
         """Raise UsageError for a module that cannot be loaded."""
@@ -326,22 +326,22 @@ class Device:
             validation.path("a project or line", source)
         validation.text("a port", port)
         validation.text("a network", network)
-        validation.truth("load", load)
-        progress_callback = teller(progress)
+        validation.boolean("load", load)
+        progress_callback = as_callback(progress)
         bauds = validation.integers("bauds", bauds, 1)
         patience = validation.number("patience", patience, 0.001, 1e6, "seconds")
         with ExitStack() as stack:
             if is_line(source):
                 transport = open_line(str(source), bauds)
-                project, reconnect, emulated = project_behind(transport, network), patience, False
+                project, reconnect, emulated = find_answering_project(transport, network), patience, False
             else:
                 project = source if isinstance(source, Project) else open_project(source, network)
-                transport, reconnect, emulated = reach(project, port, bauds, patience, stack)
+                transport, reconnect, emulated = open_board_line(project, port, bauds, patience, stack)
             options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": progress_callback}
             client = stack.enter_context(Client(transport, patience / _ATTEMPTS, **options))
             is_fresh = reconnect == 0.0  # an emulator or process that we have just started
             if load or (is_fresh and project.relocatable):
-                send_network(client, built_network(project))
+                send_network(client, read_network_blob(project))
             self._attach(project, client, emulated)
             self._stack = stack.pop_all()
 
@@ -480,10 +480,10 @@ class Device:
 
     def profile(self) -> Profile:
         """Measure every layer of one inference on the inputs in memory. The result prints as a table."""
-        from microc.reports.firmware_size import measure
+        from microc.reports.firmware_size import measure_firmware
         from microc.run.profile import make_profile
 
-        size = measure(self.project) if self.project.elf.is_file() else None
+        size = measure_firmware(self.project) if self.project.elf.is_file() else None
         return make_profile(self.project, self.clock, self.kernel_ticks(), size)
 
     def kernel_ticks(self) -> tuple[int, ...]:
@@ -502,7 +502,7 @@ class Device:
         for another core, DeviceError if the board refuses it; the previous network keeps running then.
         """
         project = source if isinstance(source, Project) else self._open_project(source)
-        send_network(self.client, built_network(project))
+        send_network(self.client, read_network_blob(project))
         self._attach(project, self.client, self.emulated)
 
     def _open_project(self, source: Program | str | Path) -> Project:
@@ -565,6 +565,6 @@ def flash_project(
     if not project.elf.is_file():
         raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
     with Emulator(project.board, None, debug=True) as emulator:
-        command = load(emulator, project.elf)
+        command = load_emulator(emulator, project.elf)
         Device(project, emulator.url, patience=patience, load=project.relocatable).close()
         return (command,), True

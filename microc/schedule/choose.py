@@ -16,12 +16,12 @@ from microc.tir.lower import lower
 from microc.tir.names import OPENED
 from microc.tir.rewrite import walk_stmt
 
-PACKING, OPENING, DEARER, HEAVIER = 1.3, 4.0, 4.0, 1.05
+PACKED_MAX_SLOWDOWN, DEQUANTISED_MAX_SLOWDOWN, PACKED_PRICE_FACTOR, PACKED_MAX_COST_RATIO = 1.3, 4.0, 4.0, 1.05
 """Preference for packed weights, whose bits were reduced for the sake of flash. If some candidate packs weights, a byte costs
 DEARER times the goal's price, so that 1 % of the balanced network's flash is worth 1 % of its time. A schedule that packs is
 preferred if its weighted cost is at most HEAVIER times the least, or its instructions at most PACKING times the fewest; OPENING
 times, if floats are multiplied by integers that the file stores as weights. With a price of 0 instructions alone decide."""
-ALIKE = 1.02
+TIE_RATIO = 1.02
 """Schedules whose weighted costs differ by less are ranked by cycles: the model is not more precise."""
 
 
@@ -37,7 +37,7 @@ class Choice:
 
 
 @frozen
-class Rival:
+class CostedCandidate:
     """A candidate with its cost: ``constants`` in bytes, ``weight`` as in :func:`weight`."""
 
     choice: Choice
@@ -56,7 +56,7 @@ class Rival:
         return workspace_bytes(self.choice.func)
 
 
-class Weighed(Protocol):
+class WeightedAlternative(Protocol):
     """An alternative with a ``weight`` as in :func:`weight` and estimated ``cycles``."""
 
     @property
@@ -66,10 +66,12 @@ class Weighed(Protocol):
     def cycles(self) -> float: ...
 
 
-T = TypeVar("T", bound=Weighed)
+T = TypeVar("T", bound=WeightedAlternative)
 
 
-def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1, workspace: float = inf) -> Choice:
+def choose_schedule(
+    candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1, workspace: float = inf
+) -> Choice:
     """Choose the best of at least one schedule.
 
     For speed it has the fewest instructions, for size the fewest bytes of code and constants, in between the least sum at the
@@ -78,56 +80,56 @@ def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int
     """
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
-    original, goal = goal, priced(goal, candidates)
+    original, goal = goal, scale_price(goal, candidates)
     # Constants alone can rule out a candidate before it is lowered, unless packed weights may be preferred to a lighter one.
     lowers_all = isinf(goal.price) or goal is not original
-    rivals: dict[int, Rival] = {}
-    larger: dict[int, Rival] = {}
+    rivals: dict[int, CostedCandidate] = {}
+    larger: dict[int, CostedCandidate] = {}
     for k in sorted(range(len(candidates)), key=lambda k: constant_bytes(candidates[k])):
         schedule = candidates[k]
         if lowers_all or not _is_beaten_by_constants(schedule, rivals.values(), goal, uses):
-            rival = weighed(Choice(schedule, lower(schedule.func)), target, goal, uses)
+            rival = cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, uses)
             (rivals if rival.workspace <= workspace else larger)[k] = rival
     if not rivals:
         least = min(rival.workspace for rival in larger.values())
         rivals = {k: rival for k, rival in larger.items() if rival.workspace == least}
-    return best_of([rivals[k] for k in sorted(rivals)], goal).choice
+    return best_candidate([rivals[k] for k in sorted(rivals)], goal).choice
 
 
-def _is_beaten_by_constants(schedule: Schedule, rivals: Iterable[Rival], goal: Goal, uses: int) -> bool:
+def _is_beaten_by_constants(schedule: Schedule, rivals: Iterable[CostedCandidate], goal: Goal, uses: int) -> bool:
     """Test whether the constants of a schedule alone cost more than some rival, so that it need not be lowered."""
     least = goal.price * uses * constant_bytes(schedule)
-    return any(least > ALIKE * rival.weight[0] for rival in rivals)
+    return any(least > TIE_RATIO * rival.weight[0] for rival in rivals)
 
 
-def priced(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
+def scale_price(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
     """Return the goal at the price that holds among the candidates (:data:`DEARER`)."""
     some_pack = any(schedule.packs_bits or _dequantises_weights(schedule) for schedule in candidates)
-    return replace(goal, price=DEARER * goal.price) if some_pack else goal
+    return replace(goal, price=PACKED_PRICE_FACTOR * goal.price) if some_pack else goal
 
 
-def weighed(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Rival:
+def cost_candidate(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> CostedCandidate:
     """Cost a choice on a core; ``uses`` as in :func:`choose`."""
     cost, constants = estimate(choice.func, target), constant_bytes(choice.schedule)
-    return Rival(choice, cost, constants, weight(cost, constants, goal, uses))
+    return CostedCandidate(choice, cost, constants, weighted_cost(cost, constants, goal, uses))
 
 
-def best_of(rivals: Sequence[Rival], goal: Goal) -> Rival:
+def best_candidate(rivals: Sequence[CostedCandidate], goal: Goal) -> CostedCandidate:
     """Return the cheapest candidate, as :func:`lightest`; if packed weights are preferred (:data:`PACKING`), among those that
     pack."""
-    return lightest(_packing_candidates(rivals, goal) or rivals, goal)
+    return cheapest(_packing_candidates(rivals, goal) or rivals, goal)
 
 
-def lightest(rivals: Sequence[T], goal: Goal) -> T:
+def cheapest(rivals: Sequence[T], goal: Goal) -> T:
     """Return the first candidate of the least weight; unless size alone counts, the fewest cycles among those within
     :data:`ALIKE`."""
     least = min(rival.weight for rival in rivals)
     if isinf(goal.price):
         return next(rival for rival in rivals if rival.weight == least)
-    return min((rival for rival in rivals if rival.weight[0] <= ALIKE * least[0]), key=lambda rival: rival.cycles)
+    return min((rival for rival in rivals if rival.weight[0] <= TIE_RATIO * least[0]), key=lambda rival: rival.cycles)
 
 
-def _packing_candidates(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
+def _packing_candidates(rivals: Sequence[CostedCandidate], goal: Goal) -> list[CostedCandidate]:
     """Return the candidates that pack weights, if a goal between speed and size prefers these to all others."""
     if goal.price == 0 or isinf(goal.price):
         return []
@@ -137,8 +139,8 @@ def _packing_candidates(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
         return []
     fewest, fewest_packed = (min(rival.cost.instructions for rival in group) for group in (rivals, packed))
     least, least_packed = (min(rival.weight[0] for rival in group) for group in (rivals, packed))
-    most = OPENING if opened else PACKING
-    return packed if fewest_packed <= most * fewest or least_packed <= HEAVIER * least else []
+    most = DEQUANTISED_MAX_SLOWDOWN if opened else PACKED_MAX_SLOWDOWN
+    return packed if fewest_packed <= most * fewest or least_packed <= PACKED_MAX_COST_RATIO * least else []
 
 
 def _dequantises_weights(schedule: Schedule) -> bool:
@@ -146,9 +148,9 @@ def _dequantises_weights(schedule: Schedule) -> bool:
     return any(isinstance(s, ir.Block) and OPENED in dict(s.annotations) for s in walk_stmt(schedule.start.body))
 
 
-def why_not(rival: Rival, rivals: Sequence[Rival], goal: Goal) -> str:
+def explain_loss(rival: CostedCandidate, rivals: Sequence[CostedCandidate], goal: Goal) -> str:
     """Explain why another candidate was chosen."""
-    best, packing = best_of(rivals, goal), _packing_candidates(rivals, goal)
+    best, packing = best_candidate(rivals, goal), _packing_candidates(rivals, goal)
     if packing and rival not in packing:
         return "stores weights wider than they need"
     rivals = packing or rivals
@@ -159,8 +161,8 @@ def why_not(rival: Rival, rivals: Sequence[Rival], goal: Goal) -> str:
         if rival.weight > best.weight:
             return f"flash: {flash}" if rival.weight[0] > best.weight[0] else f"as much flash, {slower} instructions"
         return "costs the same, comes later"
-    if rival.weight[0] <= ALIKE * min(r.weight[0] for r in rivals):
-        alike = f"ties within {100 * ALIKE - 100:.0f} %"
+    if rival.weight[0] <= TIE_RATIO * min(r.weight[0] for r in rivals):
+        alike = f"ties within {100 * TIE_RATIO - 100:.0f} %"
         more = rival.cost.cycles > best.cost.cycles
         return (
             f"{alike}, {_format_difference(rival.cost.cycles, best.cost.cycles)} cycles"
@@ -178,7 +180,7 @@ def _format_difference(one: float, other: float) -> str:
     return f"{abs(change):.3g} % {'more' if change >= 0 else 'fewer'}"
 
 
-def weight(cost: Cost, constants: int, goal: Goal, uses: int) -> tuple[float, float]:
+def weighted_cost(cost: Cost, constants: int, goal: Goal, uses: int) -> tuple[float, float]:
     """Return the weighted cost that a goal minimises, and a tie breaker; equal kernels share code, but not constants (bytes)."""
     flash, instructions = cost.code_bytes + uses * constants, uses * cost.instructions
     return (flash, instructions) if isinf(goal.price) else (instructions + goal.price * flash, flash)

@@ -20,7 +20,7 @@ from microc.tir.rewrite import map_expr, map_stmt
 Function = Callable[[list[Any]], Any]
 
 
-def meanings() -> Mapping[str, Function]:
+def intrinsic_functions() -> Mapping[str, Function]:
     """Return the intrinsics' functions by name, as :func:`microc.tir.interp.run` calls them. A vector is a tuple of its lanes."""
     return MappingProxyType({name: _function(intrin) for name, intrin in SCALAR.items()})
 

@@ -14,10 +14,10 @@ from microc.errors import MicrocError, ScheduleError, suggestion
 from microc.schedule.primitives import loops, storage
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.table import PRIMITIVES, check_arguments
-from microc.schedule.primitives.tree import Step, find_block, frozen_argument, has_block, loops_around
+from microc.schedule.primitives.tree import Step, find_block, freeze_argument, has_block, loops_around
 from microc.tir import ir
 from microc.tir.names import DOUBLE_BUFFER, PRIVATE
-from microc.tir.symbolic import require_fixed
+from microc.tir.symbolic import require_constant_sizes
 from microc.tir.text import to_text
 
 # ---- Schedules
@@ -41,7 +41,7 @@ class Schedule:
     refused: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        require_fixed(self.func)
+        require_constant_sizes(self.func)
 
     def __repr__(self) -> str:
         rule = f" by {self.rule}" if self.rule else ""
@@ -58,7 +58,7 @@ class Schedule:
     @property
     def packs_bits(self) -> bool:
         """True if constants are stored in fewer bits than they are computed with."""
-        return any(map(storage.packs, self.trace))
+        return any(map(storage.packs_constants, self.trace))
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Apply a primitive by name."""
@@ -66,7 +66,7 @@ class Schedule:
             raise ScheduleError(
                 f"there is no primitive {primitive!r}", hint=suggestion(primitive, PRIMITIVES, "primitives")
             )
-        frozen = tuple(frozen_argument(a) for a in args)
+        frozen = tuple(freeze_argument(a) for a in args)
         check_arguments(primitive, frozen)
         func, step = PRIMITIVES[primitive](self.func, *frozen), Step(primitive, frozen)
         trace = (*self.trace, step)
@@ -166,7 +166,7 @@ class Schedule:
 
     def packed(self, buffer: ir.Buffer, array: Array) -> Array:
         """Repack the data of a constant parameter (``buffer`` before scheduling) as this schedule reads it."""
-        return storage.packed(array, buffer, ((step.primitive, step.args) for step in self.trace))
+        return storage.repack_constant(array, buffer, ((step.primitive, step.args) for step in self.trace))
 
     def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
         """Round the extent of an axis of an intermediate buffer up to a multiple of ``factor``."""
@@ -305,12 +305,12 @@ def trace_from_json(text: str) -> tuple[Step, ...]:
     """Parse a trace, the inverse of :func:`trace_to_json`."""
     try:
         rows = json.loads(text)
-        return tuple(Step(row[0], tuple(frozen_argument(a) for a in row[1:])) for row in rows)
+        return tuple(Step(row[0], tuple(freeze_argument(a) for a in row[1:])) for row in rows)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ScheduleError("the trace is not a JSON list of steps", hint='[["split", "k", [null, 4]], ...]') from error
 
 
-def replay(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
+def replay_trace(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
     """Apply a trace to ``func``."""
     schedule = Schedule(func)
     for step in trace:
@@ -318,7 +318,7 @@ def replay(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
     return schedule
 
 
-def steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
+def iterate_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
     """Iterate over the steps of a trace, with the function after each."""
     schedule = Schedule(func)
     for step in trace:
@@ -329,7 +329,7 @@ def steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.P
 # ---- Generalising a trace of one size to several: tiles that leave a tail at some size become one wide
 
 
-def narrowed(
+def generalise_trace(
     trace: Sequence[Step], funcs: Sequence[ir.PrimFunc], divides: Callable[[Sequence[int], int], bool]
 ) -> tuple[Step, ...]:
     """Generalise a trace to functions of different extents, so that it leaves no tails.

@@ -148,7 +148,7 @@ class _Lowering:
         init: ir.Stmt | None = None
         if isinstance(body, Reduce):
             init = ir.Store(buffer, where, self.expr(body.init, values))
-            value: Expr = combined(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
+            value: Expr = combine_step(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
         else:
             value = self.expr(body, values)
         block = ir.Block(name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
@@ -202,7 +202,7 @@ def _extents(tensor: Tensor) -> tuple[int, ...]:
     return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
 
 
-def combined(combine: str, total: Expr, value: Expr) -> Expr:
+def combine_step(combine: str, total: Expr, value: Expr) -> Expr:
     """Return the next total of a reduction.
 
     ``max`` and ``min`` of floats ignore NaN: the total stays unless the value exceeds it, as these operators return

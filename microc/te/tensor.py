@@ -37,7 +37,7 @@ class Reduce(Expr):
     """Reduction of ``value`` over ``axes`` by ``combine``, starting from ``init``.
 
     ``combine`` is ``add``, ``mul``, ``fma`` (of products, each rounded once, with its sum), or, depending on the
-    treatment of NaN (:func:`microc.te.lower.combined`), ``max``, ``min``, ``maximum``, ``minimum``. A reduction must be
+    treatment of NaN (:func:`microc.te.lower.combine_step`), ``max``, ``min``, ``maximum``, ``minimum``. A reduction must be
     the whole body of a compute. ``init`` may use the spatial axes (a bias, say).
     """
 

@@ -47,7 +47,7 @@ def bits_of(array: Array) -> int:
     return next((bits for bits in FEW if -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)), 8)
 
 
-def few_bits(rows: Array) -> tuple[int, int]:
+def packed_width(rows: Array) -> tuple[int, int]:
     """Return bits and block (0: no multipliers) of the smallest form that holds rows (N, K); 8 bits if none does."""
     bits = bits_of(rows)
     forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]

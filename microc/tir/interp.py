@@ -13,10 +13,10 @@ from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError
 from microc.tir import ir, operators
 from microc.tir.analysis import intervals
-from microc.tir.analysis.context import ending
+from microc.tir.analysis.context import early_end
 from microc.tir.analysis.intervals import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
-from microc.tir.symbolic import require_fixed, taken
+from microc.tir.symbolic import active_lanes_let, require_constant_sizes
 
 # ---- Expressions of TIR as Python source, each with its range, so that checks that cannot fail are omitted.
 
@@ -351,7 +351,7 @@ class SourceWriter(ExpressionWriter):
             self.indent += 1
             self.blocks = 0
         self.blocks += 1
-        strip = taken(loop) if loop.kind == "scalable" else None
+        strip = active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
             self.line(f"{name} = 0")
             self.line(f"while {name} < {extent.text}:")
@@ -367,7 +367,7 @@ class SourceWriter(ExpressionWriter):
     def _loop_body(self, loop: ir.For, head: str) -> None:
         """Translate a loop and its early end."""
         self.line(head)
-        ends = ending(loop)
+        ends = early_end(loop)
         if ends is not None:
             self.indent += 1
             self.line(f"if not {self.value(ends.condition).text}:")
@@ -427,7 +427,7 @@ def execute(func: ir.PrimFunc, arrays: Sequence[Array], intrinsics: Intrinsics =
 
 def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], None]:
     """Translate a function once, for running it many times: ``run_compiled(args, intrinsics)``."""
-    require_fixed(func)
+    require_constant_sizes(func)
     writer = SourceWriter(func)
     source = writer.source()
     environment: dict[str, Any] = {**_ENVIRONMENT, **writer.constants, "_func": func.name, "_math": FUNCTIONS}

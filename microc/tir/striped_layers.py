@@ -218,7 +218,7 @@ class _Stream:
     def __init__(self, name: str, layers: tuple[Layer, ...], source_rows: int, words: bool) -> None:
         self.name, self.layers, self.source_rows = name, layers, source_rows
         self.copying = "vectorized" if words else "serial"
-        self.taken = {name for layer in layers for name in names_of(layer.func)}
+        self.taken = {name for layer in layers for name in function_names(layer.func)}
         self.origins: dict[ir.Buffer, tuple[int, ir.Buffer]] = {}
         first, last = layers[0], layers[-1]
         self.source = self.parameter("data", 0, first.data, source_rows * first.shape.window.width)
@@ -313,7 +313,7 @@ class _Stream:
         places |= {b: Place(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
         outside = 0 if shape.inside else shape.block - 1
         inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
-        made = ir.If(inside, placed(layer.func.body, places))
+        made = ir.If(inside, rewrite_buffers(layer.func.body, places))
         border = self.border(into(index), index, shape.rows, shape.block, reader)
         return ir.Let(index, row, ir.seq(window, made, border))
 
@@ -365,7 +365,7 @@ class _Stream:
         return self.fill(self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window)
 
 
-def names_of(func: ir.PrimFunc) -> set[str]:
+def function_names(func: ir.PrimFunc) -> set[str]:
     """Return every name in a function."""
     found = {p.name for p in func.params}
     for stmt in walk_stmt(func.body):
@@ -399,7 +399,7 @@ def _within(row: ir.Expr, rows: int) -> ir.Expr:
     return ir.Bin("and", row >= 0, row < rows)
 
 
-def placed(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt:
+def rewrite_buffers(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt:
     """Rewrite a layer's statements to the buffers of the stream."""
 
     def at(place: Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:

@@ -53,7 +53,7 @@ def sizes_in(extents: Iterable[object]) -> tuple[ir.Var, ...]:
     return tuple(dict.fromkeys(x for x in exprs if isinstance(x, ir.Var)))
 
 
-def require_fixed(func: ir.PrimFunc) -> None:
+def require_constant_sizes(func: ir.PrimFunc) -> None:
     """Raise ProgramError if a function has symbolic sizes."""
     if func.scalars:
         names = ", ".join(scalar.name for scalar in func.scalars)
@@ -119,7 +119,7 @@ LENGTH = "vector_length_x"
 """Prefix of the intrinsics that return the number of active lanes, given how many iterations are left."""
 
 
-def taken(loop: ir.For) -> ir.Let | None:
+def active_lanes_let(loop: ir.For) -> ir.Let | None:
     """Return the let that binds the number of active lanes at the start of a scalable loop's body; None if there is
     none."""
     stmt = loop.body
@@ -133,7 +133,7 @@ def taken(loop: ir.For) -> ir.Let | None:
 def fault(loop: ir.For) -> str:
     """Return the reason why a scalable loop is ill-formed; empty if it is well-formed."""
     name = f"scalable loop {loop.var.name}"
-    if taken(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
+    if active_lanes_let(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
         return f"{name} does not begin with the lanes that it takes of those that are left"
     if not in_order(loop.body):
         return f"{name} reads memory after it wrote some"
@@ -144,7 +144,7 @@ def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | N
     """Return the number of remaining iterations, as a linear form, of which the active lanes are taken."""
     known, stmt = Scope({}), loop.body
     while isinstance(stmt, ir.Let):
-        if stmt == taken(loop) and isinstance(stmt.value, ir.Call):
+        if stmt == active_lanes_let(loop) and isinstance(stmt.value, ir.Call):
             return linear(known.expr(stmt.value.args[0]))
         known.name(stmt.var, stmt.value)
         stmt = stmt.body

@@ -34,7 +34,7 @@ from microc.tir.analysis.simplification import (
     loop_context,
 )
 from microc.tir.operators import BINARY, FUNCTIONS, UNARY
-from microc.tir.symbolic import require_fixed
+from microc.tir.symbolic import require_constant_sizes
 from microc.tir.text.print import expr_text
 
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
@@ -57,7 +57,7 @@ def verify(
     author knows its range; the interpreter checks it at every access. None: every index is proven. ``numbers``: the least and
     the greatest number of constants, by name, which proofs use.
     """
-    require_fixed(func)
+    require_constant_sizes(func)
     check_name(func.name, func.name)
     names: Names = {}
     for buffer in func.params:
@@ -67,7 +67,7 @@ def verify(
     _Verifier(func, tables, numbers or {}).statement(func.body, Place(names, Simplifier(), ()))
 
 
-def fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
+def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
     """Return what :func:`verify` finds wrong, for callers that can do without the function; empty if it is
     well-formed."""
     try:

@@ -27,14 +27,14 @@ NORMALISING = (
     canonicalise.CANONICALISE_PASS,
     channels_last.LAYOUT_PASS,
     canonicalise.CANONICALISE_PASS,
-    raw_inputs.SCALES,
+    raw_inputs.FOLD_SCALES_PASS,
 )
 """Passes that run before the graph is converted to a step of a stream, if it is."""
 
 LOWERING = (
-    loop_blocking.BLOCKED_TURNS_PASS,
-    loop_blocking.SCANNED_ROWS_PASS,
-    raw_inputs.SHIFTS,
+    loop_blocking.LOOP_BLOCKING_PASS,
+    loop_blocking.SCAN_IN_PLACE_PASS,
+    raw_inputs.FOLD_SHIFTS_PASS,
     legalize.LEGALIZE_PASS,
     fold_constants.FOLD_CONSTANTS_PASS,
     parallel_layers.PASS,
@@ -50,7 +50,7 @@ LOWERING = (
     common_subexpressions.COMMON_SUBEXPRESSIONS_PASS,
     dead_code.DEAD_CODE_PASS,
     channels_last.NARROW_VIEWS_PASS,
-    loop_blocking.OPENED_WEIGHTS_PASS,
+    loop_blocking.PREWIDENED_WEIGHTS_PASS,
     fuse.PASS,
 )
 

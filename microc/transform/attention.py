@@ -416,7 +416,7 @@ ROWS, COLUMNS, DEPTH, WIDTH = "rows", "columns", "depth", "width"
 ``batch1``, ..."""
 
 
-def in_blocks(graph: Graph, attentions: Sequence[Attention], rows: int) -> Graph:
+def block_attention(graph: Graph, attentions: Sequence[Attention], rows: int) -> Graph:
     """Rewrite attentions as loops over blocks of ``rows`` queries. An attention whose operands cannot be cut into blocks is
     left unchanged."""
     for attention in attentions:

@@ -16,7 +16,7 @@ from microc.errors import UsageError, suggestion
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType, fresh_name
 from microc.ops.attributes import Multiplier, Rounding, Ties
 from microc.transform.channels_last import CHANNELS_FIRST, CHANNELS_LAST
-from microc.transform.transposes import permuted_type
+from microc.transform.transposes import permute_type
 
 # ---- Preprocessing in front of an input: from a sensor's raw numbers, such as a camera's frame, to the network's input.
 #
@@ -68,7 +68,7 @@ class Step:
     operands: tuple[Array, ...] = ()
 
 
-def preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
+def collect_preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
     """Collect the fields of :class:`Preparation`, each given by input, into preparations by input. ``*`` is the default of
     all inputs."""
     names = {name for wish in wishes.values() for name in wish}
@@ -269,7 +269,7 @@ class Boundary:
     preparations: Mapping[str, Preparation] = field(default_factory=dict)
 
 
-def adapt(graph: Graph, boundary: Boundary) -> Graph:
+def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
     """Insert operators before inputs and behind outputs that convert them as ``boundary`` requests.
 
     A quantised tensor can become a float (quantize in front, dequantize behind) or change its signedness (its zero point moves
@@ -396,7 +396,7 @@ class _End:
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
         to_wanted, back = (first, last) if wanted == "NCHW" else (last, first)
         axes: dict[str, Attr] = {"axes": back if self.what == "input" else to_wanted}
-        return self.insert("transpose", axes, permuted_type(self.kind, to_wanted))
+        return self.insert("transpose", axes, permute_type(self.kind, to_wanted))
 
     # ------------------------------------------------------------ dtype
 
@@ -430,7 +430,7 @@ class _End:
         """Return the attributes of the ``quantize`` that computes ``target``. A network that rounds ties to even does so
         here too."""
         assert target.quant is not None
-        even = ties_of(self.graph) is Ties.EVEN
+        even = rounding_of_ties(self.graph) is Ties.EVEN
         return {**_parameters(target.quant), "out_dtype": target.dtype, "rounding": Ties.EVEN if even else rounding}
 
     def to_stored_integers(self) -> Graph:
@@ -489,7 +489,7 @@ class _End:
         return replace(renamed, outputs=graph.outputs, types=types, nodes=nodes)
 
 
-def ties_of(graph: Graph) -> Ties:
+def rounding_of_ties(graph: Graph) -> Ties:
     """Return the rounding of ties in this network, which its ends use too."""
     even = any(node.attrs.get("rounding") == Rounding.EVEN for node in graph.nodes)
     return Ties.EVEN if even else Ties.AWAY

@@ -1,5 +1,6 @@
 """Canonical form: constant folding, common subexpressions, dead code, layer norm as one operator, identities and merged
-neighbours."""
+neighbours.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,14 @@ from microc.graph.ir import Attr, Graph, Node, Quant
 from microc.graph.match import Match, P, Replacement, Rule, rewrite, without_dead_nodes
 from microc.ops import registry
 from microc.ops.attributes import Rounding, Ties
-from microc.ops.meaning import expanded
-from microc.ops.normalisation.norms import DTYPES, LAYER_NORM_MOST_DEPTH, MOST_EPSILON, affine, attrs_of
+from microc.ops.meaning import expand_composed
+from microc.ops.normalisation.norms import (
+    DTYPES,
+    LAYER_NORM_MOST_DEPTH,
+    MOST_EPSILON,
+    layer_norm_attrs,
+    quantise_affine,
+)
 from microc.ops.normalisation.norms import LAYER_NORM_FIXED_MOST_DEPTH as QUANTISED_DEPTH
 from microc.transform.channels_last import padding_rules, reshape_rules
 from microc.transform.fuse import MANDATORY
@@ -44,7 +51,7 @@ DEAD_CODE_PASS = Pass("dead_code", eliminate_dead_code)
 
 def expand(graph: Graph, context: PassContext) -> Graph:
     """Expand composite operators, unless option ``whole`` keeps them."""
-    return graph if context.options.get("whole") else expanded(graph)
+    return graph if context.options.get("whole") else expand_composed(graph)
 
 
 EXPAND_PASS = Pass("expand", expand, 0, around=True)
@@ -269,12 +276,14 @@ def _to_integer_norm(match: Match) -> Replacement | None:
     added = epsilon * depth * depth
     if match.type(match.output).shape != kind.shape or added >= MOST_EPSILON or dtype not in DTYPES:
         return None
-    integer_norm = affine(gamma, beta, depth, result, dtype) if gamma is not None and beta is not None else None
+    integer_norm = (
+        quantise_affine(gamma, beta, depth, result, dtype) if gamma is not None and beta is not None else None
+    )
     if integer_norm is None:
         return None
     factors = match.constant(f"{match.output}.factors", integer_norm.factors)
     terms = match.constant(f"{match.output}.terms", integer_norm.terms)
-    match.emit("qlayer_norm", (match["x"], factors, terms), attrs_of(integer_norm, added, dtype))
+    match.emit("qlayer_norm", (match["x"], factors, terms), layer_norm_attrs(integer_norm, added, dtype))
     return match.replacement()
 
 

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.convolution.geometry import geometry
+from microc.ops.convolution.geometry import infer_geometry
 
 MOST_CHANNELS = 1 << 22
 """Limit of channels of all computed values of a graph. Channels are examined one by one; a graph with more is skipped."""
@@ -95,7 +95,7 @@ def _link_depthwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
     data, weight = (graph.types[name].shape for name in node.inputs[:2])
     if node.attrs.get("layout") == "NCHW" or not _has_constants(graph, node):
         return None
-    g = geometry(node.attrs, data, weight)
+    g = infer_geometry(node.attrs, data, weight)
     every = np.arange(g.out_channels)
     return (Link(0, every // (g.out_channels // g.channels), every),) if g.groups == g.channels else None
 

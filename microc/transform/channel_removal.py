@@ -12,7 +12,7 @@ from microc.base.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.match import without_dead_nodes
 from microc.ops import registry
-from microc.ops.convolution.geometry import geometry
+from microc.ops.convolution.geometry import infer_geometry
 from microc.transform.channel_relations import Link, channel_count, channel_links, has_too_many_channels, is_mixing
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import Range, Ranges, every_tap_inside, value_ranges
@@ -107,7 +107,7 @@ def _reads_value_only(graph: Graph, node: Node, value: Array) -> Array:
     """Test for each input channel, which holds ``value``, whether every tap reads that value at every position."""
     if node.op == "dense":
         return np.ones(value.shape, np.bool_)
-    g = geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
+    g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
     inside = every_tap_inside(g)
     return np.asarray(inside | (value == node.attrs.get("pad_value", 0)))
 

@@ -1,5 +1,6 @@
 """Conversion to channels last (NHWC), reshapes that move behind elementwise operators, padding absorbed by convolutions and
-pools."""
+pools.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.graph.match import Match, P, Replacement, Rule, rewrite
 from microc.ops import registry
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.transposes import Axes, Shape, joining_rules, permuted_type, resting_rules, transpose_rules
+from microc.transform.transposes import Axes, Shape, joining_rules, permute_type, resting_rules, transpose_rules
 
 # ---- Rules for reshapes: neighbours merge, and a reshape before an elementwise operator moves behind it, so that it does not
 # separate the operator from the kernel before the reshape.
@@ -197,7 +198,7 @@ class _Converter:
     def run(self) -> Graph:
         for name, image in self.swapped.items():
             kind = self.graph.types[name]
-            self.types[image] = permuted_type(kind, CHANNELS_LAST[len(kind.shape)])
+            self.types[image] = permute_type(kind, CHANNELS_LAST[len(kind.shape)])
             self.nodes.append(Node("transpose", (image,), (name,), {"axes": CHANNELS_FIRST[len(kind.shape)]}))
         for node in self.graph.nodes:
             if node.attrs.get("layout") == "NCHW":
@@ -214,13 +215,13 @@ class _Converter:
         if rest:
             rest[0] = self.convert_weight(rest[0], node)
         image = self.transpose(data, node, CHANNELS_LAST[4])
-        result = new_value(self.types, f"{output}.nhwc", permuted_type(self.graph.types[output], CHANNELS_LAST[4]))
+        result = new_value(self.types, f"{output}.nhwc", permute_type(self.graph.types[output], CHANNELS_LAST[4]))
         attrs = {**node.attrs, "layout": "NHWC"}
         self.nodes.append(replace(node, inputs=(image, *rest), outputs=(result,), attrs=attrs))
         self.nodes.append(Node("transpose", (result,), (output,), {"axes": CHANNELS_FIRST[4]}, node.loc))
 
     def transpose(self, value: str, node: Node, axes: Axes) -> str:
-        name = new_value(self.types, f"{value}.nhwc", permuted_type(self.types[value], axes))
+        name = new_value(self.types, f"{value}.nhwc", permute_type(self.types[value], axes))
         self.nodes.append(Node("transpose", (value,), (name,), {"axes": axes}, node.loc))
         return name
 
@@ -234,7 +235,7 @@ class _Converter:
             return self.transpose(value, node, axes)
         axis = producer.attr("axis")
         attrs: dict[str, Attr] = {**producer.attrs, "axis": None if axis is None else axes.index(axis)}
-        name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
+        name = new_value(self.types, f"{value}.ohwi", permute_type(self.types[value], axes))
         self.nodes.append(
             replace(producer, inputs=(self.convert_constant(producer.inputs[0]),), outputs=(name,), attrs=attrs)
         )
@@ -242,7 +243,7 @@ class _Converter:
 
     def convert_constant(self, value: str) -> str:
         axes = CHANNELS_LAST[4]
-        name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
+        name = new_value(self.types, f"{value}.ohwi", permute_type(self.types[value], axes))
         array: Array = np.ascontiguousarray(self.consts[value].transpose(axes))
         self.consts[name] = array
         return name

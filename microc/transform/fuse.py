@@ -60,7 +60,7 @@ MANDATORY = frozenset(("requantize", "requantize_float"))
 REUSED = 2
 """Limit of elementwise values in a kernel that are used more than once: each use repeats the expression."""
 
-MOST = 64
+MAX_KERNEL_NODES = 64
 """Limit of nodes in a kernel, above any network's: the time to compile an expression grows with the square of its length."""
 
 MOST_LOADS, FEW_LOADS, LOADS_IN_ALL = 640, 32, 6144
@@ -204,7 +204,9 @@ class _Groups:
         # The merged kernel replaces its parts, whose share of LOADS_IN_ALL becomes free.
         spent = sum(self.spent.get(other, 0) for other in chosen)
         charged, nodes = loads if loads > FEW_LOADS else 0, sum(len(self.made[other]) for other in chosen)
-        if (nodes >= MOST or loads > MOST_LOADS or charged - spent > self.left) and node.op not in MANDATORY:
+        if (
+            nodes >= MAX_KERNEL_NODES or loads > MOST_LOADS or charged - spent > self.left
+        ) and node.op not in MANDATORY:
             return
         self.left -= charged - spent
         self.loads[node.outputs[0]], self.spent[group] = loads, charged

@@ -15,9 +15,9 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
-from microc.ops.control import scanned_of
+from microc.ops.control import count_scanned
 from microc.ops.matrix.gemm import Levels, find_levels
-from microc.ops.recurrent.lstm import Turn
+from microc.ops.recurrent.lstm import LoopBodyBuilder
 from microc.tir.bit_fields import bits_of
 from microc.transform.pass_context import WHERE_REQUIRED, Pass, PassContext
 
@@ -42,7 +42,7 @@ class _Layer:
     dense: Node
 
 
-def blocked_turns(graph: Graph, context: PassContext) -> Graph:
+def block_loops(graph: Graph, context: PassContext) -> Graph:
     """Block every loop over time that has such a product."""
     nodes: list[Node] = []
     types = dict(graph.types)
@@ -104,7 +104,7 @@ def _block_size(count: int) -> int:
 def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
     """Build the body of a block: gather its rows, multiply them by one ``dense``, run the loop over its iterations."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
-    write = Turn(loop.loc)
+    write = LoopBodyBuilder(loop.loc)
     block_number, *fixed = (write.input(name, body.types[name]) for name in body.inputs)
     data, dense = body.types[layer.data], layer.dense
     rows = write.emit("gather", (layer.data, block_number), data.quant, axis=layer.gather.attr("axis"), span=block)
@@ -153,14 +153,14 @@ def _guard_body(body: Graph) -> Graph:
     )
 
 
-BLOCKED_TURNS_PASS = Pass("blocked_turns", blocked_turns, WHERE_REQUIRED, around=True)
+LOOP_BLOCKING_PASS = Pass("blocked_turns", block_loops, WHERE_REQUIRED, around=True)
 """Trades memory for time, by an amount that depends on core and network: the driver compares (``compiler/fit/search.py``)."""
 
 
 # ---- Scanned inputs: a value that iterations gather by their number becomes an input that the loop reads row by row, in place.
 
 
-def scanned_rows(graph: Graph, context: PassContext) -> Graph:
+def scan_rows_in_place(graph: Graph, context: PassContext) -> Graph:
     """Turn such gathers of every loop into scanned inputs."""
     nodes: list[Node] = []
     types = dict(graph.types)
@@ -173,7 +173,7 @@ def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     """Return the loop with scanned inputs and the views before it, and add their types; the loop itself if nothing is
     scanned."""
     body: Graph = loop.attr("body")
-    scanned = scanned_of(loop)
+    scanned = count_scanned(loop)
     gathers = _find_gathers(body, int(loop.attr("carried")), scanned, int(loop.attr("count")))
     if not gathers:
         return [loop]
@@ -215,7 +215,7 @@ def _find_gathers(body: Graph, carried: int, scanned: int, count: int) -> list[N
     return gathers
 
 
-SCANNED_ROWS_PASS = Pass("scanned_rows", scanned_rows, 2, around=True)
+SCAN_IN_PLACE_PASS = Pass("scanned_rows", scan_rows_in_place, 2, around=True)
 
 
 # ---- Widen the quantised weights of float layers (int8 levels times scales) in RAM before the layer runs.
@@ -223,19 +223,19 @@ SCANNED_ROWS_PASS = Pass("scanned_rows", scanned_rows, 2, around=True)
 # A product that dequantises weights in registers does so again for every tile of rows. Widened first, they are loaded directly,
 # but take RAM while the layer runs. :mod:`microc.ops.matrix.gemm` bounds the change of a sum.
 
-ROWS = 8
+MIN_REUSING_ROWS = 8
 """Rows of a product from which weights are used often enough for widening to pay."""
 LAYERS = ("conv2d", "dense")
 BYTE = 8
 
 
-def opened_weights(graph: Graph, context: PassContext) -> Graph:
+def prewiden_weights(graph: Graph, context: PassContext) -> Graph:
     """Widen all such weights first."""
-    levels = find_opened(graph)
-    return with_opened(graph, levels, levels) if levels else graph
+    levels = find_widenable_weights(graph)
+    return widen_weights(graph, levels, levels) if levels else graph
 
 
-def find_opened(graph: Graph) -> dict[str, Levels]:
+def find_widenable_weights(graph: Graph) -> dict[str, Levels]:
     """Return by name the weights of float layers that are int8 levels with one scale per channel.
 
     Weights of fewer bits are not among them: they are packed to save flash.
@@ -248,7 +248,7 @@ def find_opened(graph: Graph) -> dict[str, Levels]:
             array is None
             or array.dtype != "float32"
             or node.attrs.get("groups", 1) != 1
-            or _count_rows(graph, node) < ROWS
+            or _count_rows(graph, node) < MIN_REUSING_ROWS
         ):
             continue
         levels = find_levels(array.reshape(len(array), -1))
@@ -262,7 +262,7 @@ def _count_rows(graph: Graph, node: Node) -> int:
     return prod(graph.types[node.outputs[0]].shape) // max(graph.types[node.inputs[1]].shape[0], 1)
 
 
-def with_opened(graph: Graph, levels_by_name: Mapping[str, Levels], chosen: Collection[str]) -> Graph:
+def widen_weights(graph: Graph, levels_by_name: Mapping[str, Levels], chosen: Collection[str]) -> Graph:
     """Widen the chosen weights by kernels of their own, each before the first layer that reads it.
 
     The graph may be fused already: each kernel gets a new group.
@@ -286,5 +286,5 @@ def with_opened(graph: Graph, levels_by_name: Mapping[str, Levels], chosen: Coll
     return replace(graph, types=types, consts=consts).with_nodes(nodes)
 
 
-OPENED_WEIGHTS_PASS = Pass("opened_weights", opened_weights, WHERE_REQUIRED, before="fuse")
+PREWIDENED_WEIGHTS_PASS = Pass("opened_weights", prewiden_weights, WHERE_REQUIRED, before="fuse")
 """Trades RAM for time: the driver compares (``compiler/fit/search.py``)."""

@@ -11,7 +11,8 @@ the merged one along the channels. Layers are merged where that slice costs noth
 Elsewhere slices would be copied, which costs more than the merged layer saves. Every channel is the same sum as before. Layers
 are merged only with those whose weights have the same storage form (bit-packed, or integers times a scale).
 
-TVM calls this CombineParallelConv2D and CombineParallelDense."""
+TVM calls this CombineParallelConv2D and CombineParallelDense.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, Names, Node, TensorType
 from microc.ops import registry
 from microc.ops.matrix.gemm import find_levels
-from microc.tir.bit_fields import bits_of, few_bits
+from microc.tir.bit_fields import bits_of, packed_width
 from microc.transform.channel_relations import channel_count, is_mixing
 from microc.transform.pass_context import Pass, PassContext
 
@@ -248,7 +249,7 @@ def _form(weights: Array) -> Hashable:
     """Return a key of the storage form of weights: bits and block."""
     rows = weights.reshape(len(weights), -1)
     if weights.dtype == np.int8:
-        return few_bits(rows)
+        return packed_width(rows)
     levels = find_levels(rows) if weights.dtype == np.float32 and np.isfinite(rows).all() else None
     return levels and (levels.block, bits_of(levels.values))
 

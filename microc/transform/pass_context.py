@@ -133,7 +133,7 @@ class Pass:
     around: bool = False
 
 
-def with_own(passes: Sequence[Pass], own: Sequence[Pass]) -> tuple[Pass, ...]:
+def insert_user_passes(passes: Sequence[Pass], own: Sequence[Pass]) -> tuple[Pass, ...]:
     """Insert the user's ``own`` passes, each before the first run of the pass that it names, and check their results."""
     merged: list[Pass] = []
     left = list(own)

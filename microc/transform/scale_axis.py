@@ -16,7 +16,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, Node
 from microc.graph.match import Match, P, Replacement, Rule, Scope, rewrite
-from microc.ops.convolution.geometry import geometry
+from microc.ops.convolution.geometry import infer_geometry
 from microc.ops.matrix.gemm import find_levels
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import every_tap_inside
@@ -301,7 +301,7 @@ def stays_inside(match: Match) -> bool:
         return True
     if layer.attrs.get("open"):
         return False
-    g = geometry(layer.attrs, match.type(layer.inputs[0]).shape, match.type(layer.inputs[1]).shape)
+    g = infer_geometry(layer.attrs, match.type(layer.inputs[0]).shape, match.type(layer.inputs[1]).shape)
     return every_tap_inside(g)
 
 
@@ -471,6 +471,6 @@ def _reaches_layer(match: Match, value: str) -> bool:
     return readers[0].op in _ELEMENTWISE and is_elementwise and _reaches_layer(match, readers[0].outputs[0])
 
 
-SCALES = Pass("raw_inputs", fold_scales, 3)
-SHIFTS = Pass("raw_inputs", fold_shifts, 3)
-CENTRED = Pass("raw_inputs", centre, 3)
+FOLD_SCALES_PASS = Pass("raw_inputs", fold_scales, 3)
+FOLD_SHIFTS_PASS = Pass("raw_inputs", fold_shifts, 3)
+CENTRE_PASS = Pass("raw_inputs", centre, 3)

@@ -24,17 +24,17 @@ Axes = tuple[int, ...]
 Shape = tuple[int, ...]
 
 
-def inverse(axes: Sequence[int]) -> Axes:
+def invert_axes(axes: Sequence[int]) -> Axes:
     """Return the order that undoes ``axes``."""
     return tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
 
 
-def composed(first: Sequence[int], second: Sequence[int]) -> Axes:
+def compose_axes(first: Sequence[int], second: Sequence[int]) -> Axes:
     """Return the order that equals transposing by ``first``, then by ``second``."""
     return tuple(first[axis] for axis in second)
 
 
-def permuted(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
+def permute(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
     """Return the shape, or any sequence with an item for each axis, after transposing by ``axes``."""
     return tuple(shape[axis] for axis in axes)
 
@@ -46,19 +46,19 @@ def keeps_memory(shape: Sequence[int], axes: Sequence[int]) -> bool:
     return moved == sorted(moved)
 
 
-def permuted_type(kind: TensorType, axes: Sequence[int]) -> TensorType:
+def permute_type(kind: TensorType, axes: Sequence[int]) -> TensorType:
     """Return the type after transposing by ``axes``. The axis of per-channel scales moves with it."""
     quant = kind.quant
     if quant is not None and quant.axis is not None:
         quant = replace(quant, axis=tuple(axes).index(quant.axis))
-    return TensorType(permuted(kind.shape, axes), kind.dtype, quant)
+    return TensorType(permute(kind.shape, axes), kind.dtype, quant)
 
 
 AXIS_KINDS = frozenset(("axis", "axes", "axes in order", "ints by axis", "pairs by axis"))
 """Attribute types that name axes of the first operand or have a value for each."""
 
 
-def permuted_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -> dict[str, Attr] | None:
+def permute_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -> dict[str, Attr] | None:
     """Return attributes for an operator on ``x`` that equal ``attrs`` on ``x.transpose(axes)``.
 
     None if an ordered list of axes ("axes in order") would no longer be ascending: float sums depend on that order.
@@ -72,7 +72,7 @@ def permuted_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) 
         if kind == "axis":
             result[name] = axes[as_given % len(axes)]
         elif kind.endswith("by axis"):
-            result[name] = permuted(as_given, inverse(axes))
+            result[name] = permute(as_given, invert_axes(axes))
         else:
             original_axes = tuple(axes[axis % len(axes)] for axis in as_given)
             if kind == "axes in order" and list(original_axes) != sorted(original_axes):
@@ -86,12 +86,12 @@ def padded_shape(shape: Sequence[int], rank: int) -> Shape:
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
-def transposed_array(array: Array, axes: Sequence[int]) -> Array:
+def transpose_array(array: Array, axes: Sequence[int]) -> Array:
     """Return a contiguous transposed copy. The array may have fewer axes than ``axes``, like a broadcast operand."""
     return np.ascontiguousarray(array.reshape(padded_shape(array.shape, len(axes))).transpose(axes))
 
 
-def through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes, Shape, Axes] | None:
+def move_through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes, Shape, Axes] | None:
     """Rewrite ``x.transpose(axes).reshape(wanted)``, x of ``shape``, as
     ``x.transpose(axes1).reshape(shape2).transpose(axes2)``.
 
@@ -146,7 +146,7 @@ def _order_wanted_axes(merged: Sequence[tuple[list[int], int]], wanted: Shape) -
         run_of.append(current)
     first_axis = {number: min(group) for number, (group, _) in enumerate(merged)}
     order = sorted(range(len(wanted)), key=lambda axis: (first_axis.get(run_of[axis], -1), axis))
-    return permuted(wanted, order), inverse(order)
+    return permute(wanted, order), invert_axes(order)
 
 
 # ---- Rules that absorb transpositions into an integer ``matmul`` as its attributes ``axes_a`` and ``axes_b``.
@@ -174,7 +174,7 @@ def _absorb_transposes(match: Match) -> Replacement | None:
         axes = transpose.attr("axes")
         inputs[position] = transpose.inputs[0]
         order = match.root.attr(f"axes_{name}") if match.root.attrs.get(f"axes_{name}") else range(len(axes))
-        attrs[f"axes_{name}"] = composed(axes, order)
+        attrs[f"axes_{name}"] = compose_axes(axes, order)
     if tuple(inputs) == match.root.inputs:
         return None
     match.emit("matmul", inputs, attrs)
@@ -201,7 +201,7 @@ def transpose_rules() -> tuple[Rule, ...]:
         *joining_rules(),
         (P.op("transpose", P.const("x")), _fold_constant),
         (P.op("reshape", _MOVED), _through_reshape),
-        (P.op(movable()), _sink_operator),
+        (P.op(movable_operators()), _sink_operator),
         (P.op("dense"), _fold_into_dense),
     )
 
@@ -228,12 +228,12 @@ def _fold_constant(match: Match) -> Replacement | None:
     if match.output in match.scope.kept:
         return None
     axes = match.root.attr("axes")
-    kind = permuted_type(match.type(match["x"]), axes)
-    return match.same_as(match.constant(f"{match['x']}.moved", transposed_array(match.const("x"), axes), kind))
+    kind = permute_type(match.type(match["x"]), axes)
+    return match.same_as(match.constant(f"{match['x']}.moved", transpose_array(match.const("x"), axes), kind))
 
 
 def _merge_transposes(match: Match) -> Replacement:
-    axes = composed(match.nodes["moved"].attr("axes"), match.root.attr("axes"))
+    axes = compose_axes(match.nodes["moved"].attr("axes"), match.root.attr("axes"))
     match.emit("transpose", (match["x"],), {"axes": axes})
     return match.replacement()
 
@@ -250,7 +250,7 @@ def _move_before_dequantize(match: Match) -> Replacement | None:
     floats, axes = match.nodes["floats"], match.root.attr("axes")
     if floats.attr("axis") is not None:
         return None
-    kind = permuted_type(match.type(match["x"]), axes)
+    kind = permute_type(match.type(match["x"]), axes)
     moved = match.emit("transpose", (match["x"],), {"axes": axes}, kind, f"{match['x']}.moved")
     match.emit("dequantize", (moved,), floats.attrs, loc=floats.loc)
     return match.replacement()
@@ -266,7 +266,7 @@ def _through_reshape(match: Match) -> Replacement | None:
     result = match.type(match.output)
     if any(t.quant is not None and t.quant.axis is not None for t in (source, result)):
         return None
-    rewritten = through_reshape(source.shape, axes, result.shape)
+    rewritten = move_through_reshape(source.shape, axes, result.shape)
     if rewritten is None:
         return None
     axes1, shape, axes2 = rewritten  # the names of through_reshape
@@ -274,7 +274,7 @@ def _through_reshape(match: Match) -> Replacement | None:
     if not keeps_memory(source.shape, axes1):
         if axes2 != _CHANNELS_FIRST:
             return None
-        kind = permuted_type(source, axes1)
+        kind = permute_type(source, axes1)
         operand = match.emit("transpose", (operand,), {"axes": axes1}, kind, f"{match.output}.gathered")
     if axes2 == tuple(range(len(axes2))):
         match.emit("reshape", (operand,), {"shape": shape})
@@ -295,7 +295,7 @@ def _emit_with_transpose(
 # ---------------------------------------------------------------- any operator that can
 
 
-def movable() -> frozenset[str]:
+def movable_operators() -> frozenset[str]:
     """Return names of operators whose attributes determine their axes, so that they work in any order of these."""
     operators = registry.registry().items()
     return frozenset(
@@ -327,7 +327,7 @@ def _sink_operator(match: Match) -> Replacement | None:
     axes = next((order for order in large if order), None)
     if axes is None or len([name for name in node.outputs if name]) != 1 or _rounds_by_axis(match, axes):
         return None
-    attrs = permuted_attrs(definition.attrs, node.attrs, axes)
+    attrs = permute_attrs(definition.attrs, node.attrs, axes)
     if attrs is None:
         return None
     for k in positions:
@@ -347,7 +347,7 @@ def _sink_operator(match: Match) -> Replacement | None:
     if order == tuple(range(len(order))):
         match.emit(node.op, inputs, attrs)
     else:
-        _emit_with_transpose(match, node.op, inputs, attrs, permuted_type(kind, inverse(order)), order)
+        _emit_with_transpose(match, node.op, inputs, attrs, permute_type(kind, invert_axes(order)), order)
     return match.replacement()
 
 
@@ -387,16 +387,16 @@ def _transpose_order(match: Match, value: str, rank: int) -> Axes | None:
 
 def _undo_on_broadcast(match: Match, value: str, axes: Axes, size: int) -> str:
     """Return a broadcast operand permuted by the inverse of ``axes``; empty if that would move elements at run time."""
-    kind, back = match.type(value), inverse(axes)
+    kind, back = match.type(value), invert_axes(axes)
     if kind.size == 1 and len(kind.shape) <= len(axes):
         return value
     padded = TensorType(padded_shape(kind.shape, len(axes)), kind.dtype, kind.quant)
     if kind.quant is not None and kind.quant.axis is not None:
         return ""
-    inverted = permuted_type(padded, back)
+    inverted = permute_type(padded, back)
     data = match.scope.consts.get(value)
     if data is not None:
-        return match.constant(f"{value}.moved", transposed_array(data, back), inverted)
+        return match.constant(f"{value}.moved", transpose_array(data, back), inverted)
     if kind.size < size and keeps_memory(padded.shape, back):
         return match.emit("reshape", (value,), {"shape": inverted.shape}, inverted, f"{value}.moved")
     return ""

@@ -16,15 +16,15 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.lowering.graph_to_module import argument, describe
-from microc.compiler.lowering.kernel_maker import Maker
-from microc.compiler.lowering.kernel_selection import estimated
+from microc.compiler.lowering.kernel_maker import KernelBuilder
+from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import Builder, fingerprint, make_value, register, workspaces
 from microc.compiler.options import make_options
-from microc.compiler.tuned.measured_regions import OURS, Ours, RegionTask, best_code, repeated_code
+from microc.compiler.tuned.measured_regions import OURS, OwnCode, RegionTask, best_own_code, replay_own_code
 from microc.compiler.tuned.records import SOURCES, UNTUNED, Record, Task
-from microc.external.partition import function
+from microc.external.partition import region_function
 from microc.module import Call, Kernel, Module, Value, View
-from microc.ops.lowering import Param, macs_of
+from microc.ops.lowering import Param, node_macs
 from microc.plan.plan import plan_module
 from microc.schedule.choose import Choice
 from microc.schedule.cost.cost_model import estimate
@@ -114,7 +114,7 @@ class RegionSearch:
         ``records(key)``: records of a kernel, measured in the same place.
         """
         task = self.task
-        best = best_code(task, records)
+        best = best_own_code(task, records)
         if all(known.choice.schedule.trace != best.trace for known in self.space.candidates[:-1]):
             candidate = ours_candidate(task, best, _TUNED)
             self.space.candidates.insert(-1, candidate)
@@ -126,11 +126,11 @@ def region_candidate(task: RegionTask, record: Record) -> Candidate:
     return (
         theirs_candidate(task)
         if record.theirs
-        else ours_candidate(task, repeated_code(task, record.trace), record.decisions)
+        else ours_candidate(task, replay_own_code(task, record.trace), record.decisions)
     )
 
 
-def ours_candidate(task: RegionTask, ours: Ours, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
+def ours_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
     """Return microc's code for a region as a candidate."""
     func, params = ours.control.func, ours.control.params
     cost = estimate(func, task.target)
@@ -144,7 +144,7 @@ def ours_candidate(task: RegionTask, ours: Ours, decisions: tuple[tuple[str, Any
 def theirs_candidate(task: RegionTask) -> Candidate:
     """Return the backend's code for a region as a candidate."""
     taken, code = task.taken, task.taken.code
-    func, external = function(taken)
+    func, external = region_function(taken)
     inputs = [Param(f"in_{k}", name) for k, name in enumerate(task.graph.nodes[0].inputs)]
     data = [Param(role, "", array.reshape(-1)) for role, array in code.data.items()]
     bound = inf if code.differs else taken.backend.bound
@@ -258,7 +258,7 @@ def image_module(
     digests, in order. ``given``: contents of the inputs, which then are state of the image instead of inputs.
     """
     graph, target = task.graph, task.target
-    builder = Builder(graph, Maker(graph, target, SPEED))
+    builder = Builder(graph, KernelBuilder(graph, target, SPEED))
     arrays: Sequence[Array | None] = given or [None] * len(graph.inputs)
     storage = "state" if given else "input"
     inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))
@@ -285,7 +285,7 @@ def image_module(
         options=chosen,
         sources=(region.sources,) if region is not None and any(map(foreign, candidates)) else (),
     )
-    module = estimated(module, target)
+    module = add_estimates(module, target)
     module = plan_module(module, io_in_arena=False, like=module)
     return replace(module, fingerprint=fingerprint(module, target))
 
@@ -298,7 +298,7 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
     kernel = Kernel(func, (str(candidate.point),), external=external)
     name = register(builder, kernel, stem, verified=candidate.choice.verified)
     if region is not None:
-        params, macs = region.params, sum(macs_of(task.graph, node) for node in task.graph.nodes)
+        params, macs = region.params, sum(node_macs(task.graph, node) for node in task.graph.nodes)
         args = [
             builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array, align)
             for p in params

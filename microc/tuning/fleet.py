@@ -12,14 +12,14 @@ from threading import Lock
 from typing import Any
 
 from microc import __version__
-from microc.compiler.lowering.kernel_selection import algorithms_of
+from microc.compiler.lowering.kernel_selection import group_algorithms
 from microc.compiler.tuned.records import FAILED, NAME, OK, WRONG, Task
-from microc.device.board_info import readable
+from microc.device.board_info import printable
 from microc.device.boards import list_boards, load_board
 from microc.errors import DeviceError, MicrocError, UsageError
-from microc.frontend.graph_file import read
+from microc.frontend.graph_file import read_graph_file
 from microc.graph.file import to_bytes
-from microc.schedule.primitives.tree import Step, frozen_argument
+from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.runner import Meter, Result
@@ -69,7 +69,7 @@ def _fleet_worker_results(job: Mapping[str, Any], graph: bytes) -> list[dict[str
         candidate_of(
             task,
             Point(entry["algorithm"], entry["rule"], ()),
-            tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in entry["steps"]),
+            tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in entry["steps"]),
         )
         for entry in job["candidates"]
     ]
@@ -79,9 +79,9 @@ def _fleet_worker_results(job: Mapping[str, Any], graph: bytes) -> list[dict[str
 
 def _task(job: Mapping[str, Any], data: bytes) -> Task:
     """Return the kernel of a job; UsageError if this version of microc lowers it differently."""
-    graph = read(data, "kernel", {})
+    graph = read_graph_file(data, "kernel", {})
     target = load_board(job["board"]).target.having(*job["features"])
-    lowered = algorithms_of(graph, graph.nodes, target, NAME)
+    lowered = group_algorithms(graph, graph.nodes, target, NAME)
     task = Task(graph, (job["name"],), job["op"], target, 1, lowered, ())
     if task.key != job["key"]:
         raise UsageError(
@@ -144,7 +144,7 @@ class Fleet(Meter):
             if "error" not in answer:
                 return _results(candidates, answer)
             with self._changing:
-                self._failed[worker] = readable(str(answer["error"]), 200)
+                self._failed[worker] = printable(str(answer["error"]), 200)
 
     def stop(self) -> None:
         """Send no more batches; results of those that run are ignored."""
@@ -167,10 +167,10 @@ class Fleet(Meter):
         for worker, answer in zip(workers, answers, strict=True):
             if "error" in answer or answer["version"] != __version__:
                 why = answer.get("error") or f"it has microc {answer['version']}, here is {__version__}"
-                raise UsageError(f"a worker cannot measure: {readable(why, 200)}", where=worker, hint="mend or end it")
+                raise UsageError(f"a worker cannot measure: {printable(why, 200)}", where=worker, hint="mend or end it")
             if (answer["unit"], answer["toolchain"]) != (answers[0]["unit"], answers[0]["toolchain"]):
                 raise UsageError("workers have different compilers or units", where=worker, hint="tune them apart")
-        return readable(answers[0]["unit"]), readable(answers[0]["toolchain"], 200)
+        return printable(answers[0]["unit"]), printable(answers[0]["toolchain"], 200)
 
     def _answer(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
         """Return a worker's answer about a batch, and its address; DeviceError if there is no worker for GRACE seconds."""
@@ -242,7 +242,7 @@ def _results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list
         raise DeviceError("a worker answers nonsense", hint="the same microc everywhere")
     return [
         Result(
-            candidate, entry["status"], float(entry["ticks"]), int(entry["code"]), readable(str(entry["detail"]), 200)
+            candidate, entry["status"], float(entry["ticks"]), int(entry["code"]), printable(str(entry["detail"]), 200)
         )
         for candidate, entry in zip(candidates, answers, strict=True)
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from microc.run.desktop.library import Library
-from microc.run.verify import random_inputs
+from microc.run.verification import random_inputs
 from microc.tuning.on_host import LIBRARY, TAKEN
 from microc.tuning.timed import bind
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from microc import te
 from microc.base.dtypes import Array
-from microc.codegen.project.firmware import sources_around
+from microc.codegen.project.firmware import runtime_sources
 from microc.compiler.api import Program
 from microc.compiler.lowering.module_builder import fingerprint
 from microc.compiler.single_function import function_module
@@ -139,7 +139,7 @@ class LoadRunner(BoardRunner):
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         super().__init__(board, port, patience=patience)
-        sources_around(board, PROTOCOL)
+        runtime_sources(board, PROTOCOL)
         self.board = board.name + FROM_RAM
         self._stack = ExitStack()
         self._desk: Desk | None = None

@@ -8,9 +8,9 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
-from microc.compiler.model import knows_plugins
+from microc.compiler.model import registers_plugins
 from microc.compiler.tuned.measured_regions import RegionTask
-from microc.compiler.tuned.records import FROM_RAM, Record, Task, records_of
+from microc.compiler.tuned.records import FROM_RAM, Record, Task, open_records
 from microc.device.emulators import ELF
 from microc.errors import DeviceError, MicrocError, ToolError, UsageError
 from microc.target import Board, Target
@@ -126,8 +126,8 @@ def _pool_of(runners: Sequence[tuple[str, Meter]]) -> Meter:
 # ---- One record's schedule, measured once more.
 
 
-@knows_plugins
-def repeat(
+@registers_plugins
+def measure_record(
     model: Any,
     target: str = "",
     *,
@@ -142,7 +142,7 @@ def repeat(
 
     UsageError if the file has no such record, or the network no such kernel.
     """
-    matching = [each for each in records_of(records) if record and each.id.startswith(record)]
+    matching = [each for each in open_records(records) if record and each.id.startswith(record)]
     if not matching:
         raise UsageError(
             f"there is no record {record!r}", where=str(records), hint="microc tune --show FILE lists failures"

@@ -21,7 +21,7 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import TensorType
 from microc.ops.meaning import evaluate
 from microc.run.reference.agreement import TOLERANCES, Tally
-from microc.run.reference.frameworks import draws
+from microc.run.reference.frameworks import draw_inputs
 from microc.run.session import Device
 from microc.target import Board
 from microc.tuning.search_space import Candidate
@@ -125,7 +125,7 @@ def sample(task: Task) -> tuple[list[Array], list[Array]]:
     """Return random inputs of a task, the same in every image, and the outputs of the operators' references."""
     graph = task.graph
     tensors = [_input_spec(graph.types[name]) for name in graph.inputs]
-    arrays = draws({}, tensors, graph, 1, seed=0)[0]
+    arrays = draw_inputs({}, tensors, graph, 1, seed=0)[0]
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
 

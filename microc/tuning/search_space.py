@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from microc.compiler.lowering.kernel_selection import replayed
+from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.tuned.records import UNTUNED, Record, Task
 from microc.errors import MicrocError, UsageError
 from microc.module import External
@@ -19,7 +19,7 @@ from microc.schedule.choose import Choice, constant_bytes
 from microc.schedule.cost.cost_model import estimate
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules import OURS, RULES
-from microc.schedule.rules.around_rules import begun, with_instructions
+from microc.schedule.rules.around_rules import canonicalise_for_target, select_instructions
 from microc.schedule.rules.rule import MOSTLY
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED
@@ -123,7 +123,7 @@ class Space:
         Of rules that others dominate only their own choices are included, since some take less code.
         """
         group, target = self.task.lowered[number], self.task.target
-        start = begun(group.func, target)
+        start = canonicalise_for_target(group.func, target)
         matching = [rule for rule in OURS if rule.suits(start, target)]
         dominated = {name for rule in matching for name in rule.over}
         for rule in matching:
@@ -205,7 +205,7 @@ class Space:
             schedule = maker()
             if schedule is None:
                 return None
-            schedule = with_instructions(schedule, self.task.target)
+            schedule = select_instructions(schedule, self.task.target)
             candidate = _candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
         except (MicrocError, RecursionError):  # steps that do not fit this function
             return None
@@ -301,6 +301,6 @@ def candidate_of(task: Task, point: Point, trace: Iterable[Step]) -> Candidate:
         raise UsageError(
             f"{task.name} has no algorithm {point.algorithm!r}", hint="it is of another microc: tune again"
         )
-    choice = replayed(task.lowered[number], trace, point.rule)
+    choice = replay_on_group(task.lowered[number], trace, point.rule)
     scratch = choice.func.params[len(task.lowered[number].func.params) :]
     return Candidate(point, number, choice, 0.0, 0, constant_bytes(choice.schedule), sum(p.nbytes for p in scratch))

@@ -13,23 +13,23 @@ from typing import Any, Protocol
 
 from microc.base.immutable import frozen
 from microc.compiler import validation
-from microc.compiler.fit.budget import goals
-from microc.compiler.fit.footprint import room_of
+from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.footprint import board_capacity
 from microc.compiler.lowering.kernel_maker import Compiled
 from microc.compiler.model import source_of
 from microc.compiler.options import Options, make_options
-from microc.compiler.pipeline import compiled, external_regions
-from microc.compiler.tuned.measured_choice import Together
-from microc.compiler.tuned.measured_regions import OURS, RegionTask, Verdict, verdict_of
-from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, tasks_of
-from microc.device.board_info import readable
+from microc.compiler.pipeline import compile_network, external_regions
+from microc.compiler.tuned.measured_choice import NetworkMeasurements
+from microc.compiler.tuned.measured_regions import OURS, RegionTask, Verdict, region_verdict
+from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tasks
+from microc.device.board_info import printable
 from microc.device.boards import load_board
-from microc.device.toolchain import native
+from microc.device.toolchain import native_core
 from microc.errors import UsageError
 from microc.target import SIZE, SPEED, Board, Target, target_for
 from microc.tuning.candidate_image import RegionSearch
 from microc.tuning.runner import Meter, Result, foreign
-from microc.tuning.search import SEARCHES, Model
+from microc.tuning.search_policies import SEARCHES, Model
 from microc.tuning.search_space import Candidate, Point, Space
 
 # ---- What is tuned: the kernels of a network on a board or this computer, and its regions that other people's code
@@ -44,13 +44,13 @@ def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | Non
         loaded = board if isinstance(board, Board) else load_board(validation.path("a board", board))
         return loaded, loaded.target
     name = validation.text("a target", target) or "native"
-    return None, target_for(native() if name == "native" else name)
+    return None, target_for(native_core() if name == "native" else name)
 
 
 def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
     """Compile a network; the result includes what its kernels were made from."""
-    room = room_of(board, external=bool(options.external)) if board else None
-    return compiled(source_of(model, options), target, options, room=room)
+    room = board_capacity(board, external=bool(options.external)) if board else None
+    return compile_network(source_of(model, options), target, options, room=room)
 
 
 def tasks_for(
@@ -60,9 +60,9 @@ def tasks_for(
     requested."""
     chosen = make_options(**options)
     compiled_network = compiled_for(model, target, in_our_code(chosen), board)
-    return chosen, tasks_of(
+    return chosen, list_tasks(
         compiled_network,
-        (SPEED, goals(compiled_network.make.graph, make_options(), compiled_network.make.target)[0], SIZE),
+        (SPEED, goal_ladder(compiled_network.make.graph, make_options(), compiled_network.make.target)[0], SIZE),
     )
 
 
@@ -98,7 +98,7 @@ def select_layers(
     return selected, selected_regions
 
 
-def refuse_open(options: Options) -> None:
+def require_decided_code(options: Options) -> None:
     """Raise UsageError if measurements decide whose code computes a region, since a plan does not cover that."""
     if is_open(options):
         raise UsageError(
@@ -135,7 +135,7 @@ class Candidates(Protocol):
 
 
 class Search(Protocol):
-    """Proposes candidates and takes their measurements, as :class:`microc.tuning.search.GridSearch` does."""
+    """Proposes candidates and takes their measurements, as :class:`microc.tuning.search_policies.GridSearch` does."""
 
     @property
     def space(self) -> Candidates: ...
@@ -151,7 +151,7 @@ class Search(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Tuned:
+class TunedKernel:
     """A kernel or a region while it is tuned.
 
     ``tried`` measurements; ``default`` and ``best`` in ticks; ``point``: the best point in words; ``history``: the best ticks
@@ -216,7 +216,7 @@ class TunedRegion:
     """A region that external code can compute: its measurements, and the verdict of all known ones."""
 
     task: RegionTask
-    tuned: Tuned
+    tuned: TunedKernel
     verdict: Verdict
 
     @property
@@ -259,7 +259,7 @@ class TunedNetwork:
     """
 
     key: str
-    together: Together
+    together: NetworkMeasurements
     kernels: Sequence[Task]
 
     @property
@@ -295,7 +295,7 @@ class Event:
     ``left``: seconds left at this pace, at most; ``lost``: places that failed, in words.
     """
 
-    kernel: Tuned
+    kernel: TunedKernel
     measured: int
     trials: int
     seconds: float
@@ -352,9 +352,9 @@ class Tuner:
         regions: Sequence[RegionTask] = (),
     ) -> None:
         self.runner, self.database, self.seed, self.event = runner, database, seed, event
-        self.kernels = [Tuned(task, SEARCHES[search](Space(task), seed, model)) for task in tasks]
+        self.kernels = [TunedKernel(task, SEARCHES[search](Space(task), seed, model)) for task in tasks]
         self._searches = [RegionSearch(task) for task in regions]
-        self.regions = [Tuned(search.task, search) for search in self._searches]
+        self.regions = [TunedKernel(search.task, search) for search in self._searches]
         self.spent = 0
 
     def run(self, limits: Limits) -> None:
@@ -376,14 +376,14 @@ class Tuner:
         finally:
             self.runner.stop()
 
-    def _measure(self, among: Sequence[Tuned], limits: Limits, begin: float, trials: int, seconds: float) -> None:
+    def _measure(self, among: Sequence[TunedKernel], limits: Limits, begin: float, trials: int, seconds: float) -> None:
         """Measure some kernels until ``trials`` measurements in all, or ``seconds`` after the beginning.
 
         One batch more than there are places is proposed, so that no place waits while the next batch is lowered.
         """
         end = begin + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:
-            running: dict[Future[list[Result]], Tuned] = {}
+            running: dict[Future[list[Result]], TunedKernel] = {}
             try:
                 while True:
                     while len(running) <= self.runner.places and time.monotonic() < end:
@@ -410,7 +410,7 @@ class Tuner:
         """Return what is known of the regions."""
         pairs = zip(self._searches, self.regions, strict=True)
         return tuple(
-            TunedRegion(search.task, each, verdict_of(search.task, self.database, self.runner.board))
+            TunedRegion(search.task, each, region_verdict(search.task, self.database, self.runner.board))
             for search, each in pairs
         )
 
@@ -426,7 +426,7 @@ class Tuner:
         where = (runner.board, runner.unit, runner.toolchain)
         return [r for r in self.database.of(key) if (r.board, r.unit, r.toolchain) == where]
 
-    def _recall(self, each: Tuned) -> None:
+    def _recall(self, each: TunedKernel) -> None:
         """Take measurements of earlier runs with the same board and compiler."""
         for record in self._records_here(each.task.key):
             candidate = each.search.space.candidate_of(record) if record.status == OK else None
@@ -435,8 +435,8 @@ class Tuner:
                 each.keep(candidate, record.ticks)
 
     def _batch(
-        self, among: Sequence[Tuned], trials: int, busy: Collection[Tuned]
-    ) -> tuple[Tuned, list[Candidate]] | None:
+        self, among: Sequence[TunedKernel], trials: int, busy: Collection[TunedKernel]
+    ) -> tuple[TunedKernel, list[Candidate]] | None:
         """Return the next batch; None if there is none.
 
         While all places are busy, no further batch of a kernel that is being measured is proposed: it could not learn from the
@@ -453,7 +453,7 @@ class Tuner:
                 return tuned, candidates
         return None
 
-    def _keep(self, each: Tuned, results: Sequence[Result]) -> None:
+    def _keep(self, each: TunedKernel, results: Sequence[Result]) -> None:
         """Put results into the database, the search and the progress."""
         self.database.add(self._record(each.task, result) for result in results)
         good = [result for result in results if result.status == OK]
@@ -464,7 +464,7 @@ class Tuner:
             each.keep(result.candidate, result.ticks)
         each.history.append(each.best)
 
-    def _notify(self, each: Tuned, limits: Limits, seconds: float) -> None:
+    def _notify(self, each: TunedKernel, limits: Limits, seconds: float) -> None:
         """Call ``event`` about a kernel's batch."""
         if self.event is not None:
             measured = sum(kernel.tried for kernel in (*self.kernels, *self.regions))
@@ -478,7 +478,7 @@ class Tuner:
         return Record(
             key=task.key,
             op=task.op,
-            layer=readable(task.name, LONGEST_NAME),
+            layer=printable(task.name, LONGEST_NAME),
             cpu=task.target.cpu,
             board=runner.board,
             toolchain=runner.toolchain,

@@ -1,5 +1,6 @@
 """The measurements of a search as one HTML page in the style of ``microc profile``'s: for every kernel the best ticks by
-trials, and its space."""
+trials, and its space.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from microc import __version__
 from microc.base.immutable import frozen
 from microc.codegen.render import render_html
 from microc.compiler.tuned.records import NETWORK, OK, UNTUNED, Database, Record
-from microc.reports.drawings import Plot, Point, plot
+from microc.reports.drawings import Plot, Point, draw_plot
 from microc.reports.page import Fact
-from microc.run.profile import short_layer
+from microc.run.profile import shorten_layer_name
 from microc.tuning.search_space import Point as SpacePoint
 
 MOST = 600
@@ -107,7 +108,7 @@ def _row(number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> K
     marked = default if pick == UNTUNED else next((r for r in good if r.id == pick), fastest) if pick else fastest
     return KernelRow(
         number=number,
-        layer=short_layer(first.layer),
+        layer=shorten_layer_name(first.layer),
         full=first.layer,
         op=first.op,
         board=first.board,
@@ -143,7 +144,7 @@ def _curve(good: Sequence[Record], marked: Record) -> Plot:
             line.append((trial, best / scale))
     line.append((len(good), best / scale))
     points.append(Point(len(good), best / scale, "measured", f"{best:,.0f} after {len(good):,} trials"))
-    return plot(points, ("trials", unit), line)
+    return draw_plot(points, ("trials", unit), line)
 
 
 def _plane(good: Sequence[Record], marked: Record) -> Plot:
@@ -158,7 +159,7 @@ def _plane(good: Sequence[Record], marked: Record) -> Plot:
     dominated = [record for record in good if record.id not in front_ids]
     shown = [*dominated[:: 1 + len(dominated) // MOST], *front, *([marked] if marked not in front else [])]
     points = [Point(r.flash, r.ticks / scale, _kind(r, marked, r.id in front_ids), _title(r)) for r in shown]
-    return plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
+    return draw_plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
 
 
 def _kind(record: Record, marked: Record, good: bool) -> str:

@@ -21,11 +21,11 @@ from microc.compiler.fit.budget import code_bytes
 from microc.compiler.lowering.kernel_maker import Compiled
 from microc.compiler.model import source_name
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compiled
-from microc.compiler.tuned.measured_choice import Chosen, Together, measured_together, network_key
-from microc.compiler.tuned.optimisation_plan import chosen_apart, workspace_room
-from microc.compiler.tuned.records import NETWORK, OK, PART, UNTUNED, Database, Record, Task, tasks_of, write
-from microc.device.board_info import readable
+from microc.compiler.pipeline import compile_network
+from microc.compiler.tuned.measured_choice import KernelChoice, NetworkMeasurements, measured_together, network_key
+from microc.compiler.tuned.optimisation_plan import choose_independently, workspace_room
+from microc.compiler.tuned.records import NETWORK, OK, PART, UNTUNED, Database, Record, Task, list_tasks, write_records
+from microc.device.board_info import printable
 from microc.device.toolchain import machine_flags
 from microc.graph.ir import Graph
 from microc.run.desktop.load import compile_sources
@@ -54,8 +54,8 @@ class NetworkSearch:
     ) -> None:
         self.source, self.target, self.options = source, target, options
         self.database, self.meter = database, meter
-        self.untuned = compiled(source, target, options)
-        self.tasks = tasks_of(self.untuned)
+        self.untuned = compile_network(source, target, options)
+        self.tasks = list_tasks(self.untuned)
         self.key = network_key(self.tasks, options.threads)
 
     def run(self, end: float) -> None:
@@ -64,7 +64,7 @@ class NetworkSearch:
         if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would not go by it
             return
         room = workspace_room(self.untuned.module, self.tasks, self.options.ram or 0)
-        losing, beaten, tried_combinations = list[Chosen](), self._losing_records(), set[Parts]()
+        losing, beaten, tried_combinations = list[KernelChoice](), self._losing_records(), set[Parts]()
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder, begin = Path(name), monotonic()
             untuned_folder = self._build(self.untuned, folder / "untuned")
@@ -72,7 +72,7 @@ class NetworkSearch:
                 beaten.update(each.record for each in losing if each.record is not None)
                 if left == 0:
                     beaten.update(record for each in losing for record in self.database.of(each.task.key))
-                apart = chosen_apart(self.untuned, self.tasks, self.database, self.meter.board, room, beaten)
+                apart = choose_independently(self.untuned, self.tasks, self.database, self.meter.board, room, beaten)
                 chosen = [each for each in apart if each.record is not None]
                 parts = _parts(chosen)
                 if not parts or parts in tried_combinations:
@@ -86,12 +86,12 @@ class NetworkSearch:
                 if not losing or begin + seconds > end:
                     return
 
-    def _compile_combination(self, chosen: Sequence[Chosen], path: Path) -> Compiled:
+    def _compile_combination(self, chosen: Sequence[KernelChoice], path: Path) -> Compiled:
         """Compile the network with some schedules, as a compilation takes them from a file of records."""
         parts = [record for each in chosen for record in (each.default, each.record) if record is not None]
         whole = [self._record(self.untuned, (), 1.0), self._record(self.untuned, _parts(chosen), 0.0)]
-        write(path, [*parts, *whole])
-        return compiled(self.source, self.target, replace(self.options, tuned=path))
+        write_records(path, [*parts, *whole])
+        return compile_network(self.source, self.target, replace(self.options, tuned=path))
 
     def _build(self, made: Compiled, folder: Path) -> Path:
         """Build a network's library in a folder and return the folder."""
@@ -114,7 +114,7 @@ class NetworkSearch:
         combination = self._record(made, parts, first.ticks * ratio)
         self.database.add([combination] if known else [first, combination])
 
-    def _earlier_measurements(self) -> Together | None:
+    def _earlier_measurements(self) -> NetworkMeasurements | None:
         """Return earlier measurements of the network on this computer by this compiler."""
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
@@ -136,7 +136,7 @@ class NetworkSearch:
         return Record(
             key=self.key,
             op=NETWORK,
-            layer=readable(source_name(self.source), 200),
+            layer=printable(source_name(self.source), 200),
             cpu=self.target.cpu,
             board=self.meter.board,
             toolchain=self.meter.toolchain,
@@ -153,7 +153,7 @@ class NetworkSearch:
         )
 
 
-def _parts(chosen: Sequence[Chosen]) -> Parts:
+def _parts(chosen: Sequence[KernelChoice]) -> Parts:
     return tuple((each.task.key, each.record.id) for each in chosen if each.record is not None)
 
 

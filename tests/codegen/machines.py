@@ -12,7 +12,7 @@ from microc.base.dtypes import Array, to_numpy
 from microc.device.emulators import Emulator
 from microc.isa import SCALAR
 from microc.isa.instruction_set import VL
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.target import Board
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
@@ -98,7 +98,7 @@ def _named(vector: str) -> str:
 def meant(func: ir.PrimFunc, operands: Sequence[Array]) -> Array:
     """The last parameter by the meaning of intrinsics, zero to start with."""
     out = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
-    return execute(func, [*operands, out], meanings())[-1]
+    return execute(func, [*operands, out], intrinsic_functions())[-1]
 
 
 def compiled_here(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from microc.codegen import output_files
-from microc.codegen.output_files import clear_left_behind, replacing, replacing_folder, write_tree
+from microc.codegen.output_files import remove_leftovers, replace_atomically, replace_folder_atomically, write_tree
 from microc.errors import OutputError
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs fork and links")
@@ -62,7 +62,7 @@ def test_a_folder_is_old_or_new_wherever_its_writer_dies(
             killed_in(call, count, lambda: write_tree(folder, NEW))
             if exchanges or folder.exists():
                 assert content(folder) in (OLD, NEW), (call, count)
-            clear_left_behind(tmp_path, "out")
+            remove_leftovers(tmp_path, "out")
             assert content(folder) in (OLD, NEW), (call, count)
             write_tree(folder, NEW)
             assert content(folder) == NEW
@@ -74,7 +74,7 @@ def test_a_file_is_old_or_new_wherever_its_writer_dies(tmp_path: Path) -> None:
     target = tmp_path / "x.json"
 
     def write() -> None:
-        with replacing(target) as temporary:
+        with replace_atomically(target) as temporary:
             temporary.write_text("new" * 9)
 
     for call in ("rename", "replace", "open", "close"):
@@ -108,16 +108,16 @@ def test_only_what_the_dead_left_is_cleared(tmp_path: Path, monkeypatch: pytest.
     dead.mkdir()
     (tmp_path / ".out.00000000000000ff.microc-new").symlink_to(tmp_path)
     monkeypatch.setattr(output_files, "ABANDONED_SECONDS", -time.time())
-    clear_left_behind(tmp_path, "out")
+    remove_leftovers(tmp_path, "out")
     assert sorted(os.listdir(tmp_path)) == sorted([alive, *others])
     writer.kill()
     writer.wait()
     dead.mkdir()
     with monkeypatch.context() as patched:
         patched.setattr(os, "getuid", lambda: -1)
-        clear_left_behind(tmp_path, "out")
+        remove_leftovers(tmp_path, "out")
         assert dead.exists(), "of another user"
-    clear_left_behind(tmp_path)
+    remove_leftovers(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(set(others) - {".other.0123456789abcdef.microc-new"})
 
 
@@ -129,7 +129,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is a link"):
         write_tree(tmp_path / "out", NEW)
     (tmp_path / "file").symlink_to(away / "c.c")
-    with replacing(tmp_path / "file") as temporary:
+    with replace_atomically(tmp_path / "file") as temporary:
         temporary.write_text("mine")
     assert content(away) == OLD and (tmp_path / "file").read_text() == "mine"
 
@@ -139,15 +139,15 @@ def test_devices_are_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "null").symlink_to("/dev/null")
     for name in ("pipe", "null"):
-        with pytest.raises(OutputError, match="device"), replacing(tmp_path / name):
+        with pytest.raises(OutputError, match="device"), replace_atomically(tmp_path / name):
             pass
     assert sorted(os.listdir(tmp_path)) == ["null", "pipe"] and not (tmp_path / "pipe").is_file()
 
 
 def test_a_long_name(tmp_path: Path) -> None:
     name = "ü" * 125
-    with replacing(tmp_path / name) as temporary:
+    with replace_atomically(tmp_path / name) as temporary:
         temporary.write_text("x")
-    with replacing_folder(tmp_path / f"{name}o") as folder:
+    with replace_folder_atomically(tmp_path / f"{name}o") as folder:
         (folder / "x").write_text("x")
     assert sorted(os.listdir(tmp_path)) == [name, f"{name}o"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.c.resources import PARTS, _tables, around, code_bound, library_bytes, parts_of
+from microc.codegen.c.resources import PARTS, _tables, code_bound, code_parts, flash_around_networks, library_bytes
 from microc.compiler.fit.footprint import footprint
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
@@ -30,17 +30,17 @@ def test_every_board_has_a_row() -> None:
             assert row is None
         else:
             assert row is not None and row["core"] == board.target.cpu.partition("+")[0]
-            assert 3000 < around(board, "rpc")[0] == around(board, "rpc")[1] < 12_000
+            assert 3000 < flash_around_networks(board, "rpc")[0] == flash_around_networks(board, "rpc")[1] < 12_000
     assert all(len(row) == len(PARTS) and min(row) >= 0 for row in _tables()["cores"].values())
 
 
 def test_boards_without_a_row_are_between_those_of_their_core() -> None:
     """A framework's core has no row, and takes the bounds of all."""
-    least, most = around(load_board("esp32"), "rpc")
+    least, most = flash_around_networks(load_board("esp32"), "rpc")
     assert least < most
     module = compiled("esp32")
     rows = _tables()["cores"].values()
-    assert code_bound(module) >= max(np.array(list(rows)) @ parts_of(module)) - 1
+    assert code_bound(module) >= max(np.array(list(rows)) @ code_parts(module)) - 1
 
 
 @pytest.mark.parametrize(("board", "least"), [("microbit", 2000), ("mps2-an386", 0)])
@@ -50,7 +50,9 @@ def test_float_support_is_the_library_s(board: str, least: int) -> None:
     need = footprint((module,), load_board(board))
     assert library_bytes((module,)) >= least
     assert need.least_flash < need.flash
-    assert need.code == around(load_board(board), "rpc")[1] + library_bytes((module,)) + code_bound(module)
+    assert need.code == flash_around_networks(load_board(board), "rpc")[1] + library_bytes((module,)) + code_bound(
+        module
+    )
 
 
 @pytest.mark.parametrize(("room", "verdict"), [(1.05, "maybe"), (1.4, "yes")])

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array, c_name, to_numpy
-from microc.codegen.c.interface import definition
+from microc.codegen.c.interface import constant_definition
 from microc.device.boards import load_board
 from microc.isa import SCALAR, TENSOR
 from microc.isa.instruction_set import ANY
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.module import Value
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import execute
 from tests.codegen.machines import compiled_here, firmware, meant, on_board
@@ -112,7 +112,7 @@ def program(cpu: str) -> str:
         names = [f"{name}_{param.name}" for param in params]
         for label, array in zip(names, operands(name), strict=False):
             value = Value(label, array.shape, str(array.dtype), "const", array)
-            data.append("static " + "\n".join(definition(value, ALIGNED)))
+            data.append("static " + "\n".join(constant_definition(value, ALIGNED)))
         out = params[-1]
         data.append(f"static {c_name(out.dtype)} {names[-1]}[{out.size}] {ALIGNED};")
         answers.append(f"test_{name}({', '.join(names)});")
@@ -148,6 +148,6 @@ def test_tensor_intrinsics(name: str) -> None:
     out = ir.Buffer("result", (intrin.outputs,), "int32")
     body = intrin.body(a[0], b[0], tuple(out[n] for n in range(intrin.outputs)))
     start = np.full(intrin.outputs, 5, np.int32)
-    got = execute(ir.PrimFunc("dot", (a, b, out), body), [*arrays, start], meanings())[-1]
+    got = execute(ir.PrimFunc("dot", (a, b, out), body), [*arrays, start], intrinsic_functions())[-1]
     left, right = (x.astype(int)[order] for x, order in zip(arrays, orders, strict=True))
     np.testing.assert_array_equal(got, 5 + (left * right).sum(axis=1))

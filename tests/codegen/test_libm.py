@@ -16,7 +16,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.codegen.c.c_statements import helper_texts
-from microc.codegen.c.libm import ERRORS, OWN
+from microc.codegen.c.libm import MATH_HELPERS, ULP_BOUNDS
 from microc.isa import FAMILIES
 from microc.ops.registry import get
 from microc.tir import ir
@@ -106,21 +106,21 @@ def assert_within(name: str, library: Any, bound: float, count: int) -> None:
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The functions as AVR has them, above glibc."""
-    return build([function(name) for name in ERRORS], tmp_path_factory.mktemp("here"), "-O1", cpu="avr")
+    return build([function(name) for name in ULP_BOUNDS], tmp_path_factory.mktemp("here"), "-O1", cpu="avr")
 
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    functions = [function(name) for name in (*ERRORS, *OTHERS)]
+    functions = [function(name) for name in (*ULP_BOUNDS, *OTHERS)]
     with emulated(functions, tmp_path_factory.mktemp("there"), "-Os", machine=AVR, compiler="gcc") as calls:
         yield calls
 
 
 def test_every_function_has_a_bound() -> None:
-    assert set(ERRORS) == FAMILIES["avr"].own_math
+    assert set(ULP_BOUNDS) == FAMILIES["avr"].own_math
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", MATH_HELPERS)
 def test_a_function_brings_the_functions_that_it_calls_alone(name: str) -> None:
     """An unused static function is an error in the tests' builds: ``acosh_f32`` ends like ``cosh_f32``."""
     texts = helper_texts([name], "avr")
@@ -131,16 +131,16 @@ def test_a_function_brings_the_functions_that_it_calls_alone(name: str) -> None:
         assert needed == name or callers
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("name", ULP_BOUNDS)
 def test_errors_above_glibc(name: str, here: Any) -> None:
-    assert_within(name, here, ERRORS[name], 1_000_000 if everything() else 20_000)
+    assert_within(name, here, ULP_BOUNDS[name], 1_000_000 if everything() else 20_000)
 
 
 @pytest.mark.cross
 @pytest.mark.emulator
-@pytest.mark.parametrize("name", [*ERRORS, *OTHERS])
+@pytest.mark.parametrize("name", [*ULP_BOUNDS, *OTHERS])
 def test_errors_above_avr_libc(name: str, there: Calls) -> None:
-    assert_within(name, there, {**ERRORS, **OTHERS}[name], 200_000 if everything() else 2_000)
+    assert_within(name, there, {**ULP_BOUNDS, **OTHERS}[name], 200_000 if everything() else 2_000)
 
 
 def test_rint_is_exact(here: Any) -> None:
@@ -151,8 +151,8 @@ def test_rint_is_exact(here: Any) -> None:
 
 
 def test_functions_are_free_of_undefined_behaviour(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    library = build([function(name) for name in ERRORS], tmp_path, "-O0", UNDEFINED, cpu="avr")
-    for name in ERRORS:
+    library = build([function(name) for name in ULP_BOUNDS], tmp_path, "-O0", UNDEFINED, cpu="avr")
+    for name in ULP_BOUNDS:
         answers(library, function(name), *arguments(name, 400))
     assert "runtime error" not in capfd.readouterr().err
 

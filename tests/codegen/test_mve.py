@@ -11,7 +11,7 @@ import pytest
 
 from microc.base.dtypes import HALF, Array, is_vector, to_numpy
 from microc.codegen.c.c_statements import helper_texts
-from microc.codegen.c.interface import definition
+from microc.codegen.c.interface import constant_definition
 from microc.device.boards import load_board
 from microc.isa import SCALAR
 from microc.isa.arm_mve import ARM_MVE, ARM_MVE_FLOAT
@@ -104,7 +104,9 @@ def program() -> str:
         *params, out = function(name).params
         labels = [f"{name}_{param.name}" for param in params]
         for label, array in zip(labels, operands(name), strict=True):
-            data.append("static " + "\n".join(definition(Value(label, array.shape, str(array.dtype), "const", array))))
+            data.append(
+                "static " + "\n".join(constant_definition(Value(label, array.shape, str(array.dtype), "const", array)))
+            )
         answers.append("memset(result, 0, sizeof result);")
         answers.append(f"test_{name}({', '.join([*labels, '(void *)result'])});")
         answers.append(f"(void)microc_port_write((const uint8_t *)result, {out.nbytes});")

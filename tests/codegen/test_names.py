@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.c.identifiers import LIBRARY, NETWORKS, RESERVED, WORDS, network_name
+from microc.codegen.c.identifiers import (
+    C_LIBRARY_NAMES,
+    RESERVED_NETWORK_NAMES,
+    RESERVED_TENSOR_NAMES,
+    RESERVED_WORDS,
+    network_name,
+)
 from microc.codegen.c.source import network_files, shared_files
 from microc.compiler.bundle import bundle
 from microc.compiler.options import Options
@@ -55,12 +61,12 @@ def check_library(graph: Graph) -> None:
 
 def test_reserved_words_get_a_number() -> None:
     ins = ("int", "while", "class", "new", "bool", "arena", "run", "reset", "run_kernel", "sample")
-    assert set(ins) <= set(RESERVED)
+    assert set(ins) <= set(RESERVED_TENSOR_NAMES)
     outs = (*(f"{name}_out" for name in ins[1:]), "Class")
     nodes = tuple(Node("neg", (a,), (b,), loc=Loc("net", k, a)) for k, (a, b) in enumerate(zip(ins, outs, strict=True)))
     graph = Graph("net", ins, outs, nodes, dict.fromkeys((*ins, *outs), ROW), {}, {}, {})
     module = compile_model(graph, target_for("host"), Options())
-    assert not set(RESERVED) & {*module.values, *(kernel.name for kernel in module.kernels)}
+    assert not set(RESERVED_TENSOR_NAMES) & {*module.values, *(kernel.name for kernel in module.kernels)}
     assert "class_2" in module.values and "class_3" in module.values
     check_library(graph)
 
@@ -92,10 +98,10 @@ def test_compilers_names_are_known(compiler: tuple[str, ...]) -> None:
         pytest.skip(f"{compiler[0]} is not on PATH")
     macros = preprocessed(compiler, ("gnu17", "gnu11", "c99"), "-dM")
     words = set(re.findall(r"^#define ([a-z][a-z0-9_]*) ", macros, re.M))
-    spaces = tuple(f"{name}_" for name in NETWORKS)
-    assert {w for w in words - WORDS - LIBRARY if not w.startswith(spaces)} == set()
+    spaces = tuple(f"{name}_" for name in RESERVED_NETWORK_NAMES)
+    assert {w for w in words - RESERVED_WORDS - C_LIBRARY_NAMES if not w.startswith(spaces)} == set()
     several = set(re.findall(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b", preprocessed(compiler, ("c11", "c99"), "-P")))
-    assert {w for w in several - WORDS - LIBRARY if not w.startswith(spaces)} == set()
+    assert {w for w in several - RESERVED_WORDS - C_LIBRARY_NAMES if not w.startswith(spaces)} == set()
     own = r"^#define ([A-Z][A-Z0-9]*)_(?:OK|MORE|KERNEL|ASSERT|ALIGNED|FLASH|FINGERPRINT|ARENA_SIZE|STACK_BOUND) "
     limits = r"^#define ([A-Z][A-Z0-9]*)_[A-Z0-9_]+_(?:SIZE|MIN|MAX|STEP) "
     meant = {*re.findall(own, macros, re.M), *re.findall(limits, preprocessed(compiler, ("c11", "c99"), "-dM"), re.M)}

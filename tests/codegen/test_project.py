@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from microc.codegen.c.source import network_files, shared_files
-from microc.codegen.output_files import replacing, write_tree
+from microc.codegen.output_files import replace_atomically, write_tree
 from microc.codegen.project.firmware import project_files
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
@@ -276,12 +276,12 @@ def test_nothing_half_written(tmp_path: Path) -> None:
 def test_replacing_a_file(tmp_path: Path) -> None:
     target = tmp_path / "net.so"
     target.write_text("old")
-    with pytest.raises(RuntimeError), replacing(target) as temporary:
+    with pytest.raises(RuntimeError), replace_atomically(target) as temporary:
         temporary.write_text("half")
         raise RuntimeError
     assert target.read_text() == "old"
-    with replacing(target) as temporary:
+    with replace_atomically(target) as temporary:
         temporary.write_text("new")
     assert target.read_text() == "new" and [p.name for p in tmp_path.iterdir()] == ["net.so"]
-    with pytest.raises(OutputError), replacing(target / "below"):
+    with pytest.raises(OutputError), replace_atomically(target / "below"):
         pass

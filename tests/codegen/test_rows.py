@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from microc.codegen.c.c_expressions import NARROWEST, WIDEST, ExprPrinter, element_number
+from microc.codegen.c.c_expressions import MAX_INT16, MAX_INT32, ExprPrinter, flat_index
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import substitute, walk_expr
@@ -38,7 +38,7 @@ def test_numbers_stay() -> None:
         )
         values = {v: ir.const(rng.randint(0, 99), "int32") for v in (Y, X, C)}
         for buffer in (DATA, LARGE):
-            number = element_number(buffer, where, rng.choice((NARROWEST, WIDEST)))
+            number = flat_index(buffer, where, rng.choice((MAX_INT16, MAX_INT32)))
             told = ir.const(0, "int32") + 0
             for index, stride in zip(where, buffer.strides, strict=True):
                 told = told + index * stride
@@ -49,7 +49,7 @@ def test_numbers_stay() -> None:
 def test_literals_fit_an_int_of_16_bits() -> None:
     """A product of literals is an ``int``, whatever it is added to; a literal that does not fit is a ``long`` by itself."""
     where = (Y * 8 + 7, X * 4, C)
-    for expr in walk_expr(element_number(LARGE, where, NARROWEST)):
+    for expr in walk_expr(flat_index(LARGE, where, MAX_INT16)):
         if isinstance(expr, ir.Bin) and isinstance(expr.a, ir.Const) and isinstance(expr.b, ir.Const):
-            assert (ir.int_value(simplify(expr)) or 0) <= NARROWEST
-    assert "8 * 12800" in ExprPrinter(WIDEST)(ir.Load(LARGE, where))
+            assert (ir.int_value(simplify(expr)) or 0) <= MAX_INT16
+    assert "8 * 12800" in ExprPrinter(MAX_INT32)(ir.Load(LARGE, where))

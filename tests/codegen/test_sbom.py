@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.codegen.project.sbom import NAME, created
+from microc.codegen.project.sbom import SBOM_FILE, reproducible_date
 from microc.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -22,13 +22,13 @@ def files() -> dict[str, str | bytes]:
 
 
 def document(files: dict[str, str | bytes]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(files[NAME])
+    found: dict[str, Any] = json.loads(files[SBOM_FILE])
     return found
 
 
 def test_every_file_with_its_hash(files: dict[str, str | bytes]) -> None:
     listed = {file["fileName"].removeprefix("./"): file for file in document(files)["files"]}
-    assert set(listed) == set(files) - {NAME}
+    assert set(listed) == set(files) - {SBOM_FILE}
     for name, file in listed.items():
         data = files[name] if isinstance(files[name], bytes) else str(files[name]).encode()
         assert isinstance(data, bytes)
@@ -66,12 +66,12 @@ def test_the_code_that_spdx_verifies_a_package_by(files: dict[str, str | bytes])
 
 def test_the_date_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    assert created() == "1970-01-01T00:00:00Z"
+    assert reproducible_date() == "1970-01-01T00:00:00Z"
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert created() == "2023-11-14T22:13:20Z"
+    assert reproducible_date() == "2023-11-14T22:13:20Z"
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
     with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
-        created()
+        reproducible_date()
 
 
 def test_several_networks_have_one_bill() -> None:

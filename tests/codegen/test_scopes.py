@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from microc.codegen.c.c_statements import StmtPrinter, helper_texts
-from microc.codegen.c.identifiers import axis_name, distinct, is_function
+from microc.codegen.c.identifiers import is_callable_name, loop_name, make_names_distinct
 from microc.tir import ir
 from tests.support.native import build, call
 
@@ -69,7 +69,7 @@ def test_names_side_by_side(tmp_path: Path, compiler: str) -> None:
     ],
 )  # fmt: skip
 def test_loops_are_called_like_axes(name: str, shown: str) -> None:
-    assert axis_name(name, {"acc", "data", "data_workspace", "out"}) == shown
+    assert loop_name(name, {"acc", "data", "data_workspace", "out"}) == shown
 
 
 def test_values_are_numbered_as_they_come() -> None:
@@ -86,7 +86,7 @@ def test_what_is_well_named_stays() -> None:
     i = ir.Var("i")
     loop = ir.For(i, ir.const(4, "int32"), ir.Store(OUT, (i,), DATA[i]))
     func = ir.PrimFunc("kernel", (DATA, OUT), ir.seq(loop, loop, let("value", 0), let("log2", 1)))
-    assert distinct(func) == func
+    assert make_names_distinct(func) == func
 
 
 def test_a_function_that_is_called_is_no_value() -> None:
@@ -103,7 +103,7 @@ def test_all_helpers_are_known(tmp_path: Path) -> None:
     names = [f"{op}_{kind}" for op in ("min", "max", "floordiv", "floormod") for kind in ("i32", "i64", "u32", "f32")]
     names += ["i32_of_f32", "f64_of_u64", "float16_to_float", "float_to_bfloat16", "int32x4"]
     texts = helper_texts([name for name in names if "floor" not in name or name[-3:] != "f32"])
-    assert all(map(is_function, texts))
+    assert all(map(is_callable_name, texts))
     source = tmp_path / "helpers.c"
     lines = [line for text in texts.values() for line in text]
     source.write_text("\n".join(["#include <stdint.h>", "#include <string.h>", *lines, ""]))

@@ -173,7 +173,7 @@ def test_firmware_answers_as_the_processor_alone(path: Path, board: str, tmp_pat
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"{missing[0]} is absent")
-    text = (file_access.boards() / f"{board}.toml").read_text(encoding="utf-8")
+    text = (file_access.boards_folder() / f"{board}.toml").read_text(encoding="utf-8")
     file, folder = tmp_path / "board.toml", tmp_path / "firmware"
     file.write_text(text.replace(f'cpu = "{core}"', f'cpu = "{core}+tensor16"'), encoding="utf-8")
     assert main(["compile", str(path), "--board", str(file), "-o", str(folder), "--quiet"]) == 0

@@ -128,7 +128,7 @@ def test_a_boards_title_stays_text(tmp_path: Path, board: str) -> None:
     original = load_board(board).title
     for k, title in enumerate(TITLES):
         path = tmp_path / f"$(shell touch ran{k}).toml"
-        text = (file_access.boards() / f"{board}.toml").read_text()
+        text = (file_access.boards_folder() / f"{board}.toml").read_text()
         path.write_text(text.replace(f'title = "{original}"', f"title = {json.dumps(title)}"))
         folder = tmp_path / f"project{k}"
         write_tree(folder, project_files((module,), load_board(path), "test"))

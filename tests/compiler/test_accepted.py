@@ -19,7 +19,7 @@ from microc.compiler.api import Program
 from microc.compiler.options import OPTIONS, Bound, Options, make_options
 from microc.errors import FitError, InternalError, MicrocError, UsageError
 from microc.run.desktop.library import Library
-from microc.run.verify import verify
+from microc.run.verification import verify
 from tests.exports.programs import awkward, program
 from tests.support import digits
 

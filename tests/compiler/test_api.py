@@ -15,7 +15,7 @@ import microc
 from microc.codegen.c.source import shared_files
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
-from microc.device.toolchain import native
+from microc.device.toolchain import native_core
 from microc.errors import FitError, ModelError, OutputError, UsageError
 from microc.target import target_for
 from tests.support import digits
@@ -69,7 +69,7 @@ def test_a_core_that_was_named_is_exported(tmp_path: Path) -> None:
 
 
 def test_a_model_that_changed_is_not_exported(tmp_path: Path) -> None:
-    if native() == "host":
+    if native_core() == "host":
         pytest.skip("this computer has no vectors that are known")
     model = tmp_path / "digits.onnx"
     model.write_bytes(digits.FLOAT.read_bytes())

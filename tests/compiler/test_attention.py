@@ -85,7 +85,7 @@ def test_nothing_is_compiled_twice_where_the_peak_is_elsewhere(monkeypatch: pyte
             built.append(graph)
             return build(graph)
 
-        return search.by_blocks(plain, noted, *rest)
+        return search.try_blocked_attention(plain, noted, *rest)
 
     monkeypatch.setattr(pipeline, "by_blocks", counted)
     compile_model(network(2), M4, Options())

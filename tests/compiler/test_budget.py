@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.compiler.fit.budget import flash_bytes, goals
+from microc.compiler.fit.budget import flash_bytes, goal_ladder
 from microc.compiler.model import read_model
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model, optimise
@@ -24,22 +24,24 @@ def compiled(**options: object) -> Module:
 def test_goals_end_with_size_and_prices_rise() -> None:
     graph = optimise(read_model(digits.INT8, Options()), Options())
     target = target_for("cortex-m4")
-    ladder = goals(graph, Options(optimize="speed"), target)
+    ladder = goal_ladder(graph, Options(optimize="speed"), target)
     prices = [goal.price for goal in ladder]
     assert ladder[0] == SPEED and ladder[-1] == SIZE and prices == sorted(prices)
-    balanced = goals(graph, Options(), target)[0]
+    balanced = goal_ladder(graph, Options(), target)[0]
     assert balanced.name == "balanced" and 0 < balanced.price < 1000
-    assert goals(graph, Options(optimize="size"), target) == (SIZE,)
+    assert goal_ladder(graph, Options(optimize="size"), target) == (SIZE,)
 
 
 def test_flash_is_worth_nothing_on_a_computer_but_in_a_budget() -> None:
     graph = optimise(read_model(digits.INT8, Options()), Options())
-    assert goals(graph, Options(), target_for("x86-64-v3")) == goals(
+    assert goal_ladder(graph, Options(), target_for("x86-64-v3")) == goal_ladder(
         graph, Options(optimize="speed"), target_for("cortex-m4")
     )
-    assert goals(graph, Options(optimize="size"), target_for("x86-64-v3")) == (SIZE,)
-    assert goals(graph, Options(), target_for("host"))[0].name == "balanced", "portable C may be for any machine"
-    assert goals(graph, Options(), target_for("rv32imc"))[0].name == "balanced", "no computer, whatever its family has"
+    assert goal_ladder(graph, Options(optimize="size"), target_for("x86-64-v3")) == (SIZE,)
+    assert goal_ladder(graph, Options(), target_for("host"))[0].name == "balanced", "portable C may be for any machine"
+    assert goal_ladder(graph, Options(), target_for("rv32imc"))[0].name == "balanced", (
+        "no computer, whatever its family has"
+    )
 
 
 @pytest.mark.parametrize("goal", GOALS)

@@ -14,7 +14,7 @@ from microc.device.transport import PipeTransport
 from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.run.board_project import build, host_library, open_project
-from microc.run.verify import samples, verify
+from microc.run.verification import random_input_sets, verify
 from tests.device.smoke import needs
 from tests.support import digits
 
@@ -41,7 +41,7 @@ def check(folder: Path) -> None:
     for name in ("small", "large", "summing"):
         project = open_project(folder, name)
         with microc.Device(project) as device:
-            layers, difference = verify(device, host_library(project), samples(device, 2))
+            layers, difference = verify(device, host_library(project), random_input_sets(device, 2))
         assert difference is None and layers
 
 
@@ -76,7 +76,7 @@ def test_state_outlives_the_turns_of_others(tmp_path: Path) -> None:
         summing.client.hello()
         assert np.array_equal(np.asarray(summing.run(ones)), turn * ones)
         large.client.hello()
-        large.run(*samples(large, 1, seed=turn)[0])
+        large.run(*random_input_sets(large, 1, seed=turn)[0])
     line.close()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.codegen.c.source import shared_files
-from microc.compiler.fit.budget import goals
+from microc.compiler.fit.budget import goal_ladder
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise
@@ -22,7 +22,7 @@ def test_random_networks_compile_to_what_they_compute(seed: int) -> None:
     graph = random_network(seed).graph()
     fused = optimise(graph, Options())
     cpu = ("host", "cortex-m4", "cortex-m55")[seed % 3]
-    module = plan_module(build_module(fused, target_for(cpu), "net", goals(fused, Options(), target_for(cpu))[0]))
+    module = plan_module(build_module(fused, target_for(cpu), "net", goal_ladder(fused, Options(), target_for(cpu))[0]))
     library = build_library(shared_files(module, "test"))
     for k in range(3):
         inputs = random_inputs(graph, k)

@@ -63,7 +63,7 @@ def test_a_broken_lightgbm_file(old: str, new: str, tmp_path: Path) -> None:
     path = tmp_path / "model.txt"
     path.write_text(LIGHTGBM.replace(old, new))
     with pytest.raises(ModelError):
-        detect.load(path)
+        detect.load_model_file(path)
 
 
 def test_damaged_lightgbm_files() -> None:
@@ -143,7 +143,7 @@ def test_a_package_that_is_absent(package: str, tmp_path: Path, monkeypatch: pyt
     path.write_bytes(made())
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ToolError) as caught:
-        detect.load(path)
+        detect.load_model_file(path)
     assert caught.value.hint == f"pip install microc[{extra}]"
 
 
@@ -157,5 +157,5 @@ def test_a_pickle_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "model.pkl"
     path.write_bytes(pickle.dumps(Trap()))
     with pytest.raises(ModelError, match="pickle"):
-        detect.load(path)
+        detect.load_model_file(path)
     assert not touched.exists()

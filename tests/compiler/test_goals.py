@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.fit.budget import flash_bytes, goals
-from microc.compiler.fit.search import built, maker_of
+from microc.compiler.fit.budget import flash_bytes, goal_ladder
+from microc.compiler.fit.search import build_network, kernel_builder
 from microc.compiler.lowering.graph_to_module import describe
 from microc.compiler.lowering.kernel_maker import Compiled
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
-from microc.compiler.tuned.records import tasks_of
-from microc.run.against import host_kernels
+from microc.compiler.pipeline import compile_network
+from microc.compiler.tuned.records import list_tasks
+from microc.run.against import build_host_kernels
 from microc.target import target_for
 from tests.support import digits
 from tests.support.corpus import models
@@ -27,14 +27,14 @@ CORES, CORE = ("rv32imc", "cortex-m55"), "cortex-m0plus"
 
 
 def made(cpu: str = "rv32imc", source: Path = digits.INT8, **options: Any) -> Compiled:
-    return compiled(source, target_for(cpu), make_options(**options))
+    return compile_network(source, target_for(cpu), make_options(**options))
 
 
 def ladder(cpu: str) -> list[Compiled]:
     """The network at every price of flash, all of it at one."""
     graph, target, options = made(cpu).make.graph, target_for(cpu), make_options()
-    makers = (maker_of(graph, target, goal, options) for goal in goals(graph, options, target))
-    return [built(graph, target, "", None, make) for make in makers]
+    makers = (kernel_builder(graph, target, goal, options) for goal in goal_ladder(graph, options, target))
+    return [build_network(graph, target, "", None, make) for make in makers]
 
 
 @pytest.mark.parametrize("cpu", CORES)
@@ -82,7 +82,7 @@ def test_everything_that_asks_for_a_kernel_gets_that(tmp_path: Path) -> None:
         prices |= {part["price"] for part in explained.to_data()["kernel"]["parts"]}
     assert len(prices) > 1
     schedules = {call.schedule for call in found.module.calls}
-    assert all(describe(task.untuned[0].choice.schedule.trace) in schedules for task in tasks_of(found))
+    assert all(describe(task.untuned[0].choice.schedule.trace) in schedules for task in list_tasks(found))
     (tmp_path / "none.jsonl").write_text("")
     tuned = made(flash=limit, tuned=tmp_path / "none.jsonl")
     assert [call.schedule for call in tuned.module.calls] == [call.schedule for call in found.module.calls]
@@ -93,7 +93,7 @@ def test_results_are_the_same(cpu: str) -> None:
     free, small = (made(cpu, optimize=goal) for goal in ("balanced", "size"))
     limit = (flash_bytes(free.module) + flash_bytes(small.module)) // 2
     graph, target = read_model(digits.INT8, make_options()), target_for(cpu)
-    within, plain = (host_kernels(graph, make_options(flash=flash), target) for flash in (limit, 0))
+    within, plain = (build_host_kernels(graph, make_options(flash=flash), target) for flash in (limit, 0))
     for image in digits.images(4):
         assert np.array_equal(within(image), plain(image))
 

@@ -19,9 +19,9 @@ from microc.compiler.bundle import bundle
 from microc.device.boards import load_board
 from microc.device.toolchain import section_sizes
 from microc.errors import FitError, UsageError
-from microc.reports.firmware_size import measure
+from microc.reports.firmware_size import measure_firmware
 from microc.run.session import Device
-from microc.run.verify import verify
+from microc.run.verification import verify
 from microc.target import Board
 from tests.models.test_boards import TOOLS
 from tests.support import digits
@@ -40,7 +40,7 @@ holds = ["code"]
 
 def board(folder: Path, base: str = "mps2-an386", size: int = 0, fetch: str = "wait_states = 2") -> Board:
     """A board whose code waits two cycles for a word, and runs from ``size`` bytes of a memory apart, or beside the stack."""
-    text = (file_access.boards() / f"{base}.toml").read_text()
+    text = (file_access.boards_folder() / f"{base}.toml").read_text()
     text = text.replace('kind = "flash"\n', f'kind = "flash"\nfetch = {{ {fetch} }}\n', 1)
     if size:
         text = text.replace("[link]", APART.format(size=size), 1)
@@ -154,14 +154,14 @@ def test_boards_of_ours_link(name: str, tmp_path: Path) -> None:
         section = ELFFile(stream).get_section_by_name(".hot_code")
         place, code = section["sh_addr"], section["sh_size"]
     assert region.origin <= place < place + code <= region.origin + region.size and code > 1000
-    size, sections = measure(project), section_sizes(project.elf)
+    size, sections = measure_firmware(project), section_sizes(project.elf)
     assert sum(layer.code for layer in size.layers) <= code <= size.data
     assert (size.flash, size.static_ram) == (sections.flash, sections.static_ram)
 
 
 def test_arenas_come_first(tmp_path: Path) -> None:
     """Beside the stack code has what the arena leaves; the firmware still fits."""
-    text = (file_access.boards() / "microbit.toml").read_text()
+    text = (file_access.boards_folder() / "microbit.toml").read_text()
     text = text.replace('kind = "flash"\n', 'kind = "flash"\nfetch = { wait_states = 2 }\n', 1)
     text = text.replace('kind = "ram"\n', 'kind = "ram"\nholds = ["code"]\n', 1).replace("0x4000", "0x1e00")
     (tmp_path / "little.toml").write_text(text)

@@ -11,9 +11,9 @@ import pytest
 
 import microc
 from microc.compiler.lowering.kernel_maker import Group
-from microc.compiler.lowering.kernel_selection import algorithms_of, texts_of
+from microc.compiler.lowering.kernel_selection import group_algorithms, memo_key
 from microc.compiler.options import Options, make_options
-from microc.compiler.pipeline import compile_model, compiled
+from microc.compiler.pipeline import compile_model, compile_network
 from microc.graph.ir import Graph, Node, TensorType
 from microc.plan.plan_check import accesses, variables
 from microc.schedule import rules
@@ -55,10 +55,10 @@ WEIGHTS = range(-128, 3)
 
 def test_promises_that_decide_alike_are_told_alike() -> None:
     """Functions of one text have one schedule: what constants promise is the same to all that ask."""
-    made = compiled(digits.INT8, target_for("cortex-m0"), make_options())
+    made = compile_network(digits.INT8, target_for("cortex-m0"), make_options())
     groups = [origin for origin in made.make.origins.values() if isinstance(origin, Group)]
-    lowered = (algorithms_of(made.make.graph, g.nodes, made.make.target, "kernel") for g in groups)
-    group = next(each for many in lowered for each in many if SUM_BOUND in texts_of([each])[0])
+    lowered = (group_algorithms(made.make.graph, g.nodes, made.make.target, "kernel") for g in groups)
+    group = next(each for many in lowered for each in many if SUM_BOUND in memo_key([each])[0])
     decided: dict[tuple[str, ...], object] = {}
     for promise, numbers in ((SUM_BOUND, SUMS), (SMALLEST_WEIGHT, WEIGHTS), (BOUND, SUMS)):
         for number in numbers:
@@ -69,7 +69,7 @@ def test_promises_that_decide_alike_are_told_alike() -> None:
                 can_pair(four, 2), can_share(four, 4), *(can_shift(four, bits) for bits in (2, 4)),
                 find_block(select_high_mul(func).body, OUT).body,
             )  # fmt: skip
-            text = texts_of([replace(group, func=func)])
+            text = memo_key([replace(group, func=func)])
             assert decided.setdefault(text, answers) == answers, (promise, number)
     assert 40 < len(decided) < len(SUMS) + len(WEIGHTS)
     assert len({repr(answers) for answers in decided.values()}) > 4  # limits are met

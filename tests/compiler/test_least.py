@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.fit.budget import Room, least_bytes, least_of
+from microc.compiler.fit.budget import BoardCapacity, memory_bound, min_constant_bytes
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model, read_at_largest
 from microc.device.boards import list_boards, load_board
@@ -67,8 +67,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bounds_are_bounds(name: str, core: str, caller: bool) -> None:
     """The smallest that compilation finds, for size and row by row, is not below them."""
     options = Options(optimize="size", io_in_arena=not caller)
-    least = least_of(read_at_largest(SOURCES[name], options)[1], options)
-    module = compile_model(SOURCES[name], target_for(core), options, room=Room(ram=4))
+    least = memory_bound(read_at_largest(SOURCES[name], options)[1], options)
+    module = compile_model(SOURCES[name], target_for(core), options, room=BoardCapacity(ram=4))
     assert module.plan is not None
     assert least.weights <= module.const_bytes and least.arena <= module.plan.size
     ends = {*module.inputs, *module.outputs} - set(module.plan.offsets)
@@ -123,12 +123,15 @@ def test_the_hopeless_end_in_a_second() -> None:
 
 def test_what_a_constant_takes_at_least() -> None:
     dice = np.random.default_rng(1)
-    assert least_bytes(dice.integers(-8, 8, 100).astype(np.int8)) == 50
-    assert least_bytes(np.arange(100, dtype=np.int8)) == 100
-    assert least_bytes(np.arange(100, dtype=np.int16)) == 100 and least_bytes(np.arange(300, dtype=np.int16)) == 600
-    assert least_bytes(np.linspace(0, 1, 100, dtype=np.float32)) == 400
-    assert least_bytes(np.arange(100, dtype=np.int32)) == least_bytes(np.ones(100, np.float32)) == 0
-    assert least_bytes(np.arange(10, dtype=np.int8)) == 0
+    assert min_constant_bytes(dice.integers(-8, 8, 100).astype(np.int8)) == 50
+    assert min_constant_bytes(np.arange(100, dtype=np.int8)) == 100
+    assert (
+        min_constant_bytes(np.arange(100, dtype=np.int16)) == 100
+        and min_constant_bytes(np.arange(300, dtype=np.int16)) == 600
+    )
+    assert min_constant_bytes(np.linspace(0, 1, 100, dtype=np.float32)) == 400
+    assert min_constant_bytes(np.arange(100, dtype=np.int32)) == min_constant_bytes(np.ones(100, np.float32)) == 0
+    assert min_constant_bytes(np.arange(10, dtype=np.int8)) == 0
 
 
 def layer_of_40_000_weights() -> Graph:

@@ -21,7 +21,7 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.plan.plan_check import check_plan
 from microc.run.session import Device
-from microc.run.verify import verify
+from microc.run.verification import verify
 from tests.models.test_boards import TOOLS
 from tests.support import digits
 from tests.support.memories import SLOW, layers, two_memories

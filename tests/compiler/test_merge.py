@@ -7,7 +7,7 @@ import numpy as np
 from microc import te
 from microc.compiler.lowering.kernel_maker import merge_kernels
 from microc.module import Call, Kernel, Module, Value
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
@@ -58,7 +58,7 @@ def test_literals_of_calls_are_merged() -> None:
         table = module.values[call.args[-1]].data
         assert table is not None
         x, out = np.zeros(4, np.int8), np.zeros(4, np.int8)
-        run(kernel.func, [x, out, table], meanings())
+        run(kernel.func, [x, out, table], intrinsic_functions())
         np.testing.assert_array_equal(out, value)
 
 

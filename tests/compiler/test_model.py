@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.output_files import unwritable
+from microc.codegen.output_files import unwritable_error
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.errors import OutputError, UsageError
@@ -88,7 +88,7 @@ def test_a_wrong_name_is_refused_with_near_ones() -> None:
 
 @pytest.mark.parametrize("code", [ENOSPC, EDQUOT, EROFS])
 def test_full_disk_is_not_suggested_again(code: int, tmp_path: Path) -> None:
-    error = unwritable(tmp_path / "net.mcg", OSError(code, os.strerror(code)))
+    error = unwritable_error(tmp_path / "net.mcg", OSError(code, os.strerror(code)))
     assert "disk" in str(error.hint) and str(tmp_path) not in str(error.hint)
 
 

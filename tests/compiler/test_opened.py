@@ -17,13 +17,13 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.meaning import evaluate
 from microc.target import target_for
-from microc.transform.loop_blocking import OPENED_WEIGHTS_PASS
+from microc.transform.loop_blocking import PREWIDENED_WEIGHTS_PASS
 from tests.compiler.test_attention import arena
 from tests.transform.network import random_inputs
 from tests.transform.test_opened_weights import layers
 
 M4 = target_for("cortex-m4")
-PLAIN = frozenset({OPENED_WEIGHTS_PASS.name})
+PLAIN = frozenset({PREWIDENED_WEIGHTS_PASS.name})
 GRAPH = layers(rows=200)
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_compiled_twice_where_there_is_no_choice(
         raise AssertionError(graph)
 
     def watched(plain: Any, build: Any, *rest: Any) -> Any:
-        return search.by_opened(plain, never, *rest)
+        return search.try_prewidened_weights(plain, never, *rest)
 
     monkeypatch.setattr(pipeline, "by_opened", watched)
     compiled(core=core, **options)

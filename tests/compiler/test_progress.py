@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.compiler.interaction import teller
+from microc.compiler.interaction import as_callback
 from microc.errors import UsageError
 from tests.support import digits
 
@@ -24,7 +24,7 @@ def test_elsewhere_a_line_for_each_stage(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_on_a_terminal_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    tell = teller(True)
+    tell = as_callback(True)
     assert tell is not None
     for step in range(3):
         tell("layer", step, 3)
@@ -45,7 +45,7 @@ def test_line_of_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((40, 20)))
-    tell = teller(True)
+    tell = as_callback(True)
     assert tell is not None
     for step in range(2):
         tell("a layer whose name is longer than the terminal is wide", step, 2)

@@ -75,7 +75,7 @@ def header(path: Path, shape: str) -> Path:
 
 @pytest.mark.parametrize("shape", ["1 << 50", str(1 << 50), "-1", "__import__('os').getpid()"])
 def test_arrays_that_are_none(shape: str, tmp_path: Path) -> None:
-    for read in (data_files.read, load_array):
+    for read in (data_files.read_arrays, load_array):
         with pytest.raises(UsageError):
             read(header(tmp_path / "x.npy", shape))
 
@@ -88,7 +88,7 @@ def test_arrays_are_never_unpickled(tmp_path: Path) -> None:
     (folder / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes())
     for path in (tmp_path / "x.npy", tmp_path / "y.npy", folder):
         with pytest.raises(UsageError):
-            data_files.read(path)
+            data_files.read_arrays(path)
 
 
 def test_a_model_is_a_file(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_a_model_is_a_file(tmp_path: Path) -> None:
     for path in (tmp_path / "model.onnx", Path(os.devnull), Path("/dev/zero")):
         if path.exists():
             with pytest.raises(ModelError, match="no model file"):
-                detect.load(path)
+                detect.load_model_file(path)

@@ -15,7 +15,7 @@ from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
 from microc.compiler.lowering.derivation import derive_kernel
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compile_model, compiled
+from microc.compiler.pipeline import compile_model, compile_network
 from microc.errors import UsageError
 from microc.module import Module
 from microc.schedule.rules import around_rules
@@ -144,7 +144,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 @pytest.mark.usefixtures("every_loop")
 def test_reports_derive_the_same_functions() -> None:
-    made = compiled(digits.FLOAT, target_for("host"), make_options(threads=2))
+    made = compile_network(digits.FLOAT, target_for("host"), make_options(threads=2))
     for number in range(len(made.module.calls)):
         derive_kernel(made, number)  # InternalError where what is derived is not what was compiled
 

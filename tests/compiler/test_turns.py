@@ -17,13 +17,13 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.meaning import evaluate
 from microc.target import target_for
-from microc.transform.loop_blocking import BLOCKED_TURNS_PASS
+from microc.transform.loop_blocking import LOOP_BLOCKING_PASS
 from tests.compiler.test_attention import arena
 from tests.transform.network import random_inputs
 from tests.transform.test_blocked_turns import recurrent
 
 M4 = target_for("cortex-m4")
-PLAIN = frozenset({BLOCKED_TURNS_PASS.name})
+PLAIN = frozenset({LOOP_BLOCKING_PASS.name})
 GRAPH = recurrent(17, depth=64, units=8)
 
 
@@ -58,7 +58,7 @@ def test_nothing_is_compiled_twice_where_there_is_no_choice(
         raise AssertionError(graph)
 
     def watched(plain: Any, optimised: Any, build: Any, *rest: Any) -> Any:
-        return search.by_turns(plain, optimised, never, *rest)
+        return search.try_loop_blocking(plain, optimised, never, *rest)
 
     monkeypatch.setattr(pipeline, "by_turns", watched)
     compiled(recurrent(steps), **options)

@@ -9,13 +9,13 @@ import pytest
 
 import microc
 from microc.compiler.api import Program
-from microc.compiler.lowering.kernel_selection import algorithms_of, halved
+from microc.compiler.lowering.kernel_selection import group_algorithms, half_constant_variants
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.graph.ir import Graph
 from microc.module import Module
-from microc.reports.advice import notes
-from microc.run.against import host_kernels
+from microc.reports.advice import weight_notes
+from microc.run.against import build_host_kernels
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from tests.support import digits
@@ -59,18 +59,18 @@ def test_every_layer_is_the_same_in_every_bit(dtype: str, cpu: str) -> None:
     sizes, before = stored(module), stored(wide)
     assert sum(sizes.get(half, 0) for half in HALVES) * 2 + 64 * 4 > before["float32"]
     assert sizes.get("float32", 0) < 64 * 4 * 4
-    library = host_kernels(graph, narrow, target)
+    library = build_host_kernels(graph, narrow, target)
     x = np.random.default_rng(3).normal(size=(1, 8, 8, 4)).astype(np.float32)
     rounded = network_of_rounded(graph, dtype)
-    want = host_kernels(rounded, make_options(optimize="speed", cache=False), target)
+    want = build_host_kernels(rounded, make_options(optimize="speed", cache=False), target)
     np.testing.assert_array_equal(np.asarray(library(x)), np.asarray(want(x)))
 
 
 def network_of_rounded(graph: Graph, dtype: str) -> Graph:
     from microc.transform.pass_context import PassContext
-    from microc.transform.quantised.weight_types import weight_dtype
+    from microc.transform.quantised.weight_types import round_weights
 
-    return weight_dtype(graph, PassContext(options={"weight_dtype": dtype}))
+    return round_weights(graph, PassContext(options={"weight_dtype": dtype}))
 
 
 @pytest.mark.parametrize(("goal", "halves"), [("speed", False), ("balanced", True), ("size", True)])
@@ -84,9 +84,9 @@ def test_models_that_fit_keep_two_bytes_where_the_goal_wants_it(goal: str, halve
 def test_what_a_schedule_stores_otherwise_stays() -> None:
     net, target = Network(x=(4, 16)), target_for("cortex-m4")
     graph = net.graph(net.op("dense", "x", net.constant(np.arange(128, dtype=np.float32).reshape(8, 16) / 8)))
-    (group,) = algorithms_of(graph, graph.nodes, target, "kernel")[:1]
+    (group,) = group_algorithms(graph, graph.nodes, target, "kernel")[:1]
     packed = Schedule(group.func).set_dtype("weight", "bfloat16")
-    found = halved(group, packed, target)
+    found = half_constant_variants(group, packed, target)
     assert found and all(each.func == packed.func and each.refused for each in found)
 
 
@@ -107,7 +107,7 @@ def test_what_stays_wide_is_told() -> None:
     for dtype, wide in (("float16", (weight,)), ("bfloat16", ())):
         module = compile_model(graph, target, make_options(weight_dtype=dtype))
         assert module.arithmetic.wide_weights == wide
-        assert any("float16 does not" in line for line in notes(module.arithmetic)) == bool(wide)
+        assert any("float16 does not" in line for line in weight_notes(module.arithmetic)) == bool(wide)
         assert module.options["weight_dtype"] == dtype
 
 

@@ -11,12 +11,12 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.compiler.fit.search import within_limits, within_workspaces, workspaces_within
+from microc.compiler.fit.search import choose_within_limits, shrink_workspaces, workspace_limits
 from microc.compiler.lowering.kernel_maker import Compiled, Group
-from microc.compiler.lowering.kernel_selection import algorithms_of, chosen
+from microc.compiler.lowering.kernel_selection import group_algorithms, select_group_schedule
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
-from microc.compiler.tuned.records import tasks_of
+from microc.compiler.pipeline import compile_network
+from microc.compiler.tuned.records import list_tasks
 from microc.schedule.choose import workspace_bytes
 from microc.target import target_for
 from tests.support import digits
@@ -26,7 +26,7 @@ CORES = ("cortex-m0plus", "cortex-m4", "cortex-m55", "x86-64-v3")
 
 
 def made(cpu: str = "cortex-m4", source: Path = digits.INT8, **options: Any) -> Compiled:
-    return compiled(source, target_for(cpu), make_options(**options))
+    return compile_network(source, target_for(cpu), make_options(**options))
 
 
 def arena(network: Compiled) -> int:
@@ -41,10 +41,12 @@ def test_kernels_keep_within_what_they_are_left(cpu: str) -> None:
     for origin in network.make.origins.values():
         if not isinstance(origin, Group):
             continue
-        lowered = algorithms_of(network.make.graph, origin.nodes, network.make.target, "kernel")
+        lowered = group_algorithms(network.make.graph, origin.nodes, network.make.target, "kernel")
 
         def taken(workspace: float, lowered: Any = lowered) -> int:
-            _, choice = chosen(lowered, network.make.target, network.make.goal, shipped=True, workspace=workspace)
+            _, choice = select_group_schedule(
+                lowered, network.make.target, network.make.goal, shipped=True, workspace=workspace
+            )
             return workspace_bytes(choice.func)
 
         plain, least = taken(float("inf")), taken(0)
@@ -73,7 +75,7 @@ def test_what_is_measured_is_compared_with_them(tmp_path: Path) -> None:
     """A file of records finds the same schedules to begin with, and fits the same arena."""
     (tmp_path / "none.jsonl").write_text("")
     small = made(ram=1000)
-    assert {task.untuned[0].choice.func.params for task in tasks_of(small)} >= {
+    assert {task.untuned[0].choice.func.params for task in list_tasks(small)} >= {
         small.module.kernels[k].func.params for k, call in enumerate(small.module.calls) if call.workspace
     }
     tuned = made(ram=1000, tuned=tmp_path / "none.jsonl")
@@ -82,18 +84,18 @@ def test_what_is_measured_is_compared_with_them(tmp_path: Path) -> None:
 
 def test_rooms_of_layers_alike_are_the_least_of_theirs() -> None:
     network = made()
-    tasks = tasks_of(network)
-    rooms = workspaces_within(1000, network.module, tasks)
+    tasks = list_tasks(network)
+    rooms = workspace_limits(1000, network.module, tasks)
     assert rooms.keys() == {task.key for task in tasks} and max(rooms.values()) < 1000
     together = [replace(tasks[0], layers=tuple(layer for task in tasks for layer in task.layers))]
-    assert workspaces_within(1000, network.module, together) == {tasks[0].key: min(rooms.values())}
+    assert workspace_limits(1000, network.module, together) == {tasks[0].key: min(rooms.values())}
 
 
 def test_nothing_is_tried_where_no_step_has_a_workspace() -> None:
     network = made()
     bare = replace(network.module, calls=tuple(replace(call, workspace=()) for call in network.module.calls))
     network = replace(network, module=bare)
-    assert within_workspaces(100, network, lambda _: pytest.fail("built")) is network
+    assert shrink_workspaces(100, network, lambda _: pytest.fail("built")) is network
 
 
 def test_the_least_work_that_fits_is_taken() -> None:
@@ -111,7 +113,7 @@ def test_the_least_work_that_fits_is_taken() -> None:
     rows, large = like(40, 1200), like(80, 1100)
 
     def found(lean: Compiled, streams: dict[int, Compiled], limit: int, flash: tuple[int, ...] = ()) -> Compiled:
-        return within_limits(plain, lambda: lean, lambda base: streams[id(base)], (limit,), flash)
+        return choose_within_limits(plain, lambda: lean, lambda base: streams[id(base)], (limit,), flash)
 
     assert found(slow, {}, 100) is plain
     assert found(little, {}, 50) is little

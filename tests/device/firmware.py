@@ -10,7 +10,7 @@ from microc.base import file_access
 def make(*arguments: str) -> str:
     """Run make in runtime_c and return what it printed; a failure is the test's failure."""
     done = subprocess.run(
-        ["make", "--no-print-directory", "-C", str(file_access.runtime_c()), *arguments],
+        ["make", "--no-print-directory", "-C", str(file_access.runtime_c_folder()), *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -62,7 +62,7 @@ def build(board: Board, folder: Path, *flags: str, program: Sequence[Path] = (SM
     (folder / "microc_board.h").write_text(board_header(board))
     (folder / "linker.ld").write_text(linker_script(board))
     options = board.raw["build"]
-    runtime = file_access.runtime_c()
+    runtime = file_access.runtime_c_folder()
     elf = folder / "smoke.elf"
     argv = [options["prefix"] + "gcc", *options["c_flags"], "-Os", "-ffunction-sections", "-fdata-sections", *WARNINGS]
     argv += [

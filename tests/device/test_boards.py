@@ -15,7 +15,7 @@ from microc.errors import UsageError
 from microc.target import CodeMemory, Fetching
 from tests.device.smoke import needs
 
-GOOD = (file_access.boards() / "mps2-an386.toml").read_text()
+GOOD = (file_access.boards_folder() / "mps2-an386.toml").read_text()
 
 
 def wrong(folder: Path, text: str) -> UsageError:
@@ -39,7 +39,7 @@ def test_every_board_loads(name: str) -> None:
 
 
 def test_every_board_is_in_the_readme() -> None:
-    text = (file_access.boards() / "README.md").read_text()
+    text = (file_access.boards_folder() / "README.md").read_text()
     assert [name for name in list_boards() if f"`{name}`" not in text] == []
 
 
@@ -110,7 +110,7 @@ def test_mistakes_name_the_key_and_the_line(tmp_path: Path, old: str, new: str, 
         assert error.where == f"{tmp_path / 'mine.toml'}:{line_of(text, start)}"
 
 
-ACCELERATED = (file_access.boards() / "corstone-300.toml").read_text()
+ACCELERATED = (file_access.boards_folder() / "corstone-300.toml").read_text()
 
 
 def test_an_accelerator_is_told_as_users_do(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_a_board_may_not_say(tmp_path: Path, old: str, bad: str, key: str) 
     ["CONFIG_A=y\nrun", "CONFIG_A=$(shell x)", "A=y", 'CONFIG_A="b" c', "CONFIG_A=`b`", "# CONFIG_A is not set\n"],
 )
 def test_what_a_framework_may_not_be_told(tmp_path: Path, setting: str) -> None:
-    text = (file_access.boards() / "esp32-s3.toml").read_text()
+    text = (file_access.boards_folder() / "esp32-s3.toml").read_text()
     error = wrong(tmp_path, text.replace('"CONFIG_ESPTOOLPY_FLASHSIZE_4MB=y"', json.dumps(setting)))
     assert "framework.settings" in error.what
 
@@ -199,7 +199,7 @@ def test_a_microcontroller_needs_memory(tmp_path: Path) -> None:
 
 
 def test_slots_lie_in_the_flash(tmp_path: Path) -> None:
-    text = (file_access.boards() / "microbit.toml").read_text()
+    text = (file_access.boards_folder() / "microbit.toml").read_text()
     for base, said in (("0x2_0000", "do not lie in the flash"), ("0x1_0020", "at a multiple of 64")):
         path = tmp_path / "mine.toml"
         path.write_text(text.replace("base = 0x1_0000", f"base = {base}"))
@@ -298,7 +298,7 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
     both = GOOD.replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1).replace("[link]", apart, 1)
     assert "'data' and 'itcm' both hold code" in wrong(tmp_path, both).what
     esp = (
-        (file_access.boards() / "esp32-c3.toml")
+        (file_access.boards_folder() / "esp32-c3.toml")
         .read_text()
         .replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1)
     )
@@ -306,5 +306,5 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
 
 
 def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:
-    text = (file_access.boards() / "esp32-s3.toml").read_text().replace('["code"]', '["tensors", "code"]')
+    text = (file_access.boards_folder() / "esp32-s3.toml").read_text().replace('["code"]', '["tensors", "code"]')
     assert "holds is not possible on this board" in wrong(tmp_path, text).what

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from microc.device.boards import load_board
-from microc.device.images import FORMATS, binary, segments
+from microc.device.images import FORMATS, join_segments, read_segments
 from tests.device.smoke import build, needs
 
 pytestmark = pytest.mark.cross
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.cross
 
 def image(name: str, folder: Path) -> tuple[int, bytes]:
     """Address and content of the smoke firmware of a board."""
-    parts = segments(build(load_board(name), folder))
-    return parts[0][0], binary(parts)
+    parts = read_segments(build(load_board(name), folder))
+    return parts[0][0], join_segments(parts)
 
 
 def crc32_mpeg2(data: bytes) -> int:
@@ -99,7 +99,7 @@ def test_esp32c3_runs_in_place(tmp_path: Path) -> None:
         (handler,) = elf.get_section_by_name(".symtab").get_symbol_by_name("microc_interrupt")
         constants = elf.get_section_by_name(".rodata")["sh_addr"]
         assert elf["e_entry"] == 0x42000008
-    data = binary(segments(path))
+    data = join_segments(read_segments(path))
     assert struct.unpack_from("<2I", data) == (0xAEDB041D, 0xAEDB041D)
     for address, offset, content in loads:
         assert address - offset in (0x42000000, 0x3C000000) or 0x3FC80000 <= address < 0x3FCE0000
@@ -122,8 +122,8 @@ def jump(word: int) -> int:
 def test_formats_agree(tmp_path: Path) -> None:
     """Intel HEX and UF2 hold the bytes of the plain binary."""
     board = load_board("raspberry-pi-pico")
-    parts = segments(build(board, tmp_path))
-    plain = binary(parts)
+    parts = read_segments(build(board, tmp_path))
+    plain = join_segments(parts)
     memory: dict[int, int] = {}
     upper = 0
     for line in FORMATS["hex"](parts, board).decode().splitlines():

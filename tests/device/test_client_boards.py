@@ -26,7 +26,7 @@ ONES = np.ones(150, "<i4")
 
 
 def firmware(board: Board, folder: Path) -> Path:
-    runtime = file_access.runtime_c()
+    runtime = file_access.runtime_c_folder()
     program = [Path(__file__).with_name("rpc_firmware.c"), runtime / "tests" / "fake_model.c"]
     program += [runtime / "src" / "microc_frame.c", runtime / "src" / "microc_rpc.c"]
     payload = f"-DMICROC_RPC_MAX_PAYLOAD={max_payload(board)}"

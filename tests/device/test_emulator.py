@@ -17,7 +17,7 @@ import pytest
 from microc.device.boards import load_board
 from microc.device.emulators import Emulator
 from microc.errors import DeviceError, ToolError, UsageError
-from microc.run.profile import instructions
+from microc.run.profile import ticks_to_instructions
 from microc.target import Board
 from tests.device.smoke import FAMILIES, Line, build, needs
 
@@ -75,7 +75,7 @@ class TestPorts:
         for _ in range(5):
             rounds.append(self.measure(line, turns))
         assert all(ticks == rounds[0] for ticks in rounds)
-        counts = [instructions(board, ticks) for ticks in rounds[0]]
+        counts = [ticks_to_instructions(board, ticks) for ticks in rounds[0]]
         for count, n in zip(counts, turns, strict=True):
             assert abs(count - counts[0] - 2 * (n - 1)) <= (n / 100_000 if board.name in ROUNDED else 0)
         assert counts[0] < 25  # the price of two readings
@@ -93,7 +93,7 @@ class TestPorts:
     def test_long_intervals(self, booted: tuple[Board, Path, Line]) -> None:
         """Past the 24 bits of SysTick, whose wraps cost a few instructions of their own; the same each time."""
         board, _, line = booted
-        counts = [instructions(board, ticks) for ticks in self.measure(line, (12_000_000, 12_000_000))]
+        counts = [ticks_to_instructions(board, ticks) for ticks in self.measure(line, (12_000_000, 12_000_000))]
         assert counts[0] == counts[1]
         assert 0 <= counts[0] - 24_000_000 < (100 if board.name in ROUNDED else 50)
 
@@ -219,4 +219,4 @@ def test_instructions_are_exact(ratio: str) -> None:
     board = with_emulator(ticks_per_instruction=float(ratio))
     thousandths = int(ratio.replace(".", "").ljust(4, "0"))
     for count in (*range(2000), 10**9, 10**9 + 1):
-        assert instructions(board, count * thousandths // 1000) == count
+        assert ticks_to_instructions(board, count * thousandths // 1000) == count

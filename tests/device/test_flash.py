@@ -9,8 +9,8 @@ import pytest
 
 from microc.device.boards import load_board
 from microc.device.emulators import Emulator
-from microc.device.flashing import flash, load
-from microc.device.runners import runners, select_runner
+from microc.device.flashing import flash, load_emulator
+from microc.device.runners import board_runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from tests.device.smoke import FAMILIES, Line, build, needs
 
@@ -67,7 +67,7 @@ def test_first_found_wins(programs: Path) -> None:
     assert select_runner(board).name == "openocd"
     fake(programs, "gdb-multiarch", "true")
     assert select_runner(board).name == "gdb"
-    assert [r.name for r in runners(board)] == ["gdb", "openocd"]
+    assert [r.name for r in board_runners(board)] == ["gdb", "openocd"]
 
 
 def test_wrong_choices(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_load_into_an_empty_board(name: str, tmp_path: Path) -> None:
     elf = build(board, tmp_path)
     with Emulator(board, None, debug=True) as emulator:
         for argument in (7, 9):  # the second time over a running program
-            assert load(emulator, elf)[0] == "gdb-multiarch"
+            assert load_emulator(emulator, elf)[0] == "gdb-multiarch"
             with Line(emulator.url) as line:
                 line.command("M", argument)
                 assert line.words(3) == (0x12345678, 0, argument * 3 // 2)
@@ -139,7 +139,7 @@ def test_without_gdb_the_board_restarts(tmp_path: Path, monkeypatch: pytest.Monk
     elf = build(board, tmp_path)
     with Emulator(board, elf, debug=True) as emulator:
         monkeypatch.setattr("microc.device.runners.shutil.which", lambda program: None if "gdb" in program else program)
-        assert "-kernel" in load(emulator, elf)
+        assert "-kernel" in load_emulator(emulator, elf)
         with Line(emulator.url) as line:
             line.command("M", 7)
             assert line.words(3) == (0x12345678, 0, 10)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from microc.cli import main
-from microc.device.board_info import readable
+from microc.device.board_info import printable
 from microc.device.client import Client
 from microc.device.line_protocol import REPLY, Decoder, Frame, Operation, encode
 from microc.device.transport import Transport, list_ports
@@ -203,7 +203,7 @@ def test_a_tensor_without_end() -> None:
 def test_a_name_cannot_speak_to_the_terminal() -> None:
     name = client(Teller(1, 0, 0)).hello().models[0].name
     assert name.isprintable() and len(name) == 64 and name.startswith("?[31m")
-    assert readable("a\u202eb\x9bc\u2066\x00\x7f\n") == "a?b?c????"
+    assert printable("a\u202eb\x9bc\u2066\x00\x7f\n") == "a?b?c????"
 
 
 def test_a_plug_cannot_speak_to_the_terminal(

@@ -20,7 +20,7 @@ from microc.errors import DeviceError
 from microc.run.board_project import Project, build, host_library
 from microc.run.desktop.library import Library
 from microc.run.session import Device
-from microc.run.verify import verify
+from microc.run.verification import verify
 from tests.device.liar import Liar, lies
 from tests.device.test_liar import LIMIT, bounded, client
 from tests.support import digits

@@ -13,8 +13,8 @@ import pytest
 from microc.base import file_access
 from microc.device.boards import list_boards, load_board
 from microc.device.flashing import flash
-from microc.device.images import binary, intel_hex, segments
-from microc.device.runners import list_runners, runners, select_runner
+from microc.device.images import encode_intel_hex, join_segments, read_segments
+from microc.device.runners import board_runners, list_runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 from tests.device.smoke import build, needs
@@ -95,7 +95,7 @@ def test_all_are_tried() -> None:
 
 @pytest.mark.parametrize("name", list_boards())
 def test_boards_fill_all_but_what_a_run_knows(name: str) -> None:
-    for runner in runners(load_board(name)):
+    for runner in board_runners(load_board(name)):
         for command in flash(load_board(name), Path("x.elf"), runner=runner.name, port="PORT", dry_run=True):
             left = [word for word in command if "{" in word]
             assert all(word in ("{drive}", "{gdb}", "target remote {gdb}") for word in left), left
@@ -125,10 +125,10 @@ def test_images_are_made(pico: Path, programs: Fake) -> None:
     flash(board, pico, runner="jlink")
     lines = pico.with_suffix(".jlink").read_text().splitlines()
     assert lines == [f"loadfile {pico.with_suffix('.hex')}", "r", "g", "exit"]
-    assert pico.with_suffix(".hex").read_text() == intel_hex(segments(pico))
+    assert pico.with_suffix(".hex").read_text() == encode_intel_hex(read_segments(pico))
     programs("bossac")
     flash(load_board("feather-m4"), pico, runner="bossac", port="/dev/ttyACM7")
-    assert pico.with_suffix(".bin").read_bytes() == binary(segments(pico))
+    assert pico.with_suffix(".bin").read_bytes() == join_segments(read_segments(pico))
 
 
 @pytest.mark.cross
@@ -198,7 +198,7 @@ def test_a_port_is_needed(programs: Fake, tmp_path: Path) -> None:
 
 def with_runner(name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Board:
     board = load_board(name)
-    hasty = tuple(replace(runner, seconds=seconds) for runner in runners(board))
+    hasty = tuple(replace(runner, seconds=seconds) for runner in board_runners(board))
     monkeypatch.setattr("microc.device.flashing.select_runner", lambda board, name: hasty[0])
     return board
 
@@ -218,7 +218,7 @@ def test_a_command_of_the_boards_own(programs: Fake, tmp_path: Path) -> None:
 
 def test_an_unknown_runner_is_refused_in_its_line(tmp_path: Path) -> None:
     text = tmp_path / "mine.toml"
-    source = (file_access.boards() / "nucleo-f446re.toml").read_text()
+    source = (file_access.boards_folder() / "nucleo-f446re.toml").read_text()
     text.write_text(source.replace('name = "openocd"', 'name = "opencod"'))
     with pytest.raises(UsageError, match="there is no runner 'opencod'") as caught:
         load_board(text)

@@ -65,7 +65,7 @@ def test_code_and_state_fit_small_boards(tmp_path: Path) -> None:
 
 def _compiles(file: str, *options: str) -> bool:
     command = ["gcc", "-fsyntax-only", "-DMICROC_PORT_TICK_HZ=1", '-DMICROC_SLOT_CORE="core"', "-DMICROC_SLOT_ABI=1"]
-    root = file_access.runtime_c()
+    root = file_access.runtime_c_folder()
     return subprocess.run([*command, f"-I{root}/include", *options, root / file], check=False).returncode == 0
 
 
@@ -114,7 +114,7 @@ def test_nrf_slots_are_whole_pages(page: int, base: int, said: str, tmp_path: Pa
     """A page that a slot shares with the other, or with the firmware, is never erased."""
     (tmp_path / "main.c").write_text(NVMC)
     (tmp_path / "driver.h").write_text("#define MICROC_DRIVER_H\n#include <stdint.h>\nuint32_t *reach(uint32_t);\n")
-    root, program = file_access.runtime_c(), tmp_path / "main"
+    root, program = file_access.runtime_c_folder(), tmp_path / "main"
     facts = [f"-DPAGE={page}", f"-DMICROC_SLOTS_BASE={base}u", "-DMICROC_SLOTS_BYTES=8192u", "-DMICROC_SLOTS_UNIT=4"]
     options: list[str | Path] = [
         "-include",
@@ -129,7 +129,7 @@ def test_nrf_slots_are_whole_pages(page: int, base: int, said: str, tmp_path: Pa
 
 
 def _enum(name: str, prefix: str = "") -> dict[str, int]:
-    header = (file_access.runtime_c() / "include" / "microc_rpc.h").read_text()
+    header = (file_access.runtime_c_folder() / "include" / "microc_rpc.h").read_text()
     match = re.search(rf"enum {name} {{(.*?)}};", header, re.DOTALL)
     assert match is not None
     return {key: int(value, 0) for key, value in re.findall(r"MICROC_(\w+) = (-?\w+)", match[1])}
@@ -140,12 +140,12 @@ def test_numbers_agree_with_the_header() -> None:
     assert _enum("microc_status") == {status.name: status.value for status in Status}
     assert _enum("microc_dtype") == {name.upper(): number for number, name in enumerate(board_info.DTYPES)}
     assert _enum("microc_kind") == {name.upper(): number for number, name in enumerate(board_info.KINDS)}
-    header = (file_access.runtime_c() / "include" / "microc_rpc.h").read_text()
+    header = (file_access.runtime_c_folder() / "include" / "microc_rpc.h").read_text()
     assert f"#define MICROC_RPC_VERSION {line_protocol.VERSION}\n" in header
 
 
 def test_the_specification_lists_every_number() -> None:
-    text = (file_access.runtime_c() / "SPEC.md").read_text()
+    text = (file_access.runtime_c_folder() / "SPEC.md").read_text()
     for number, name in [*((op.value, op.name) for op in Operation), *((s.value, s.name) for s in Status)]:
         assert re.search(rf"^\| {number} \| `{name}` \|", text, re.MULTILINE), name
 

@@ -119,7 +119,7 @@ def test_a_network_on_an_avr_takes_the_same_cycles_again(tmp_path: Path) -> None
 
 
 def test_files_name_simulators(tmp_path: Path) -> None:
-    text = (file_access.boards() / "hazard3-sim.toml").read_text()
+    text = (file_access.boards_folder() / "hazard3-sim.toml").read_text()
     path = tmp_path / "mine.toml"
     path.write_text(text)
     assert load_board(path).raw["simulator"]["argv"] == ["hazard3-sim", "{elf}"]

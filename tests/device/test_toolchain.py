@@ -108,7 +108,7 @@ def test_firmware_builds_without_warnings(name: str, tmp_path: Path) -> None:
 @pytest.mark.cross
 @needs("arm-none-eabi-gcc")
 def test_the_board_of_the_readme_builds(tmp_path: Path) -> None:
-    text = (file_access.boards() / "README.md").read_text()
+    text = (file_access.boards_folder() / "README.md").read_text()
     path = tmp_path / "nucleo-f410rb.toml"
     path.write_text(text.partition("```toml\n")[2].partition("```")[0])
     board = load_board(path)

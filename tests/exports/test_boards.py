@@ -11,7 +11,7 @@ import microc
 from microc.base import file_access
 from microc.cli import main
 from microc.codegen.exports import Package, export_files
-from microc.device.boards import bare_board, list_boards, load_board
+from microc.device.boards import board_of_core, list_boards, load_board
 from microc.errors import UsageError
 from microc.target import Board
 from tests.device.smoke import needs
@@ -63,8 +63,8 @@ def test_a_chip_of_esp_idf(board: str, chip: str) -> None:
 
 def test_a_chip_for_cores_without_a_board() -> None:
     for board, chip in (
-        (bare_board("host"), "esp32s3"),
-        (bare_board("xtensa-lx6"), "esp32s3"),
+        (board_of_core("host"), "esp32s3"),
+        (board_of_core("xtensa-lx6"), "esp32s3"),
         (load_board("hazard3-sim"), "esp32c3"),
     ):
         made = exported(board, "esp-idf")
@@ -110,7 +110,9 @@ def test_a_board_without_a_name(name: str, command: str, instead: str) -> None:
     assert any(command in line for line in made.commands)
     told = str(made.files["README.md"])
     assert "microc knows no name for Stellaris LM3S811" in told and f"the commands are for {instead}." in told
-    assert f"The commands are for {instead}; let microc" in str(exported(bare_board("host"), name).files["README.md"])
+    assert f"The commands are for {instead}; let microc" in str(
+        exported(board_of_core("host"), name).files["README.md"]
+    )
 
 
 def test_what_an_ide_is_given() -> None:
@@ -171,7 +173,7 @@ def test_the_list_of_boards_has_them(capsys: pytest.CaptureFixture[str]) -> None
 )
 def test_mistakes_in_a_name(tmp_path: Path, line: str) -> None:
     """Names reach generated files and commands: each has the form that its tool has for it, or is refused with its line."""
-    before, _, rest = (file_access.boards() / f"{NUCLEO}.toml").read_text().partition("[ids]")
+    before, _, rest = (file_access.boards_folder() / f"{NUCLEO}.toml").read_text().partition("[ids]")
     path = tmp_path / "mine.toml"
     path.write_text(f"{before}[ids]\n{line}\n\n[[memory]]{rest.partition('[[memory]]')[2]}")
     with pytest.raises(UsageError) as caught:

@@ -12,8 +12,8 @@ import pytest
 
 import microc
 from microc.codegen.exports import load_format
-from microc.codegen.project.project_samples import sample
-from microc.device.boards import bare_board
+from microc.codegen.project.project_samples import first_sample
+from microc.device.boards import board_of_core
 from microc.errors import UsageError
 from tests.compiler.sizes.test_family import mlp, saved
 from tests.device.smoke import WARNINGS, needs
@@ -43,7 +43,7 @@ def test_plain_c(tmp_path: Path, which: str, io_in_arena: bool, compiler: str) -
 @needs("gcc", "g++")
 def test_sizes_that_vary(tmp_path: Path) -> None:
     """Examples run at the largest sizes; formats that know none refuse the network."""
-    program = microc.compile(saved(mlp(), tmp_path), board=bare_board("host"), bounds={"batch": 4}, name="open")
+    program = microc.compile(saved(mlp(), tmp_path), board=board_of_core("host"), bounds={"batch": 4}, name="open")
     folder = tmp_path / "net"
     for name in FORMATS:
         if load_format(name).fixed:
@@ -54,7 +54,7 @@ def test_sizes_that_vary(tmp_path: Path) -> None:
             assert "&sizes, &inputs" in (folder / "README.md").read_text()
     program.export("c", folder)
     run(folder, "gcc", *WARNINGS, "-o", "sample", *sources(folder), "-lm")
-    result = program.library()(*sample(program.module))
+    result = program.library()(*first_sample(program.module))
     assert isinstance(result, np.ndarray) and result.shape == (4, 3)
     name = program.module.outputs[0]
     assert run(folder, "./sample") == f"{name}: {' '.join(f'{x:g}' for x in result.reshape(-1).tolist())}\n"

@@ -15,12 +15,12 @@ import pytest
 import microc
 from microc.cli import main
 from microc.codegen.c.source import network_files
-from microc.codegen.exports import STATUS, export_files, load_format
+from microc.codegen.exports import TEST_STATUS, export_files, load_format
 from microc.codegen.project.firmware import project_files
-from microc.codegen.project.project_samples import sample
+from microc.codegen.project.project_samples import first_sample
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
-from microc.device.boards import bare_board, list_boards, load_board
+from microc.device.boards import board_of_core, list_boards, load_board
 from microc.errors import OutputError, UsageError
 from microc.isa import CORES
 from microc.module import Module
@@ -31,7 +31,7 @@ from tests.support import digits
 def test_all_formats_for_all_boards() -> None:
     """Nothing is undefined, left over or empty in any file of any export and of any board's project."""
     modules: dict[object, Module] = {}
-    boards = [load_board(name) for name in list_boards()] + [bare_board(cpu) for cpu in CORES]
+    boards = [load_board(name) for name in list_boards()] + [board_of_core(cpu) for cpu in CORES]
     for board in boards:
         if board.target not in modules:
             modules[board.target] = compile_model(awkward(), board.target, Options())
@@ -64,7 +64,7 @@ def test_what_a_person_finds(name: str) -> None:
     assert "WITHOUT WARRANTY" in str(made.files["LICENSE"])
     manifest = json.loads(made.files["manifest.json"])
     assert manifest["format"] == name and manifest["fingerprint"] == package.fingerprint
-    assert load_format(name).status in STATUS
+    assert load_format(name).status in TEST_STATUS
     assert all(not path.startswith(("/", "..")) for path in made.files)
 
 
@@ -116,9 +116,9 @@ def test_the_sample_is_a_pattern_or_the_users(tmp_path: Path) -> None:
     own = (tmp_path / "own" / "digits_int8_model_sample.c").read_text()
     words = own.partition("= {")[2].partition("}")[0].replace("\n", " ").replace(",", " ").split()
     assert [int(word) for word in words] == image.reshape(-1).tolist()
-    (given,) = sample(program().module)
+    (given,) = first_sample(program().module)
     assert given.shape == (1, 8, 8, 1) and given.dtype == np.int8 and len(np.unique(given)) == 64
-    rows, flags = sample(program("awkward").module)
+    rows, flags = first_sample(program("awkward").module)
     assert (
         rows.dtype == np.float32
         and -1 <= rows.min() < rows.max() < 1

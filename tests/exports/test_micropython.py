@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.codegen.project.project_samples import sample
+from microc.codegen.project.project_samples import first_sample
 from tests.device.smoke import needs
 from tests.exports.programs import export, program, run, said
 from tests.exports.test_builds import words
@@ -55,7 +55,7 @@ def test_the_module(tmp_path: Path, which: str, package: str, io_in_arena: bool)
     (tmp_path / "Makefile").write_text(text)
     run(tmp_path, "make", "WARNINGS=" + " ".join(WARNINGS))
     library = program(which).library()
-    arrays = sample(program(which).module)
+    arrays = first_sample(program(which).module)
     results = library(*arrays)
     outputs = results if isinstance(results, tuple) else (results,)
     data = b"".join(array.tobytes() for array in arrays)
@@ -85,7 +85,7 @@ def test_ports_that_build_with_cmake(tmp_path: Path) -> None:
         f"-DWARNINGS={';'.join(WARNINGS)}",
     )
     run(tmp_path, "cmake", "--build", "build")
-    (image,) = sample(program().module)
+    (image,) = first_sample(program().module)
     done = call(tmp_path / "build" / "main", image.tobytes(), "64", "+10")
     assert f"probabilities: {' '.join(map(str, np.frombuffer(done.stdout, np.int8)))}\n" == said()
 

@@ -17,7 +17,7 @@ from microc import GraphBuilder
 from microc.cli import main
 from microc.device.toolchain import host_compiler
 from microc.errors import ToolError, UsageError
-from microc.external.blas import BACKEND, BOUND, find
+from microc.external.blas import BACKEND, BOUND, find_blas
 from microc.external.partition import partition
 from microc.graph.ir import Graph
 from microc.target import target_for
@@ -119,15 +119,15 @@ def test_where_there_is_none_the_cure_is_said(tmp_path: Path, monkeypatch: pytes
         microc.compile(PRODUCTS["dense"](), external="cblas")
     assert "apt-get install libopenblas-dev" in caught.value.hint
     with pytest.raises(ToolError, match=f"no BLAS in {tmp_path}"):
-        find(str(tmp_path), target_for("host"), ())
+        find_blas(str(tmp_path), target_for("host"), ())
     with pytest.raises(UsageError, match="not for cortex-m4"):
-        find("", target_for("cortex-m4"), ())
+        find_blas("", target_for("cortex-m4"), ())
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libblas.so.3" if name == "blas" else None)
-    assert find("", target_for("host"), ()).libraries == (":libblas.so.3",)
+    assert find_blas("", target_for("host"), ()).libraries == (":libblas.so.3",)
 
 
 def test_a_folder_that_a_shell_takes_apart_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "libblas.so").touch()
     with pytest.raises(UsageError, match="take the folder's name apart"):
-        find(str(tmp_path / "a b"), target_for("host"), ())
+        find_blas(str(tmp_path / "a b"), target_for("host"), ())

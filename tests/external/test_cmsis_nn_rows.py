@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.external.cmsis_nn.weighted_layers import misread
+from microc.external.cmsis_nn.weighted_layers import misread_reason
 from microc.ops.convolution.geometry import Geometry
 from tests.device.smoke import needs
 from tests.external.test_cmsis_nn import COPY, OUT, _layer, copied, parted
@@ -59,20 +59,20 @@ def rows() -> Iterator[Geometry]:
 
 
 def test_rows_are_the_librarys_where_it_reads_what_is_meant() -> None:
-    wrong = [g for g in rows() if (not misread(g, vectors=True)) != (read(g) == meant(g))]
+    wrong = [g for g in rows() if (not misread_reason(g, vectors=True)) != (read(g) == meant(g))]
     assert not wrong
-    assert {bool(misread(g, vectors=True)) for g in rows()} == {True, False}
-    assert not any(misread(g, vectors=False) for g in rows())
+    assert {bool(misread_reason(g, vectors=True)) for g in rows()} == {True, False}
+    assert not any(misread_reason(g, vectors=False) for g in rows())
 
 
 def test_other_convolutions_are_the_librarys() -> None:
     tall = Geometry(1, 6, 20, 4, 8, (1, 3), (1, 1), (0, 2, 0, 0), (1, 1), 1)
     narrow = Geometry(1, 1, 20, 3, 8, (1, 3), (1, 1), (0, 2, 0, 0), (1, 1), 1)
-    assert not misread(tall, vectors=True) and not misread(narrow, vectors=True)
+    assert not misread_reason(tall, vectors=True) and not misread_reason(narrow, vectors=True)
     higher = Geometry(1, 1, 20, 4, 8, (1, 3), (1, 1), (1, 1, 0, 1), (1, 1), 1)
-    assert misread(higher, vectors=True) and not misread(higher, vectors=False)
+    assert misread_reason(higher, vectors=True) and not misread_reason(higher, vectors=False)
     one = Geometry(1, 6, 6, 4, 8, (1, 1), (1, 1), (0, 0, 1, 1), (1, 1), 1)
-    assert misread(one, vectors=False) == "it pads behind windows of one number"
+    assert misread_reason(one, vectors=False) == "it pads behind windows of one number"
 
 
 def test_what_is_read_otherwise_stays_ours() -> None:
@@ -97,7 +97,7 @@ ROWS = [
 @needs("qemu-system-arm")
 def test_rows_agree_on_an_emulated_m55(case: tuple[tuple[int, ...], int, int, int, int], tmp_path: Path) -> None:
     x, kernel, step, left, right = case
-    assert not misread(row(x[2], kernel, step, left, right), vectors=True)
+    assert not misread_reason(row(x[2], kernel, step, left, right), vectors=True)
     graph = _layer("conv2d", x, (8, 1, kernel, 4), result=OUT, strides=(1, step), padding=(0, left, 0, right))
     program = microc.compile(graph, board="mps3-an547", external={"cmsis-nn": COPY}, external_choice="all")
     assert any("cmsis-nn" in call.rule for call in program.module.calls)

@@ -8,7 +8,7 @@ import pytest
 from microc import GraphBuilder
 from microc.errors import ProgramError
 from microc.external.backend import Backend, Code, Entry, Region
-from microc.external.partition import convex, function, partition
+from microc.external.partition import is_convex, partition, region_function
 from microc.graph.ir import Graph
 from microc.graph.match import Op, P
 from microc.graph.verify import verify
@@ -67,7 +67,11 @@ def diamond() -> Graph:
 def test_a_region_that_a_path_leaves_and_enters_is_not_convex() -> None:
     graph = diamond()
     exp, relu, tanh, add, neg = graph.nodes[:5]
-    assert not convex(graph, (exp, relu, add)) and convex(graph, (exp, relu, tanh, add)) and convex(graph, (relu, neg))
+    assert (
+        not is_convex(graph, (exp, relu, add))
+        and is_convex(graph, (exp, relu, tanh, add))
+        and is_convex(graph, (relu, neg))
+    )
     pattern = P.op("add", P.op("relu", P.op("exp", shared=True), shared=True), P.any())
     found = partition(graph, [backend(pattern)], TARGET)
     assert not found.taken
@@ -112,7 +116,7 @@ def test_code_that_is_not_whole_is_refused(made: Code, said: str) -> None:
     entry = Entry("relu", P.op("dense"), lambda region: made)
     found = partition(network(), [Backend("acme", (entry,), open=lambda *_: Sources("acme", {}))], TARGET)
     with pytest.raises(ProgramError, match=said):
-        function(found.taken[0])
+        region_function(found.taken[0])
 
 
 def test_the_function_says_what_is_read_and_written() -> None:
@@ -126,7 +130,7 @@ def test_the_function_says_what_is_read_and_written() -> None:
         ],
         TARGET,
     )
-    func, external = function(found.taken[0])
+    func, external = region_function(found.taken[0])
     assert [(p.name, p.scope, p.size) for p in func.params] == [
         *(("in_0", "global", 8), ("w", "const", 12), ("out_0", "global", 12), ("scratch", "workspace", 64)),
     ]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from microc import GraphBuilder
-from microc.external.backend import Backend, Code, Entry, Region, Span, always_whole
-from microc.external.partition import ROUNDS, connected, convex, partition, spanned
+from microc.external.backend import Backend, Code, Entry, Region, Span, leave_none
+from microc.external.partition import ROUNDS, connected_regions, find_span_regions, is_convex, partition
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.module import Sources
@@ -52,7 +52,7 @@ def chance(seed: int, size: int) -> Graph:
     return b.graph("net", {"y": made[-1], "z": made[-2]})
 
 
-def backend(leaves: object = always_whole) -> Backend:
+def backend(leaves: object = leave_none) -> Backend:
     def code(region: Region) -> Code:
         return Code(("call(out_0);",))
 
@@ -79,10 +79,10 @@ def test_a_region_ends_where_another_layer_stands_between() -> None:
 def test_all_regions_are_convex_and_have_an_order(seed: int) -> None:
     graph = chance(seed, 40)
     others = {node.outputs[0] for node in graph.nodes if refuses(graph, node)}
-    regions = list(connected(graph, others))
+    regions = list(connected_regions(graph, others))
     inside = [node.outputs[0] for nodes in regions for node in nodes]
     assert sorted((*inside, *others)) == sorted(node.outputs[0] for node in graph.nodes)
-    assert all(convex(graph, nodes) for nodes in regions)
+    assert all(is_convex(graph, nodes) for nodes in regions)
     found = partition(graph, [backend()], TARGET)
     verify(found.graph, registry.infer)
     assert len(found.taken) == len(regions)
@@ -110,7 +110,7 @@ def test_a_library_that_always_leaves_something_out_gets_nothing() -> None:
     def leaves(region: Region) -> Mapping[str, str]:
         return {region.graph.nodes[0].outputs[0]: "it is the first"}
 
-    regions, left = spanned(graph, Span(refuses, leaves), TARGET)
+    regions, left = find_span_regions(graph, Span(refuses, leaves), TARGET)
     assert not regions and len(left) >= ROUNDS
 
 

@@ -228,7 +228,7 @@ def batch(seeds: Sequence[int]) -> Outcome:
                 outcome.counts["no case at all"] += 1  # a reader of files catches these
                 continue
             with _at_most(SECONDS):
-                read = graph_file.read(to_bytes(graph), "mutant.mcg")
+                read = graph_file.read_graph_file(to_bytes(graph), "mutant.mcg")
                 module = compile_graph(read, "mutant", target_for("host"), make_options(name=f"n{seed}"))
         except MicrocError as error:
             outcome.counts["refused"] += 1

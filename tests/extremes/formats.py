@@ -44,7 +44,7 @@ ONNX = Format(
     "ORT",
     len(onnx_recipes.RECIPES),
     lambda seed: onnx_draw.case(onnx_recipes.RECIPES, seed),
-    lambda data, name: onnx_reader.read(data, name, {}),
+    lambda data, name: onnx_reader.read_onnx(data, name, {}),
     (qdq.PASS, legalize.LEGALIZE_PASS),
     exact=False,
 )

@@ -19,7 +19,7 @@ from microc.ops.constants import Application, Constant, Use, check_stored
 from microc.ops.lowering import lower_group
 from microc.ops.registry import ONES, OpCall, OpDef, constant_fault, get, registry
 from microc.plugin import Plugin, active
-from microc.tir.verify import fault
+from microc.tir.verify import find_fault
 from tests.extremes.constants import campaign
 from tests.ops.compiled import one_node
 from tests.ops.edges import case_arrays
@@ -54,7 +54,7 @@ def test_known_numbers_become_indices_where_they_are_declared(name: str) -> None
         changed = replace(case, consts=tuple(sorted({*case.consts, *known})))
         graph, node = one_node(get(name), changed, case_arrays(case))
         group = lower_group(graph, (node,), ONES, "f")
-        assert "nobody has judged" not in fault(group.func, tables=group.tables)
+        assert "nobody has judged" not in find_fault(group.func, tables=group.tables)
 
 
 def hostile(name: str, operand: int, place: int, value: int, **attrs: Any) -> Graph:
@@ -89,7 +89,7 @@ def hostile(name: str, operand: int, place: int, value: int, **attrs: Any) -> Gr
 )
 def test_constants_of_files_are_judged(name: str, operand: int, value: int, said: str) -> None:
     with pytest.raises(ModelError, match=said):
-        graph_file.read(to_bytes(hostile(name, operand, 0, value)), "hostile.mcg")
+        graph_file.read_graph_file(to_bytes(hostile(name, operand, 0, value)), "hostile.mcg")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_constants_of_files_are_judged(name: str, operand: int, value: int, said
 def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: str) -> None:
     graph = hostile(name, 0, 0, 1, **attrs)
     with pytest.raises(ModelError, match=said):
-        graph_file.read(to_bytes(graph), "hostile.mcg")
+        graph_file.read_graph_file(to_bytes(graph), "hostile.mcg")
 
 
 def test_bounds_are_as_near_to_the_zero_point_as_int32_reaches() -> None:
@@ -127,7 +127,7 @@ def test_bounds_are_as_near_to_the_zero_point_as_int32_reaches() -> None:
 
 def test_promises_of_files_are_not_believed() -> None:
     """A bound that does not follow from the constants before it: the operand saturates, whatever the file says."""
-    graph = graph_file.read(to_bytes(hostile("requantize", 0, 0, 1, bound=3)), "m.mcg")
+    graph = graph_file.read_graph_file(to_bytes(hostile("requantize", 0, 0, 1, bound=3)), "m.mcg")
     assert graph.nodes[0].attrs["bound"] == -1
 
 
@@ -203,4 +203,4 @@ def test_values_without_elements_are_compiled(name: str, shapes: tuple[tuple[int
     attrs = {**case.attrs, "axis": 1} if name == "concat" else case.attrs
     arrays = [np.zeros(kind.shape, kind.dtype) for kind in types]
     graph, _ = one_node(get(name), replace(case, attrs=attrs, types=types), arrays)
-    microc.compile(graph_file.read(to_bytes(graph), "empty.mcg"))
+    microc.compile(graph_file.read_graph_file(to_bytes(graph), "empty.mcg"))

@@ -11,7 +11,7 @@ import microc
 from microc.cli import main
 from microc.errors import MicrocError
 from microc.features import Frames, Log, Pipeline, Spectrogram, mfcc, read
-from microc.features.declared_features import KINDS
+from microc.features.declared_features import STAGE_KINDS
 from tests.features.sounds import int16, sound
 from tests.features.test_joined import network
 
@@ -42,7 +42,7 @@ def test_stages_and_presets(tmp_path: Path) -> None:
     assert said.bands_first
     path.write_text('preset = "mfcc"\nn_mfcc = 10\nn_mels = 30\n')
     assert read(path).pipeline == mfcc(n_mfcc=10, n_mels=30)
-    assert len(KINDS) == 15
+    assert len(STAGE_KINDS) == 15
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from microc.errors import UsageError
 from microc.features import Frames, Pipeline, Spectral, Spectrogram, Statistics
-from microc.features.statistics import SPECTRAL, STATISTICS
+from microc.features.statistics import FRAME_STATISTICS, SPECTRAL_STATISTICS
 from tests.features.sounds import compared, int16, sound
 
 stats: Any = pytest.importorskip("scipy.stats")
@@ -31,8 +31,8 @@ def test_of_samples() -> None:
         "kurtosis": stats.kurtosis(frames, axis=-1, fisher=False),
         "zero_crossings": (np.diff(np.signbit(frames), axis=-1)).sum(-1),
     }
-    assert list(want) == list(STATISTICS)
-    got = Pipeline((Frames(256, 128), Statistics(tuple(STATISTICS))), channels=2)(x)
+    assert list(want) == list(FRAME_STATISTICS)
+    got = Pipeline((Frames(256, 128), Statistics(tuple(FRAME_STATISTICS))), channels=2)(x)
     np.testing.assert_allclose(got, np.stack(list(want.values()), axis=-1), rtol=1e-3, atol=1e-5)
 
 
@@ -50,8 +50,8 @@ def test_of_spectra() -> None:
         "peak": s.max(-1),
         "peak_frequency": f[s.argmax(-1)],
     }
-    assert list(want) == list(SPECTRAL)
-    got = Pipeline((*front, Spectral(tuple(SPECTRAL))))(x)
+    assert list(want) == list(SPECTRAL_STATISTICS)
+    got = Pipeline((*front, Spectral(tuple(SPECTRAL_STATISTICS))))(x)
     np.testing.assert_allclose(got, np.stack(list(want.values()), axis=-1), rtol=1e-4)
 
 

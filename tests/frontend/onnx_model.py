@@ -50,7 +50,7 @@ def proto(
 
 def read(model: Any, shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     data = model if isinstance(model, bytes) else model.SerializeToString()
-    return onnx_reader.read(data, "small.onnx", shapes)
+    return onnx_reader.read_onnx(data, "small.onnx", shapes)
 
 
 def evaluate(graph: Graph, inputs: Sequence[Array]) -> list[Array]:

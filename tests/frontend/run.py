@@ -7,7 +7,7 @@ from dataclasses import replace
 from microc import __version__
 from microc.codegen.c.identifiers import network_name
 from microc.codegen.c.source import shared_files
-from microc.compiler.fit.search import build_within_budget
+from microc.compiler.fit.search import build_within_flash
 from microc.compiler.lowering.module_builder import fingerprint
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise
@@ -23,6 +23,6 @@ _PLAIN = Options()
 def library(graph: Graph, options: Options = _PLAIN) -> Library:
     target = target_for("host")
     graph = optimise(replace(graph, name=network_name(graph.name)), options)
-    module = build_within_budget(graph, target, "test", options, None, 0).module
+    module = build_within_flash(graph, target, "test", options, None, 0).module
     module = plan_module(module, io_in_arena=True)
     return build_library(shared_files(replace(module, fingerprint=fingerprint(module, target)), __version__))

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from microc.errors import InternalError, MicrocError, ModelError, UnsupportedError
-from microc.frontend.budget import MAX_BYTES, MAX_OPERANDS, MAX_WINDOW, check_shape, inferred, read_json
+from microc.frontend.model_limits import MAX_BYTES, MAX_OPERANDS, MAX_WINDOW, check_shape, infer_types, read_json
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph, TensorType
@@ -19,7 +19,7 @@ MOST_SECONDS = 5.0
 
 
 def read(name: str, data: bytes) -> Graph:
-    return tflite.read(data, name) if name.endswith(".tflite") else onnx_reader.read(data, name, {})
+    return tflite.read(data, name) if name.endswith(".tflite") else onnx_reader.read_onnx(data, name, {})
 
 
 @pytest.mark.parametrize("family", degenerate.FAMILIES, ids=lambda family: family.__name__.strip("_"))
@@ -63,14 +63,14 @@ def test_sizes_are_judged_as_numbers() -> None:
 def test_windows_are_judged_before_anything_is_made(attrs: dict[str, object]) -> None:
     given = {**registry.get("max_pool2d").defaults, "kernel": (1, 1), **attrs}
     with pytest.raises(ModelError, match=r"window|takes"):
-        inferred("max_pool2d", given, [TensorType((1, 8, 8, 1), "int8")], "x")
+        infer_types("max_pool2d", given, [TensorType((1, 8, 8, 1), "int8")], "x")
 
 
 def test_operands_are_counted() -> None:
     kinds = [TensorType((2,), "int8")] * (MAX_OPERANDS + 1)
-    assert inferred("concat", {"axis": 0}, kinds[1:], "x")[0].shape == (2 * MAX_OPERANDS,)
+    assert infer_types("concat", {"axis": 0}, kinds[1:], "x")[0].shape == (2 * MAX_OPERANDS,)
     with pytest.raises(UnsupportedError, match="operands"):
-        inferred("concat", {"axis": 0}, kinds, "x")
+        infer_types("concat", {"axis": 0}, kinds, "x")
 
 
 def test_json_is_bounded_in_depth() -> None:

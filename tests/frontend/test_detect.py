@@ -11,15 +11,15 @@ from microc.compiler.model import read_model
 from microc.compiler.options import Options
 from microc.errors import ModelError, OutputError
 from microc.frontend import detect
-from microc.frontend.detect import by_name, refusal
+from microc.frontend.detect import foreign_format_error, identify_by_suffix
 from tests.frontend.tflite.test_reader import small_cnn
 
 
 def test_a_tflite_model_is_known_by_its_identifier_under_any_name(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(small_cnn(None))
-    assert detect.load(path).name == "model"
-    assert detect.load(path, {"x": (2, 9, 8, 2)}).types["x"].shape == (2, 9, 8, 2)
+    assert detect.load_model_file(path).name == "model"
+    assert detect.load_model_file(path, {"x": (2, 9, 8, 2)}).types["x"].shape == (2, 9, 8, 2)
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes, message
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(ModelError, match=message) as caught:
-        detect.load(path)
+        detect.load_model_file(path)
     assert caught.value.where == name
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="there is no model file"):
-        detect.load(tmp_path / "absent.tflite")
+        detect.load_model_file(tmp_path / "absent.tflite")
     with pytest.raises(ModelError, match="a folder"):
-        detect.load(tmp_path)
+        detect.load_model_file(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_archives_are_told_by_their_members(tmp_path: Path, member: str, what: s
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(member, b"")
     with pytest.raises(ModelError, match=what):
-        detect.load(path)
+        detect.load_model_file(path)
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,7 @@ def test_folders_of_other_tools_are_named(tmp_path: Path, name: str, held: str, 
 
 def test_a_name_is_a_word_of_a_hint() -> None:
     """Commands of hints are copied into shells."""
-    assert "'$(reboot).pb'" in refusal(by_name("$(reboot).pb"), "$(reboot).pb", "$(reboot).pb").hint
+    assert (
+        "'$(reboot).pb'"
+        in foreign_format_error(identify_by_suffix("$(reboot).pb"), "$(reboot).pb", "$(reboot).pb").hint
+    )

@@ -21,7 +21,7 @@ from tests.support import digits
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return detect.load(digits.INT8)
+    return detect.load_model_file(digits.INT8)
 
 
 def with_text(graph: Graph, change: Callable[[str], str]) -> bytes:
@@ -33,7 +33,7 @@ def with_text(graph: Graph, change: Callable[[str], str]) -> bytes:
 def test_it_is_known_by_its_content(graph: Graph, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(to_bytes(graph))
-    again = detect.load(path)
+    again = detect.load_model_file(path)
     assert to_text(again) == to_text(graph)
     assert all(again.consts[name].tobytes() == array.tobytes() for name, array in graph.consts.items())
 
@@ -54,32 +54,32 @@ def test_it_is_known_by_its_content(graph: Graph, tmp_path: Path) -> None:
 def test_edits_that_make_no_sense(graph: Graph, old: str, new: str, message: str) -> None:
     assert old in to_text(graph)
     with pytest.raises(ModelError, match=message) as caught:
-        graph_file.read(with_text(graph, lambda text: text.replace(old, new)), "net.mcg")
+        graph_file.read_graph_file(with_text(graph, lambda text: text.replace(old, new)), "net.mcg")
     assert caught.value.where.startswith("net.mcg")
 
 
 def test_attributes_that_are_left_out_have_their_defaults(graph: Graph) -> None:
     data = with_text(graph, lambda text: text.replace("groups=1, ", ""))
-    assert graph_file.read(data, "net.mcg").nodes == graph.nodes
+    assert graph_file.read_graph_file(data, "net.mcg").nodes == graph.nodes
 
 
 def test_all_unknown_operators_are_listed() -> None:
     data = with_text(diamond(), lambda text: text.replace("relu(", "warp(").replace("mul(", "bend("))
     with pytest.raises(UnsupportedError, match="bend, warp"):
-        graph_file.read(data, "net.mcg")
+        graph_file.read_graph_file(data, "net.mcg")
 
 
 def test_shapes_are_those_of_the_import(graph: Graph) -> None:
     data, name = to_bytes(graph), graph.inputs[0]
-    assert graph_file.read(data, "net.mcg", {name: graph.types[name].shape}).inputs == (name,)
+    assert graph_file.read_graph_file(data, "net.mcg", {name: graph.types[name].shape}).inputs == (name,)
     with pytest.raises(UsageError, match="has shape"):
-        graph_file.read(data, "net.mcg", {"*": (2, 8, 8, 1)})
+        graph_file.read_graph_file(data, "net.mcg", {"*": (2, 8, 8, 1)})
     with pytest.raises(UsageError, match="no input"):
-        graph_file.read(data, "net.mcg", {"y": (1,)})
+        graph_file.read_graph_file(data, "net.mcg", {"y": (1,)})
 
 
 def test_damage(graph: Graph) -> None:
-    outcomes = survey(lambda data: graph_file.read(data, "net.mcg"), to_bytes(graph), 200, seed=5)
+    outcomes = survey(lambda data: graph_file.read_graph_file(data, "net.mcg"), to_bytes(graph), 200, seed=5)
     assert outcomes["ModelError"] > 100
 
 
@@ -94,7 +94,7 @@ def test_damaged_text_behind_right_checksums(graph: Graph) -> None:
             return text[:position] + piece + text[position + 1 :]
 
         try:
-            graph_file.read(with_text(graph, edit), "net.mcg")
+            graph_file.read_graph_file(with_text(graph, edit), "net.mcg")
         except MicrocError as error:
             assert error.exit_code == 3, error
             refused += 1

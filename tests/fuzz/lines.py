@@ -22,7 +22,7 @@ def frames(fuzzer: str, seconds: float, seed: int, folder: Path) -> tuple[dict[s
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
-    make = ["make", "--no-print-directory", "-C", str(file_access.runtime_c()), f"BUILD={folder.resolve()}"]
+    make = ["make", "--no-print-directory", "-C", str(file_access.runtime_c_folder()), f"BUILD={folder.resolve()}"]
     built = subprocess.run([*make, f"{folder.resolve()}/{fuzzer}"], capture_output=True, text=True, check=False)
     if built.returncode != 0:
         return {}, "the fuzzer cannot be built: " + built.stderr[-1000:]

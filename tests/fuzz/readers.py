@@ -36,18 +36,18 @@ from microc.base import file_access
 from microc.cli.project_context import load_array
 from microc.cli.reporting import read_report as read_sizes
 from microc.codegen.exports import load_format
-from microc.codegen.output_files import manifest_of, write_tree
+from microc.codegen.output_files import read_manifest, write_tree
 from microc.compiler import option_values
 from microc.compiler.cache import Entry
 from microc.compiler.tuned.optimisation_plan import read_plan
-from microc.compiler.tuned.records import records_of
+from microc.compiler.tuned.records import open_records
 from microc.device.board_info import read_blob
-from microc.device.boards import load_board, load_copy
-from microc.device.images import pieces, segments
+from microc.device.boards import load_board, load_board_copy
+from microc.device.images import cut_pieces, read_segments
 from microc.device.toolchain import section_sizes
 from microc.errors import MicrocError, UsageError
 from microc.features import declared_features
-from microc.frontend.detect import read as read_model
+from microc.frontend.detect import read_model_data as read_model
 from microc.graph.file import to_bytes
 from microc.project.config import read_config
 from microc.reports import evidence
@@ -305,7 +305,7 @@ _ELF = (
 
 
 def _elf(path: Path) -> None:
-    for read in (segments, section_sizes, pieces):
+    for read in (read_segments, section_sizes, cut_pieces):
         with suppress(MicrocError):
             read(path)
 
@@ -352,27 +352,29 @@ _FORMAT = 'title = "x"\nstatus = "y"\nchecked = "z"\nsources = "src"\n[files]\n"
 def _board_seeds() -> Mapping[str, bytes]:
     names = ("host", "mps2-an386", "stm32f405", "microbit", "arduino-mega")
     return {
-        f"{name}.toml": path.read_bytes() for name in names if (path := file_access.boards() / f"{name}.toml").is_file()
+        f"{name}.toml": path.read_bytes()
+        for name in names
+        if (path := file_access.boards_folder() / f"{name}.toml").is_file()
     }
 
 
 def _formats() -> Mapping[str, bytes]:
     shipped = {
         f"{path.parent.name}/format.toml": path.read_bytes()
-        for path in (file_access.templates() / "export").glob("*/format.toml")
+        for path in (file_access.templates_folder() / "export").glob("*/format.toml")
     }
     return {**dict(sorted(shipped.items())[:4]), "own/format.toml": _FORMAT.encode()}
 
 
 def _read_project(path: Path) -> None:
-    manifest_of(path.parent)
+    read_manifest(path.parent)
     open_project(path.parent)
 
 
 def _class_names(path: Path) -> None:
     """A ValueError is how words of a command line are refused; both callers make a UsageError of it."""
     try:
-        option_values.lines(str(path))
+        option_values.read_text_lines(str(path))
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -392,10 +394,10 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "configuration": Target(lambda: {"microc.toml": _CONFIG}, read_config),
         "class names": Target(lambda: {"x.txt": "cat\ndög\n".encode()}, _class_names),
         "board": Target(_board_seeds, load_board),
-        "board copy": Target(_only("board/board.json"), lambda path: load_copy(path, "host")),
+        "board copy": Target(_only("board/board.json"), lambda path: load_board_copy(path, "host")),
         "project": Target(_only("manifest.json"), _read_project, _without("manifest.json")),
         "features": Target(lambda: {f"{n}.toml": each for n, each in enumerate(_FEATURES)}, declared_features.read),
-        "records": Target(lambda: {"x.jsonl": _RECORD * 3}, lambda path: records_of(path).rows()),
+        "records": Target(lambda: {"x.jsonl": _RECORD * 3}, lambda path: open_records(path).rows()),
         "plan": Target(lambda: {"x.json": json.dumps(_PLAN).encode()}, read_plan),
         "trace": Target(
             lambda: {"x.json": b'[["split", "k", [null, 4]], ["x"]]'},
@@ -410,12 +412,12 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "report": Target(lambda: {"x.json": b'{"report_version": 1, "totals": {}, "layers": []}'}, read_report),
         "sizes": Target(lambda: {"x.json": b'{"symbols": [{"name": "a", "size": 1}]}'}, read_sizes),
         "accuracy": Target(lambda: {"x.json": json.dumps(_VERIFIED).encode()}, read_accuracy),
-        "evidence": Target(_bundle, lambda path: evidence.read(path.parent), _facts),
+        "evidence": Target(_bundle, lambda path: evidence.read_bundle(path.parent), _facts),
         "evidence facts": Target(_facts, lambda path: read_accuracy(path.parent), lambda: {"SHA256SUMS": ""}),
-        "arrays": Target(_arrays, data_files.read),
+        "arrays": Target(_arrays, data_files.read_arrays),
         "array": Target(_arrays, load_array),
-        "sounds": Target(_sounds, data_files.read),
-        "pictures": Target(_pictures, lambda path: data_files.read(path, Reader(_PIXELS, None))),
+        "sounds": Target(_sounds, data_files.read_arrays),
+        "pictures": Target(_pictures, lambda path: data_files.read_arrays(path, Reader(_PIXELS, None))),
         "sources": Target(_tar, _read_tar),
         "program": Target(lambda: {"x.elf": _ELF}, _elf),
         "format": Target(_formats, lambda path: load_format(str(path.parent))),
@@ -479,7 +481,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "compiler/tuned/optimisation_plan.py": ("plan",),
         "compiler/tuned/records.py": ("records",),
         "features/declared_features.py": ("features",),
-        "frontend/budget.py": ("keras", "torch", "trees"),
+        "frontend/model_limits.py": ("keras", "torch", "trees"),
         "frontend/detect.py": ("tflite", "onnx", "keras", "mcg"),
         "frontend/graph_file.py": ("mcg", "graph text"),
         "frontend/keras/file.py": ("keras",),
@@ -487,7 +489,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "frontend/tflite/operators_gather.py": ("tflite",),
         "frontend/tflite/operators_elementwise.py": ("tflite",),
         "frontend/tflite/file.py": ("tflite",),
-        "frontend/tflite/options.py": ("tflite",),
+        "frontend/tflite/builtin_options.py": ("tflite",),
         "frontend/torch/file.py": ("torch",),
         "frontend/trees/boosters.py": ("trees",),
         "graph/file.py": ("mcg", "graph text"),

@@ -12,7 +12,7 @@ import numpy as np
 from microc.compiler.lowering.derivation import Kernel, derive_kernel
 from microc.compiler.lowering.kernel_maker import Compiled
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
+from microc.compiler.pipeline import compile_network
 from microc.graph.ir import Graph, TensorType
 from microc.target import target_for
 from tests.transform.network import Network
@@ -175,7 +175,7 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
 @cache
 def _compiled(name: str) -> Compiled:
     cpu, goal, make = CASES[name]
-    return compiled(make(), target_for(cpu), make_options(optimize=goal))
+    return compile_network(make(), target_for(cpu), make_options(optimize=goal))
 
 
 @cache

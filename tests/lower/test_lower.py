@@ -20,7 +20,7 @@ from microc.tir.lower.cleanup import (
     drop_blocks,
     drop_dead_cells,
     hoist_fills,
-    hoist_places,
+    hoist_index_lookups,
     unroll_loops,
 )
 from microc.tir.lower.lanes import lower_lanes
@@ -260,7 +260,7 @@ def test_places_are_looked_up_once() -> None:
     copy = ir.Store(out, (i, c), table[index[i], c])
     guarded = ir.Store(out, (i, c), ir.Select(i < 2, table[index[i], c], ir.const(0, "int8")))
     for store, moved in ((copy, True), (guarded, False)):
-        body = hoist_places(ir.For(i, ir.const(3, "int32"), ir.For(c, ir.const(4, "int32"), store)))
+        body = hoist_index_lookups(ir.For(i, ir.const(3, "int32"), ir.For(c, ir.const(4, "int32"), store)))
         assert isinstance(body, ir.For) and isinstance(body.body, ir.Let) is moved
 
 
@@ -272,7 +272,7 @@ def test_a_place_that_is_part_of_another_leaves_no_name_unread() -> None:
         ir.Buffer("out", (4,), "int8"),
     )
     store = ir.Store(out, (c,), table[(index[i] * 2) + c] + table[c - index[i]])
-    body = hoist_places(ir.For(i, ir.const(3, "int32"), ir.For(c, ir.const(4, "int32"), store)))
+    body = hoist_index_lookups(ir.For(i, ir.const(3, "int32"), ir.For(c, ir.const(4, "int32"), store)))
     named = {s.var for s in walk_stmt(body) if isinstance(s, ir.Let)}
     assert len(named) == 2 and named <= {e for e in walk_all_exprs(body) if isinstance(e, ir.Var)}
 

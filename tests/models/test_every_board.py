@@ -13,11 +13,11 @@ from microc.compiler.api import Program
 from microc.device.boards import list_boards, load_board
 from microc.device.emulators import find_program
 from microc.device.toolchain import run_make
-from microc.reports.firmware_size import measure
+from microc.reports.firmware_size import measure_firmware
 from microc.run.board_project import Project, build, open_project
 from microc.run.desktop.library import Library
 from microc.run.session import Device
-from microc.run.verify import samples, verify
+from microc.run.verification import random_input_sets, verify
 from tests.device.smoke import skip_without
 from tests.reports.test_size import size_program
 
@@ -35,7 +35,7 @@ def compiled(cpu: str) -> tuple[Program, Library]:
 
 def explained(project: Project) -> tuple[int, int, int]:
     """The sums over all symbols, every one of which has an owner."""
-    report = measure(project)
+    report = measure_firmware(project)
     parts = report.parts()
     assert parts["weights"]["text"] == project.manifest["const_bytes"] and parts["kernels"]["text"] > 0
     sums = {kind: sum(s.size for s in report.symbols if s.kind == kind) for kind in ("text", "data", "bss")}
@@ -58,7 +58,7 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     if not project.emulated and not (board.simulated and find_program(board.raw["simulator"]["argv"][0])):
         return
     with Device(project) as device:
-        layers, difference = verify(device, library, samples(device, 2), tolerance=0)
+        layers, difference = verify(device, library, random_input_sets(device, 2), tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
         image = np.load(DIGITS / "digits_test.npz")["images"][0]
         array = (np.round(image / 16 * 255) - 128).astype(np.int8).reshape(1, 8, 8, 1)

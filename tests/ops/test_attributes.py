@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from microc.errors import InternalError, ModelError
-from microc.frontend.budget import inferred
+from microc.frontend.model_limits import infer_types
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import (
@@ -102,7 +102,7 @@ def test_what_a_declaration_refuses() -> None:
 
 def test_a_reader_refuses_with_the_place() -> None:
     with pytest.raises(ModelError) as caught:
-        inferred("max_pool2d", {"kernel": (2, 2), "strides": (0, 1)}, [KIND], "net.mcg #3")
+        infer_types("max_pool2d", {"kernel": (2, 2), "strides": (0, 1)}, [KIND], "net.mcg #3")
     assert "strides=(0, 1) is less than 1" in caught.value.what and caught.value.where == "net.mcg #3"
 
 

@@ -11,7 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.graph.ir import Node, TensorType
 from microc.ops.registry import AxisMap, Case, OpDef, registry
-from microc.transform.transposes import inverse, movable, permuted_attrs
+from microc.transform.transposes import invert_axes, movable_operators, permute_attrs
 from tests.ops.edges import case_arrays
 from tests.ops.harness import attributes, named_cases, reference
 
@@ -48,7 +48,7 @@ def test_indices_of_a_shared_axis_are_independent_and_alike(definition: OpDef, c
                 _same(got, np.roll(want, 1, axis), case.tolerance)
 
 
-@pytest.mark.parametrize(("definition", "case"), [p for p in _mapped() if p.values[0].name in movable()])
+@pytest.mark.parametrize(("definition", "case"), [p for p in _mapped() if p.values[0].name in movable_operators()])
 def test_attributes_follow_a_transposition(definition: OpDef, case: Case) -> None:
     """The operator on operands in another order of axes, its attributes permuted, gives the result in that order."""
     arrays, found = list(case_arrays(case)), _map(definition, case)
@@ -57,10 +57,10 @@ def test_attributes_follow_a_transposition(definition: OpDef, case: Case) -> Non
     if any(places is not None and array.ndim != rank for array, places in zip(arrays, found, strict=True)):
         return
     axes = tuple(np.roll(range(rank), 1).tolist())
-    attrs = permuted_attrs(definition.attrs, attributes(definition, case), axes)
+    attrs = permute_attrs(definition.attrs, attributes(definition, case), axes)
     if attrs is None:
         return
-    back = [a if p is None else a.transpose(inverse(axes)) for a, p in zip(arrays, found, strict=True)]
+    back = [a if p is None else a.transpose(invert_axes(axes)) for a, p in zip(arrays, found, strict=True)]
     other = Case(attrs, tuple(TensorType(a.shape, a.dtype.name) for a in back))
     for got, want in zip(reference(definition, other, back), wanted, strict=True):
         _same(got.transpose(axes), want, case.tolerance)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from microc.device.toolchain import native
+from microc.device.toolchain import native_core
 from microc.isa import CORES
 from microc.ops.registry import FAMILIES
 from tests.emulated.functions import emulated
@@ -19,7 +19,7 @@ from tests.ops.compiled import Built, assert_answer, assert_compiled, compiled_c
 from tests.support.campaign import in_turn
 from tests.support.growth import memory_faults
 
-VECTORS = native() if native() != "host" else next(name for name, core in CORES.items() if core.lanes)
+VECTORS = native_core() if native_core() != "host" else next(name for name, core in CORES.items() if core.lanes)
 """This computer's, else what other compilers make of such."""
 OTHERS = ("aarch64-dotprod", "rv64gcv", "wasm-simd128")
 COMPUTING = [family for family in FAMILIES if definitions(family)]

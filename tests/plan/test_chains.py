@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from microc.base.dtypes import Array, to_numpy
 from microc.module import Module
 from microc.plan.plan import plan_module
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.tir.interp import compile_func
 from tests.plan.kernels import KERNELS, add
 from tests.plan.modules import Sketch
@@ -72,7 +72,7 @@ def in_arena(module: Module, x: Array) -> tuple[Array, dict[str, Array]]:
 def _interpret(module: Module, memory: dict[str, Array]) -> None:
     kernels = {kernel.name: kernel.func for kernel in module.kernels}
     for call in module.calls:
-        compile_func(kernels[call.kernel])([memory[name] for name in call.args], meanings())
+        compile_func(kernels[call.kernel])([memory[name] for name in call.args], intrinsic_functions())
 
 
 def random_input(module: Module) -> Array:

@@ -12,7 +12,7 @@ import pytest
 
 from microc.module import External, Module, Plan
 from microc.plan import memories as hot
-from microc.plan.memories import room, with_hot_code
+from microc.plan.memories import reserved_code_bytes, with_hot_code
 from microc.target import CodeMemory, Fetches, Fetching
 from tests.plan.modules import Sketch
 
@@ -96,7 +96,7 @@ def test_the_choice_is_the_best_of_all(seed: int) -> None:
     names = [kernel.name for kernel in module.kernels]
     calls = [sum(call.kernel == name for call in module.calls) for name in names]
     gains = [3 / 4 * min(executed, 1e9) * count for (_, executed), count in zip(kernels, calls, strict=True)]
-    sizes = [room(kernel) for kernel in module.kernels]
+    sizes = [reserved_code_bytes(kernel) for kernel in module.kernels]
     capacity = dice.randint(0, sum(sizes))
     sets = (each for count in range(10) for each in combinations(range(9), count))
     best = max(sum(gains[k] for k in each) for each in sets if sum(sizes[k] for k in each) <= capacity)
@@ -111,7 +111,7 @@ def test_the_choice_is_the_best_of_all(seed: int) -> None:
 def test_many_kernels_are_chosen_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the budget kernels take what is left, those first that gain most by a byte."""
     module = network([(64, 10_000.0 - k) for k in range(40)])
-    memory = CodeMemory("itcm", 20 * room(module.kernels[0]), FAST, FLASH)
+    memory = CodeMemory("itcm", 20 * reserved_code_bytes(module.kernels[0]), FAST, FLASH)
     monkeypatch.setattr(hot, "HOT", 4)
     plan = with_hot_code(module, memory).plan
     assert plan is not None and plan.code is not None

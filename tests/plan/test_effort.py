@@ -17,8 +17,8 @@ from microc.plan.liveness import (
     Placement,
     Unit,
     conflicts,
-    demand_of,
     lower_bound,
+    make_demand,
     pressures,
     size_of,
 )
@@ -30,7 +30,7 @@ from tests.support.corpus import models
 def crowd(count: int) -> Demand:
     """Units of many sizes that are alive all at once, and a few that come and go."""
     units = tuple(Unit(f"u{k}", 4 + 4 * (k * 7 % 11), 4, 0, 9) for k in range(count))
-    return demand_of((*units, *(Unit(f"v{k}", 40, 4, k, k + 1) for k in range(9))))
+    return make_demand((*units, *(Unit(f"v{k}", 40, 4, k, k + 1) for k in range(9))))
 
 
 def fan(count: int, size: int = 8) -> Module:
@@ -75,14 +75,14 @@ def test_beam_search_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(beam, "_merge_intervals", counted)
     wanted = crowd(count)
     placement = beam.beam_search(wanted)
-    assert looked <= 3 * effort.BEAM
-    assert (placement is None) == (effort.affordable(wanted, effort.BEAM, beam.WIDTH) == 0)
+    assert looked <= 3 * effort.BEAM_EFFORT
+    assert (placement is None) == (effort.affordable(wanted, effort.BEAM_EFFORT, beam.WIDTH) == 0)
     assert placement is None or is_right(wanted, placement)
 
 
 def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what it may look at it finds the best; with less, something right."""
-    wanted = demand_of(
+    wanted = make_demand(
         tuple(Unit(f"u{k}", size, 4, k % 4, k % 4 + 2) for k, size in enumerate((9, 30, 17, 8, 25, 40, 13)))
     )
     best, looks, gap = planners.exact(wanted), 0, planners.lowest_gap
@@ -93,7 +93,7 @@ def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return gap(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(planners, "lowest_gap", counted)
-    monkeypatch.setattr(planners, "EXACT", 20)
+    monkeypatch.setattr(planners, "EXACT_EFFORT", 20)
     some = planners.exact(wanted)
     assert looks <= 20 + 2 * len(wanted.units)  # two greedy placements come first
     assert is_right(wanted, some) and size_of(some) >= size_of(best) >= lower_bound(wanted)
@@ -112,7 +112,7 @@ def test_ordering_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(plan.Search, "after", counted)
     module = fan(count)
     ordered = plan.order_calls(module, Overlaps(module), io_in_arena=True)
-    assert tried <= effort.ORDERING + len(module.calls)  # the order as written comes last
+    assert tried <= effort.ORDER_EFFORT + len(module.calls)  # the order as written comes last
     again = plan.order_calls(module, Overlaps(module), io_in_arena=True)
     assert again.calls == ordered.calls and set(ordered.calls) == set(module.calls)
 

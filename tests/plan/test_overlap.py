@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from microc.base.dtypes import to_numpy
 from microc.errors import InternalError
 from microc.module import Module, Plan
-from microc.plan.liveness import GRAIN, Overlaps, Room, lifetimes, rooms
+from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, find_safe_offsets, lifetimes
 from microc.plan.plan_check import check_plan
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules.movement import move_runs
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
@@ -73,12 +73,12 @@ def one_step(func: ir.PrimFunc) -> Module:
     return replace(module, calls=(replace(module.calls[0], args=tuple(p.name for p in func.params)),))
 
 
-def room_of(func: ir.PrimFunc) -> Room:
+def room_of(func: ir.PrimFunc) -> SafeOffsets:
     """From the first parameter to ``out``."""
     module = one_step(func)
-    found = rooms(module, Overlaps(module), lifetimes(module, io_in_arena=True))
+    found = find_safe_offsets(module, Overlaps(module), lifetimes(module, io_in_arena=True))
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    return found.get((first.name, "out"), Room(first.nbytes, out.nbytes))
+    return found.get((first.name, "out"), SafeOffsets(first.nbytes, out.nbytes))
 
 
 def working(func: ir.PrimFunc) -> set[int]:
@@ -95,7 +95,10 @@ def working(func: ir.PrimFunc) -> set[int]:
         places = {source: arena[base:][: source.nbytes], out: arena[base + distance :][: out.nbytes]}
         memory = {p: places[p].view(to_numpy(p.dtype)).reshape(p.shape) for p in places}
         memory[source][...] = arrays[0]
-        compiled([memory[p] if p in memory else a.copy() for p, a in zip(func.params, arrays, strict=True)], meanings())
+        compiled(
+            [memory[p] if p in memory else a.copy() for p, a in zip(func.params, arrays, strict=True)],
+            intrinsic_functions(),
+        )
         expected = memory[out].copy() if expected is None else expected
         if np.array_equal(memory[out], expected):
             found.add(distance)
@@ -163,7 +166,7 @@ for i in T.serial(16):
 """
     module = one_step(kernel("x: 16 int8, out: 16 int8, work: 16 int8 workspace", body))
     check_plan(module.with_plan(Plan({"x": 0, "out": 0, "work": 0}, 16, 0, "by hand")))
-    found = rooms(module, Overlaps(module), lifetimes(module, io_in_arena=True))
+    found = find_safe_offsets(module, Overlaps(module), lifetimes(module, io_in_arena=True))
     assert all(0 in [d for span in found[pair].safe for d in span] for pair in (("x", "work"), ("work", "out")))
 
 
@@ -213,7 +216,7 @@ spans = st.lists(st.integers(-9, 14), unique=True).map(sorted)
 @given(spans, st.integers(-15, 25))
 def test_rooms(allowed: list[int], distance: int) -> None:
     """``next``, ``reverse`` and ``shared`` against their definitions."""
-    room = Room(15, 10, tuple(range(d, d + 1) for d in allowed))
+    room = SafeOffsets(15, 10, tuple(range(d, d + 1) for d in allowed))
     everything = {*range(-40, -9), *allowed, *range(15, 60)}
     assert room.next(distance) == min(d for d in everything if d >= distance)
     assert room.reverse().next(distance) == min(-d for d in everything if -d >= distance)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.module import Module, Plan
-from microc.plan.liveness import Overlaps, Placement, Unit, demand, demand_of, lower_bound, size_of
+from microc.plan.liveness import Overlaps, Placement, Unit, demand, lower_bound, make_demand, size_of
 from microc.plan.placement import (
     EXACT_LIMIT,
     PLANNERS,
+    IntervalIndex,
     Planner,
-    Shelf,
     beam_search,
     exact,
     first_fit,
@@ -81,7 +81,7 @@ unit_sets = st.lists(
 @given(unit_sets)
 @settings(max_examples=150, deadline=None)
 def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
-    wanted = demand_of(found)
+    wanted = make_demand(found)
     best = min((size_of(first_fit(wanted, order)) for order in permutations(found)), default=0)
     assert size_of(exact(wanted)) == best
     for _, planner in PLANNERS:
@@ -103,7 +103,7 @@ def test_many_units_are_placed_as_few_are(module: Module, count: int, dice: rand
     wanted = demand(module, Overlaps(module), io_in_arena=True)
     order = dice.sample(wanted.units, len(wanted.units))
     whole = first_fit(wanted, order)
-    shelf = Shelf({unit: whole[unit] for unit in order[:count]})
+    shelf = IntervalIndex({unit: whole[unit] for unit in order[:count]})
     for unit in order[count:]:
         shelf.put(unit, shelf.lowest_gap(unit, wanted.rooms[unit]))
     assert shelf.placed == whole
@@ -112,7 +112,7 @@ def test_many_units_are_placed_as_few_are(module: Module, count: int, dice: rand
 def test_thousands_of_units_are_placed_as_few_are() -> None:
     dice = random.Random(0)
     parts = [(dice.randrange(1, 40), dice.choice((1, 4, 16)), dice.randrange(9), dice.randrange(4)) for _ in range(600)]
-    wanted = demand_of(tuple(_unit(number, part) for number, part in enumerate(parts)))
+    wanted = make_demand(tuple(_unit(number, part) for number, part in enumerate(parts)))
     placed: dict[Unit, int] = {}
     for unit in wanted.units:
         placed[unit] = lowest_gap(wanted, unit, placed)

@@ -9,9 +9,9 @@ import pytest
 
 from microc.errors import InternalError
 from microc.module import Module, Plan, Size
-from microc.plan.liveness import GRAIN, Overlaps, Room, distances_without
+from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, distances_without
 from microc.plan.plan_check import check_plan
-from microc.schedule.cost.loop_region import spelled
+from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
 from microc.tir.analysis.access_order import Precedence
 from microc.tir.analysis.generalise import generalise, instantiate
@@ -23,7 +23,7 @@ SIZE = Size("n", "n", 1, 12)
 POINTS = (23, 30, 37, 44, 51, 60)
 
 
-def allowed(room: Room) -> set[int]:
+def allowed(room: SafeOffsets) -> set[int]:
     """All distances at which the blocks meet and may do so."""
     return {d for d in range(GRAIN - room.over // GRAIN * GRAIN, room.under, GRAIN) if room.next(d) == d}
 
@@ -109,7 +109,7 @@ def test_safe_at_every_size(name: str) -> None:
     assert func.scalars
     module = open_step(func)
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    room = Overlaps(module).room(module.calls[0], first.name, "out") or Room(first.nbytes, out.nbytes)
+    room = Overlaps(module).room(module.calls[0], first.name, "out") or SafeOffsets(first.nbytes, out.nbytes)
     common = None
     for n in range(1, SIZE.maximum + 1):
         at = instantiate(func, {SIZE.scalar.name: n})
@@ -125,8 +125,8 @@ def test_of_one_size_as_the_other_analysis(name: str) -> None:
     """It knows no distance that is not safe, and but for rings all that are."""
     func = FUNCTIONS[name]()
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    conflicts = Precedence(spelled(func), {}).conflicts(first, out)
-    room = Room(first.nbytes, out.nbytes, distances_without(conflicts, first.nbytes, out.nbytes))
+    conflicts = Precedence(expand_memory_calls(func), {}).conflicts(first, out)
+    room = SafeOffsets(first.nbytes, out.nbytes, distances_without(conflicts, first.nbytes, out.nbytes))
     assert allowed(room) <= allowed(room_of(func))
     assert name == "words" or room.shared == room_of(func).shared
 
@@ -137,7 +137,7 @@ def test_the_checker_tries_other_sizes(name: str) -> None:
     func = open_function(OPEN[name])
     module = open_step(func)
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    room = Overlaps(module).room(module.calls[0], first.name, "out") or Room(first.nbytes, out.nbytes)
+    room = Overlaps(module).room(module.calls[0], first.name, "out") or SafeOffsets(first.nbytes, out.nbytes)
     rest = {p.name: 4000 + 1000 * k for k, p in enumerate(func.params) if p.scope == "workspace"}
     tried = [allowed(room_of(instantiate(func, {SIZE.scalar.name: n}))) for n in (1, 2, 6, 11, 12)]
     for distance in range(GRAIN - out.nbytes, first.nbytes, GRAIN * 5):

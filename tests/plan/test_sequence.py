@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from microc.module import Module
 from microc.plan.liveness import Overlaps
-from microc.plan.plan import Search, order_calls, ordered_as, plan_module
+from microc.plan.plan import Search, order_calls, plan_module, reorder_like
 from tests.plan.modules import Sketch, modules
 
 
@@ -89,5 +89,5 @@ def test_an_order_is_taken_from_another_module() -> None:
     """Code of ours is compared with a board call by call, so that both need one order."""
     module = branches()
     ordered = ordered_calls(module)
-    assert ordered.calls != module.calls and ordered_as(module, ordered).calls == ordered.calls
-    assert ordered_as(module, replace(ordered, calls=ordered.calls[:1])) is module
+    assert ordered.calls != module.calls and reorder_like(module, ordered).calls == ordered.calls
+    assert reorder_like(module, replace(ordered, calls=ordered.calls[:1])) is module

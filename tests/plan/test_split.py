@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from microc.errors import InternalError
 from microc.module import Module
-from microc.plan.liveness import Demand, Unit, demand_of, size_of
-from microc.plan.memories import Homes, Waits, part, split
+from microc.plan.liveness import Demand, Unit, make_demand, size_of
+from microc.plan.memories import Homes, Waits, assign_memories, restrict_demand
 from microc.plan.placement import first_fit
 from microc.plan.plan import in_one_arena, plan_module
 from microc.plan.plan_check import check_plan
@@ -30,7 +30,7 @@ def unit(number: int, parts: tuple[int, int, int]) -> Unit:
 
 demands = st.lists(
     st.tuples(st.sampled_from([4, 8, 20, 24, 40]), st.integers(0, 3), st.integers(0, 2)), max_size=5
-).map(lambda many: demand_of(tuple(unit(k, parts) for k, parts in enumerate(many))))
+).map(lambda many: make_demand(tuple(unit(k, parts) for k, parts in enumerate(many))))
 
 
 def fitting(wanted: Demand, memories: list[Memory]) -> Iterator[Homes]:
@@ -38,7 +38,7 @@ def fitting(wanted: Demand, memories: list[Memory]) -> Iterator[Homes]:
     for homes in product(range(len(memories)), repeat=len(wanted.units)):
         own = [[u for u, home in zip(wanted.units, homes, strict=True) if home == m] for m in range(len(memories))]
         if all(
-            min((size_of(first_fit(part(wanted, units), order)) for order in permutations(units)), default=0)
+            min((size_of(first_fit(restrict_demand(wanted, units), order)) for order in permutations(units)), default=0)
             <= memory.size
             for units, memory in zip(own, memories, strict=True)
         ):
@@ -47,9 +47,9 @@ def fitting(wanted: Demand, memories: list[Memory]) -> Iterator[Homes]:
 
 def test_a_network_of_thousands_of_values_is_split() -> None:
     """Deeper than Python calls itself: a chain of 1,200, of which the first two do not fit fast memory together."""
-    wanted = demand_of((unit(1200, (40, 0, 1)), *(unit(k, (20, k, 1)) for k in range(1200))))
+    wanted = make_demand((unit(1200, (40, 0, 1)), *(unit(k, (20, k, 1)) for k in range(1200))))
     waits: Waits = dict.fromkeys(wanted.units, (0.0, 5.0))
-    found = split(wanted, waits, [Memory("fast", 48), Memory("far", 1 << 20)])
+    found = assign_memories(wanted, waits, [Memory("fast", 48), Memory("far", 1 << 20)])
     assert set(found) == set(wanted.units) and set(found.values()) == {0, 1}
 
 
@@ -60,7 +60,7 @@ def test_no_split_waits_less(wanted: Demand, data: st.DataObject) -> None:
     cycles = st.integers(0, 50).map(float)
     waits: Waits = {u: tuple(data.draw(cycles) for _ in memories) for u in wanted.units}
     costs = [sum(waits[u][home] for u, home in homes.items()) for homes in fitting(wanted, memories)]
-    found = split(wanted, waits, memories)
+    found = assign_memories(wanted, waits, memories)
     assert set(found) == set(wanted.units)
     if costs:
         assert sum(waits[u][home] for u, home in found.items()) == min(costs)

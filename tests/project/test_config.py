@@ -14,7 +14,7 @@ from microc.base.file_access import TRUST, is_trusted
 from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, RUN, WRITTEN, Options, make_options, option
 from microc.errors import OutputError, UsageError
-from microc.project.config import NAMES, config_text, find_config, read_config, refuse_foreign
+from microc.project.config import NAMES, check_owner, find_config, format_config, read_config
 
 SPOKEN: dict[str, tuple[str, Any]] = {
     "name": ('"net"', "net"),
@@ -85,7 +85,7 @@ def test_an_option_stands_under_both_names(name: str, tmp_path: Path) -> None:
     for spelled in {name, flag} - {"no-cache", "no-shipped"}:
         found = read_config(written(tmp_path, f"[options]\n{spelled} = {text}\n"))
         assert plain(found.options[name]) == value and list(found.options) == [name]
-        again = read_config(written(tmp_path, config_text("m", "host", found.options)))
+        again = read_config(written(tmp_path, format_config("m", "host", found.options)))
         assert again.options == found.options, "what is written reads back"
 
 
@@ -176,7 +176,7 @@ def test_no_file_and_a_damaged_one(tmp_path: Path) -> None:
 def test_names_are_data(tmp_path: Path) -> None:
     """What is written of strange names reads back as they are, and adds no key."""
     name = 'x"\n[options]\nplugins = "evil.py"\n\\\x7f'
-    found = read_config(written(tmp_path, config_text(name, name, {"input_dtype": {name: "int8"}})))
+    found = read_config(written(tmp_path, format_config(name, name, {"input_dtype": {name: "int8"}})))
     assert found.models == (tmp_path / name,) and found.board == name and found.options["input_dtype"] == {name: "int8"}
     assert set(tomllib.loads((tmp_path / "microc.toml").read_text())["options"]) == {"input_dtype"}
 
@@ -214,9 +214,9 @@ def test_what_is_written_stays_below_the_file(name: str, tmp_path: Path) -> None
 
 
 def test_an_option_that_names_a_file_says_what_is_done_with_it() -> None:
-    for word in (Path, option_values.path, option_values.lines, option_values.parse_external):
+    for word in (Path, option_values.parse_path, option_values.read_text_lines, option_values.parse_external):
         with pytest.raises(TypeError, match="declares path"):
-            option(None, option_values.folder, "help", flag="--new", word=word)
+            option(None, option_values.check_folder, "help", flag="--new", word=word)
     assert {n for n, o in OPTIONS.items() if o.path == WRITTEN} == {"dump", "plan"}
     assert {n for n, o in OPTIONS.items() if o.path == RUN} == {"plugins", "external"}
 
@@ -235,16 +235,16 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "firmware").mkdir()
     (tmp_path / "firmware" / "Makefile").write_text("")
     found = read_config(written(tmp_path, 'board = "b.toml"\n'))
-    refuse_foreign(found)
+    check_owner(found)
     for path in (found.path, tmp_path / "b.toml", tmp_path / "firmware" / "Makefile", tmp_path / "firmware"):
         mode = path.stat().st_mode
         os.chmod(path, 0o777)
         with pytest.raises(UsageError) as caught:
-            refuse_foreign(found)
+            check_owner(found)
         assert TRUST in caught.value.hint and str(tmp_path) in caught.value.hint and path.name in str(caught.value)
         os.chmod(path, mode)
     monkeypatch.setattr(file_access, "_users", lambda: frozenset({os.getuid() + 1}))
     with pytest.raises(UsageError, match="belongs to"):
-        refuse_foreign(found)
+        check_owner(found)
     monkeypatch.setenv(TRUST, str(tmp_path))
-    refuse_foreign(found)
+    check_owner(found)

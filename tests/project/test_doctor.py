@@ -15,16 +15,16 @@ from microc.cli import main
 from microc.device.boards import list_boards, load_board
 from microc.device.toolchain import board_tools
 from microc.errors import UsageError
-from microc.project.doctor import Finding, examine, remedy
+from microc.project.doctor import Finding, find_tools, list_install_commands
 
 needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="the line is apt's here")
 
 
 def test_a_board_asks_for_its_own_tools() -> None:
-    names = {f.name for f in examine("nucleo-f446re") if f.purpose != "Python package"}
+    names = {f.name for f in find_tools("nucleo-f446re") if f.purpose != "Python package"}
     assert names >= {"python", "arm-none-eabi-gcc", "make"} and "avr-gcc" not in names
     with pytest.raises(UsageError, match="unknown board"):
-        examine("nucleo")
+        find_tools("nucleo")
     for name in list_boards():
         assert board_tools(load_board(name))
 
@@ -33,7 +33,7 @@ def test_pip_brings_packages_and_no_line_what_has_none() -> None:
     gone = [
         Finding(name, purpose, True, "", "") for name, purpose in (("numpy", "Python package"), ("hazard3-sim", ""))
     ]
-    assert remedy(gone) == ((sys.executable, "-m", "pip", "install", "numpy"),)
+    assert list_install_commands(gone) == ((sys.executable, "-m", "pip", "install", "numpy"),)
 
 
 def bare(folder: Path, *programs: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, gate, over_time
+from microc.frontend.formulas import Gates, State, gate, run_over_time
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 
@@ -104,6 +104,6 @@ def network(name: str, *, depth: int = DEPTH, layers: int = 1, start: str = "zer
         ] * states
         if start == "input":
             first[0] = write.input(f"h{layer}", (1, UNITS))
-        data, last = over_time(write, data, cell.given, first, cell.step)
+        data, last = run_over_time(write, data, cell.given, first, cell.step)
     weight = write.new_constant("weight", np.random.default_rng(9).normal(size=(5, UNITS)).astype(np.float32))
     return write.graph("net", {"rows": data, "y": write.emit("dense", (last[0], weight))})

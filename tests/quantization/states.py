@@ -6,7 +6,7 @@ import numpy as np
 
 from microc import Graph
 from microc.base.dtypes import Array
-from microc.frontend.formulas import over_time
+from microc.frontend.formulas import run_over_time
 from tests.quantization.networks import Net
 from tests.quantization.recurrent import CELLS, UNITS
 
@@ -39,7 +39,7 @@ def pieces() -> Graph:
     """An LSTM over four steps a run, which goes on where the run before ended."""
     net, layer = Net((4, 1, DEPTH)), CELLS["lstm"](DEPTH)
     states = [net.builder.state(f"state{k}", np.zeros((1, UNITS), np.float32)) for k in range(2)]
-    rows, last = over_time(net.builder, net.x, layer.given, states, layer.step)
+    rows, last = run_over_time(net.builder, net.x, layer.given, states, layer.step)
     for state, value in zip(states, last, strict=True):
         net.builder.update(state, value)
     return net.graph(net.dense(last[0], 5), rows)

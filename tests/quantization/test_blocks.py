@@ -10,8 +10,8 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
-from microc.quantization.integer_scheme import quantised_in_blocks, shrunk, weights_by_answer
-from microc.tir.bit_fields import few_bits
+from microc.quantization.integer_scheme import quantise_in_blocks, round_weights_for_output, shrink_moments
+from microc.tir.bit_fields import packed_width
 from tests.quantization.networks import Net, classifier, images
 from tests.support.onnx_session import session
 
@@ -26,8 +26,8 @@ def test_blocks_are_nearer_in_the_form_of_kernels(bits: int, block: int) -> None
     """Whatever their sizes are: channels of zeros and of unlike blocks, and rows that end within a block."""
     w = np.random.default_rng(1).normal(size=(6, 5, 5, 8)).astype(np.float32)
     w[0], w[1, 2:] = 0, 0.05 * w[1, 2:]
-    plain, found = quantised_in_blocks(w, bits, 0), quantised_in_blocks(w, bits, block)
-    assert few_bits(found.data.reshape(6, -1)) == (bits, block)
+    plain, found = quantise_in_blocks(w, bits, 0), quantise_in_blocks(w, bits, block)
+    assert packed_width(found.data.reshape(6, -1)) == (bits, block)
     assert all(noise(found.real[k], w[k]) < noise(plain.real[k], w[k]) for k in range(1, 6))
     assert not found.data[0].any()
 
@@ -36,16 +36,18 @@ def test_blocks_are_nearer_in_the_form_of_kernels(bits: int, block: int) -> None
 def test_rounding_by_answers_keeps_the_form(bits: int) -> None:
     random = np.random.default_rng(2)
     w, x = random.normal(size=(1, 5, 100)), random.normal(size=(300, 25)) @ random.normal(size=(25, 100))
-    found = weights_by_answer(w, shrunk((x.T @ x / 300)[None], (x.T @ x / 300)[None], 300)[0], np.zeros(5), bits, 16)
-    assert few_bits(found.data) == (bits, 16)
-    nearest = quantised_in_blocks(w[0], bits, 16)
+    found = round_weights_for_output(
+        w, shrink_moments((x.T @ x / 300)[None], (x.T @ x / 300)[None], 300)[0], np.zeros(5), bits, 16
+    )
+    assert packed_width(found.data) == (bits, 16)
+    nearest = quantise_in_blocks(w[0], bits, 16)
     assert noise(x @ found.real.T, x @ w[0].T) < noise(x @ nearest.real.T, x @ w[0].T) / 2
 
 
 def test_one_block_and_bytes_have_no_multipliers() -> None:
     w = np.random.default_rng(3).normal(size=(4, 32))
     for bits, block in ((4, 32), (8, 16)):
-        assert np.array_equal(quantised_in_blocks(w, bits, block).data, quantised_in_blocks(w, bits, 0).data)
+        assert np.array_equal(quantise_in_blocks(w, bits, block).data, quantise_in_blocks(w, bits, 0).data)
 
 
 def test_blocks_are_packed_and_exported(tmp_path: Path) -> None:

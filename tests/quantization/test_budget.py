@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc.base.dtypes import Array
-from microc.base.knapsack import MOST, Option, Point, front, front_by_time
+from microc.base.knapsack import MAX_SUMS, LayerOption, Selection, pareto_front, pareto_front_by_time
 from microc.device.boards import load_board
 from microc.errors import FitError, MicrocError, UsageError
 from microc.quantization.mixed_bits import cost
@@ -21,20 +21,20 @@ from tests.quantization.networks import Net, classifier, images
 BOARD = "nucleo-l476rg"
 
 
-def random_layers(count: int, seed: int, unit: int = 7) -> list[list[Option]]:
+def random_layers(count: int, seed: int, unit: int = 7) -> list[list[LayerOption]]:
     random = np.random.default_rng(seed)
     layers = []
     for _ in range(count):
         noises, flash, cycles = (random.integers(1, most, 3) for most in (50, unit, 9))
         each = zip((8, 4, 2), noises, flash, cycles, strict=True)
-        layers.append([Option(b, float(n * 4.0**-b), int(b * f), int(c)) for b, n, f, c in each])
+        layers.append([LayerOption(b, float(n * 4.0**-b), int(b * f), int(c)) for b, n, f, c in each])
     return layers
 
 
-def every_choice(layers: list[list[Option]]) -> list[Point]:
+def every_choice(layers: list[list[LayerOption]]) -> list[Selection]:
     points = []
     for options in product(*layers):
-        point = Point((), 0.0, 0, 0)
+        point = Selection((), 0.0, 0, 0)
         for option in options:
             point = point.append(option)
         points.append(point)
@@ -49,7 +49,7 @@ def test_the_choice_is_exact(seed: int, cycles: int | None) -> None:
     choices = [p for p in every_choice(layers) if cycles is None or p.cycles <= cycles]
     for flash in (20, 60, 100, 140, 1000):
         possible = [p.loss for p in choices if p.flash <= flash]
-        found = front(layers, flash, cycles)
+        found = pareto_front(layers, flash, cycles)
         assert [p.loss for p in found[-1:]] == ([min(possible)] if possible else [])
         assert all(a.flash < b.flash and a.loss > b.loss for a, b in pairwise(found))
 
@@ -57,10 +57,10 @@ def test_the_choice_is_exact(seed: int, cycles: int | None) -> None:
 def test_the_front_by_time() -> None:
     """The least noise for each limit of time, whatever that takes of flash."""
     layers = random_layers(6, 1)
-    found, choices = front_by_time(layers), every_choice(layers)
+    found, choices = pareto_front_by_time(layers), every_choice(layers)
     assert all(a.cycles < b.cycles and a.loss > b.loss for a, b in pairwise(found))
     for cycles in (25, 35, 45):
-        best = [p.loss for p in front_by_time(layers, cycles=cycles)[-1:]]
+        best = [p.loss for p in pareto_front_by_time(layers, cycles=cycles)[-1:]]
         assert best == [min(p.loss for p in choices if p.cycles <= cycles)] or not best
 
 
@@ -69,10 +69,10 @@ def test_many_layers_stay_within_limits(cycles: int | None) -> None:
     """Where sums are thinned, limits are kept, and the least flash is found."""
     layers = random_layers(40, 3, unit=100_000)
     least = sum(min(option.flash for option in layer) for layer in layers)
-    whole = front(layers, None, cycles)
-    assert len(whole) <= MOST + 2 and (cycles is not None or whole[0].flash == least)
+    whole = pareto_front(layers, None, cycles)
+    assert len(whole) <= MAX_SUMS + 2 and (cycles is not None or whole[0].flash == least)
     limit = (whole[0].flash + whole[-1].flash) // 2
-    found = front(layers, limit, cycles)[-1]
+    found = pareto_front(layers, limit, cycles)[-1]
     assert found.flash <= limit and (cycles is None or found.cycles <= cycles)
     assert found.loss <= 1.05 * min(p.loss for p in whole if p.flash <= limit)
 

@@ -9,8 +9,8 @@ import microc
 from microc.graph.ir import Graph
 from microc.quantization.calibration_data import observe
 from microc.quantization.network_structure import Units
-from microc.quantization.quantisation_points import places
-from microc.quantization.repairs import equalised
+from microc.quantization.quantisation_points import find_quantisation_points
+from microc.quantization.repairs import equalise_channels
 from tests.quantization.networks import Net, images
 
 
@@ -62,8 +62,8 @@ def test_what_is_in_good_units_stays() -> None:
     """Equalising twice changes nothing more, and inputs and outputs keep their units."""
     graph, data = residual(False), images(10)
     rows = [(x,) for x in data]
-    once = equalised(graph, observe(graph, places(graph).values, rows, 0))
-    assert equalised(once, observe(once, places(once).values, rows, 0)) is once
+    once = equalise_channels(graph, observe(graph, find_quantisation_points(graph).values, rows, 0))
+    assert equalise_channels(once, observe(once, find_quantisation_points(once).values, rows, 0)) is once
     units = Units(graph)
     assert not units.free[units.of("x")].any() and not units.free[units.of("y")].any()
 

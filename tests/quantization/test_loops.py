@@ -11,14 +11,14 @@ import pytest
 import microc
 from microc.graph.ir import Graph, Node
 from microc.ops.meaning import evaluate
-from microc.quantization.network_structure import body_of, distinct, exposed, flattened
+from microc.quantization.network_structure import body_of, expose_values, flatten_graph, make_names_distinct
 from tests.quantization.recurrent import DEPTH, UNITS, network, sequences
 from tests.support.campaign import in_turn
 
 
 def floats(graph: Graph) -> set[str]:
     """Operators that make floats, in loops too."""
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     return {node.op for node in flat.nodes for name in node.outputs if name and flat.types[name].dtype == "float32"}
 
 
@@ -73,7 +73,7 @@ def test_saved_and_compiled_exactly(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("bits", "most"), [(8, 127), (4, 7), (2, 2)])
 def test_weights_in_loops(bits: int, most: int) -> None:
     found = microc.quantize(network("lstm"), sequences(8), weights=bits)
-    flat = flattened(found.graph)
+    flat = flatten_graph(found.graph)
     layers = [node for node in flat.nodes if node.op == "dense"]
     assert len(layers) == 3
     for node in layers:
@@ -92,18 +92,18 @@ def test_bits_of_states() -> None:
 
 
 def test_every_value_has_its_name() -> None:
-    graph = distinct(network("gru", layers=2))
+    graph = make_names_distinct(network("gru", layers=2))
     names = [name for each in (graph, *map(body_of, loops(graph))) if each is not None for name in each.types]
     assert len(names) == len(set(names))
 
 
 def test_what_turns_compute_is_seen() -> None:
     """A state at the beginning of a turn is the row of the turn before."""
-    graph = distinct(network("simple"))
+    graph = make_names_distinct(network("simple"))
     (loop,) = loops(graph)
     state = loop.attr("body").inputs[1]
     x = sequences(1)[0]
-    (rows, _, seen), _ = evaluate(_with(exposed(graph, [state]), state), {"x": x})
+    (rows, _, seen), _ = evaluate(_with(expose_values(graph, [state]), state), {"x": x})
     assert np.array_equal(seen[1:], rows[:-1]) and not seen[0].any()
 
 

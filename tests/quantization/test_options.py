@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc.errors import UnsupportedError, UsageError
 from microc.ops.meaning import evaluate
-from microc.quantization.network_structure import flattened
+from microc.quantization.network_structure import flatten_graph
 from tests.quantization.networks import Net, classifier, images
 from tests.quantization.recurrent import network, sequences
 from tests.support.onnx_session import session
@@ -37,7 +37,7 @@ def test_weights_of_recurrent_layers_alone() -> None:
     """The turns' products open integers, all else of them is floats."""
     graph, data = network("lstm"), sequences(6)
     found = microc.quantize(graph, data, weight_only=["all"])
-    flat = flattened(found.graph)
+    flat = flatten_graph(found.graph)
     assert any(flat.consts[name].dtype == np.int8 for node in flat.nodes for name in node.inputs if name in flat.consts)
     assert not any(node.op == "quantize" for node in flat.nodes)
     assert found.report["outputs"][0]["decibels"] > 30
@@ -70,7 +70,7 @@ def test_weights_that_cannot_be_opened(which: int | None, words: str) -> None:
 
 def products(graph: microc.Graph) -> list[tuple[str, str]]:
     """The dtypes of layers' data and results, in loops too."""
-    flat = flattened(graph)
+    flat = flatten_graph(graph)
     layers = [node for node in flat.nodes if node.op in ("conv2d", "dense")]
     return [(flat.types[node.inputs[0]].dtype, flat.types[node.outputs[0]].dtype) for node in layers]
 

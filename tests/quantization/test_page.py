@@ -15,8 +15,8 @@ from microc.cli import main
 from microc.cli.quantize import paragraphs
 from microc.compiler.options import Options
 from microc.graph.ir import Loc
-from microc.quantization.decisions import prepared
-from microc.quantization.quantisation_points import places
+from microc.quantization.decisions import normalise_float_graph
+from microc.quantization.quantisation_points import find_quantisation_points
 from microc.quantization.quantised_page import stored_bits, to_html
 from microc.quantization.quantised_report import rows
 from tests.quantization.networks import Net, classifier, images
@@ -42,8 +42,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_layers_are_what_the_model_has() -> None:
     """Functions of elements belong to the layer before, where its result is not stored; pools, sums and joins stand alone."""
-    graph = prepared(classifier(), Options())
-    assert [row.ops for row in rows(graph, places(graph).values)] == [
+    graph = normalise_float_graph(classifier(), Options())
+    assert [row.ops for row in rows(graph, find_quantisation_points(graph).values)] == [
         "input", "conv2d+relu", "conv2d+clip", "conv2d", "add", "conv2d", "sigmoid", "concat", "max_pool2d", "mean", "dense",
         "softmax",
     ]  # fmt: skip

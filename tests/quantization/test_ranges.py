@@ -9,7 +9,7 @@ import pytest
 
 import microc
 from microc.quantization.calibration_data import Statistics
-from microc.quantization.decisions import AUTO, ESTIMATORS, chosen, excess
+from microc.quantization.decisions import AUTO, ESTIMATORS, choose_storage, excess
 from tests.quantization.networks import classifier, images
 
 
@@ -35,17 +35,17 @@ def test_16_bits_have_room_to_spare() -> None:
     """Beyond all that was seen; bounded values have none."""
     random = np.random.default_rng(2)
     samples = random.normal(size=(50, 1, 40))
-    how, _ = chosen(seen(samples), "int16", AUTO)
+    how, _ = choose_storage(seen(samples), "int16", AUTO)
     assert how.scale * 32767 > 1.2 * np.abs(samples).max()
     pixels = np.concatenate([np.ones((50, 1, 1)), random.uniform(0, 1, (50, 1, 40))], axis=2)
-    how, _ = chosen(seen(pixels), "int8", AUTO)
+    how, _ = choose_storage(seen(pixels), "int8", AUTO)
     assert abs(255 * how.scale - 1) < 0.01
 
 
 @pytest.mark.parametrize("method", [AUTO, *ESTIMATORS])
 def test_no_range_is_beyond_what_a_function_reaches(method: str) -> None:
     samples = np.random.default_rng(3).beta(1, 8, (50, 1, 40))
-    how, _ = chosen(replace(seen(samples), reach=(0.0, 1.0)), "int8", method)
+    how, _ = choose_storage(replace(seen(samples), reach=(0.0, 1.0)), "int8", method)
     assert (-128 - how.zero_point) * how.scale >= -1e-6 and (127 - how.zero_point) * how.scale <= 1 + 1e-6
 
 

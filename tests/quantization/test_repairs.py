@@ -8,7 +8,7 @@ import pytest
 import microc
 from microc.graph.ir import Graph
 from microc.quantization import decisions, network_noise, repairs
-from microc.quantization.network_structure import Units, flattened
+from microc.quantization.network_structure import Units, flatten_graph
 from tests.quantization.networks import classifier, images
 from tests.quantization.recurrent import network, sequences
 
@@ -19,7 +19,7 @@ def test_networks_of_few_bits_are_repaired(bits: int) -> None:
     graph, data, other = classifier(), images(64), images(40, seed=9)
     before, after = (
         microc.quantize(graph, data[:count], weights=bits, evaluate=other).report["outputs"][0]["decibels"]
-        for count in (repairs.FEWEST - 1, 64)
+        for count in (repairs.MIN_SAMPLES - 1, 64)
     )
     assert after > before + 3
 
@@ -31,10 +31,10 @@ def test_layers_in_loops_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_noise, "_WORK", 0)
     monkeypatch.setattr(network_noise, "_LEAST", 10)
     bits = dict.fromkeys(recipe.weights, 4)
-    attempt = repairs.rounding(graph, repairs.Attempt(recipe), rows, bits, 0)
-    inside = {node.outputs[0] for node in flattened(graph).nodes if node.op == "dense"}
+    attempt = repairs.round_for_outputs(graph, repairs.Attempt(recipe), rows, bits, 0)
+    inside = {node.outputs[0] for node in flatten_graph(graph).nodes if node.op == "dense"}
     assert inside == set(attempt.biases) and inside - {node.outputs[0] for node in graph.nodes}
-    again = repairs.bias_correction(graph, attempt, rows, bits, 0)
+    again = repairs.correct_biases(graph, attempt, rows, bits, 0)
     assert all(np.abs(again.biases[name] - attempt.biases[name]).max() < 0.1 for name in inside)
 
 

@@ -13,9 +13,9 @@ import microc
 from microc.codegen.c.source import shared_files
 from microc.compiler.lowering.derivation import derive_kernel
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
+from microc.compiler.pipeline import compile_network
 from microc.errors import OutputError
-from microc.schedule.schedule import replay, trace_from_json
+from microc.schedule.schedule import replay_trace, trace_from_json
 from microc.target import target_for
 from microc.tir.lower import lower
 from microc.tir.text import from_text, to_text
@@ -43,7 +43,7 @@ SOURCES: Mapping[str, tuple[Path, str, dict[str, Any]]] = {
 
 def dumped(source: Path, cpu: str, folder: Path, **options: Any) -> dict[Path, str]:
     """The texts of the kernels' dump, by path; what is in it holds for every network."""
-    made = compiled(source, target_for(cpu), make_options(dump=folder, **options))
+    made = compile_network(source, target_for(cpu), make_options(dump=folder, **options))
     texts = {path.relative_to(folder): path.read_text() for path in sorted((folder / "kernels").rglob("*.*"))}
     code = shared_files(made.module, "test")["model.c"]
     for path, text in texts.items():
@@ -55,7 +55,7 @@ def dumped(source: Path, cpu: str, folder: Path, **options: Any) -> dict[Path, s
             start, steps = from_text(texts[path.parent / "01_tir.tir"]), trace_from_json(text)
             after = [texts[p] for p in texts if p.parent == path.parent and p.name.startswith("03_step_")]
             assert len(after) == len(steps)
-            scheduled = replay(start, steps).func
+            scheduled = replay_trace(start, steps).func
             assert to_text(scheduled) == (after or [texts[path.parent / "01_tir.tir"]])[-1]
             lowered = [texts[p] for p in texts if p.parent == path.parent and p.name.startswith("04_lower_")]
             assert to_text(lower(scheduled)) == lowered[-1]
@@ -116,11 +116,11 @@ def test_names_of_a_stranger_stay_in_the_folder(attack: str, tmp_path: Path) -> 
 
 
 def test_why_others_lost() -> None:
-    made = compiled(digits.INT8, target_for("cortex-m4"), make_options())
+    made = compile_network(digits.INT8, target_for("cortex-m4"), make_options())
     (part,) = derive_kernel(made, 0).parts
     verdicts = {candidate.schedule.rule: candidate.verdict for candidate in part.candidates}
     assert verdicts["depthwise dsp"] == "chosen" and "% more instructions" in verdicts["matrix dsp"]
-    made = compiled(digits.QDQ, target_for("cortex-m4"), make_options())
+    made = compile_network(digits.QDQ, target_for("cortex-m4"), make_options())
     parts = [part for k in range(len(made.module.calls)) for part in derive_kernel(made, k).parts]
     refused = {line for part in parts for candidate in part.candidates for line in candidate.schedule.refused}
     assert "double_reduction(acc, weight): double_reduction: block 'out' uses 'acc' undoubled" in refused

@@ -10,16 +10,16 @@ import pytest
 
 from microc.cli import main
 from microc.errors import GrowthError, UsageError
-from microc.reports.firmware_size import Growth, figures_of, growth, refusal
+from microc.reports.firmware_size import Growth, compute_growth, growth_error, read_figures
 
 SIZE = {"totals": {"flash": 1000, "ram": 200, "text": 5}}
 PROFILE = {"time": 50, "kernels": [], "flash": 1000, "ram": 200, "board": "b", "unit": "ticks"}
 
 
 def test_reports_have_figures() -> None:
-    assert figures_of(SIZE, "") == {"flash": 1000, "ram": 200}
-    assert figures_of(PROFILE, "") == {"flash": 1000, "ram": 200, "time": 50, "unit": "b ticks"}
-    assert "flash" not in figures_of({**PROFILE, "flash": None}, "")
+    assert read_figures(SIZE, "") == {"flash": 1000, "ram": 200}
+    assert read_figures(PROFILE, "") == {"flash": 1000, "ram": 200, "time": 50, "unit": "b ticks"}
+    assert "flash" not in read_figures({**PROFILE, "flash": None}, "")
     strangers: list[Any] = [
         [],
         {},
@@ -31,28 +31,28 @@ def test_reports_have_figures() -> None:
     ]
     for data in strangers:
         with pytest.raises(UsageError, match="no report of a firmware"):
-            figures_of(data, "file")
+            read_figures(data, "file")
 
 
 def test_bounds_are_shares_of_what_was() -> None:
     after = {"flash": 1020, "ram": 201}
-    found = growth({"flash": 1000, "ram": 200}, after, {"": 0.02, "ram": 0.0})
+    found = compute_growth({"flash": 1000, "ram": 200}, after, {"": 0.02, "ram": 0.0})
     assert [each.exceeds for each in found] == [False, True]
-    error = refusal(found, "here")
+    error = growth_error(found, "here")
     assert isinstance(error, GrowthError) and error.exit_code == 7
     assert error.what == "ram grew from 200 to 201, by 0.50 %; allowed: 0.00 %"
-    assert refusal(growth(after, {"flash": 1, "ram": 1}, {"": 0.0}), "") is None
+    assert growth_error(compute_growth(after, {"flash": 1, "ram": 1}, {"": 0.0}), "") is None
     assert Growth("ram", 0, 1, 1e9).exceeds and not Growth("ram", 0, 0, 0.0).exceeds
     assert Growth("ram", 0, 1, None).to_data()["share"] is None
 
 
 def test_only_what_both_have_is_compared() -> None:
-    size, profile = figures_of(SIZE, ""), figures_of(PROFILE, "")
-    assert [each.what for each in growth(size, profile, {"": 0.0})] == ["flash", "ram"]
+    size, profile = read_figures(SIZE, ""), read_figures(PROFILE, "")
+    assert [each.what for each in compute_growth(size, profile, {"": 0.0})] == ["flash", "ram"]
     with pytest.raises(UsageError, match="no time in both"):
-        growth(size, profile, {"time": 0.1})
+        compute_growth(size, profile, {"time": 0.1})
     with pytest.raises(UsageError, match="cannot be compared"):
-        growth(profile, {**profile, "unit": "b instructions"}, {})
+        compute_growth(profile, {**profile, "unit": "b instructions"}, {})
 
 
 def test_reports_in_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ import microc
 from microc.errors import UsageError
 from microc.reports.evidence import accuracy_words, read_accuracy
 from microc.reports.making import report
-from microc.reports.saved_reports import compare, is_report, read_report
-from microc.reports.text_tables import change_words, quant_words, shown_ms
+from microc.reports.saved_reports import compare_reports, is_report, read_report
+from microc.reports.text_tables import change_words, milliseconds_text, quant_words
 from tests.support import digits
 
 
@@ -128,7 +128,7 @@ def test_damaged_results_are_refused(tmp_path: Path, changed: dict[str, Any]) ->
 
 def test_what_has_changed(made: microc.Report) -> None:
     small = report(digits.INT8, board="netduinoplus2", optimize="size")
-    found = compare(made, small)
+    found = compare_reports(made, small)
     totals = {row["name"]: (row["before"], row["after"]) for row in found["totals"]}
     assert totals["estimated cycles"] == (made.data["totals"]["cycles"], small.data["totals"]["cycles"])
     assert totals["flash, bytes"][1] < totals["flash, bytes"][0] and "accuracy, %" not in totals
@@ -140,15 +140,15 @@ def test_what_has_changed(made: microc.Report) -> None:
         "dense5",
         "probabilities",
     ]
-    other = compare(report(digits.FLOAT, board="netduinoplus2"), made)
+    other = compare_reports(report(digits.FLOAT, board="netduinoplus2"), made)
     gone = [row for row in other["layers"] if row["cycles"]["after"] is None]
     assert gone and gone == other["layers"][-len(gone) :]
-    same = compare(made, made)
+    same = compare_reports(made, made)
     assert all(row["before"] == row["after"] for row in same["totals"])
 
 
 def test_words() -> None:
-    assert [shown_ms(ms) for ms in (1234.5, 12.345, 0.361, 0.0000123)] == [
+    assert [milliseconds_text(ms) for ms in (1234.5, 12.345, 0.361, 0.0000123)] == [
         "1,234 ms",
         "12.3 ms",
         "0.361 ms",

@@ -9,7 +9,7 @@ import pytest
 
 import microc
 from microc.errors import UsageError
-from microc.reports.making import of_project, report
+from microc.reports.making import report, report_project
 from microc.run.board_project import open_project
 from tests.graph.graphs import diamond
 from tests.support import digits
@@ -54,7 +54,7 @@ def test_a_project_and_a_program_have_the_same_report(
     program = microc.compile(digits.INT8, board="netduinoplus2")
     folder = program.write(tmp_path_factory.mktemp("project") / "digits")
     assert report(program).json() == made.json()
-    given, found = made.to_data(), of_project(open_project(folder)).to_data()
+    given, found = made.to_data(), report_project(open_project(folder)).to_data()
     assert found["totals"]["flash"] is None, "nothing is linked"
     assert found["layers"] == given["layers"] and report(folder).to_data() == found
     (folder / "model.c").unlink()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import microc
-from microc.device.images import pieces
+from microc.device.images import cut_pieces
 from microc.errors import ToolError, UsageError
-from microc.reports.firmware_size import SizeReport, compare, live_bytes, measure, shares
+from microc.reports.firmware_size import SizeReport, compare_sizes, divide_evenly, live_bytes, measure_firmware
 from microc.run import board_project
 from tests.device.smoke import needs
 from tests.support import digits
@@ -38,7 +38,7 @@ def size_program(project: board_project.Project) -> tuple[int, int, int]:
 
 def check(project: board_project.Project) -> SizeReport:
     """What holds for every firmware."""
-    report = measure(project)
+    report = measure_firmware(project)
     assert (report.text, report.data, report.bss) == size_program(project)
     parts = report.parts()
     for kind in ("text", "data", "bss"):
@@ -82,7 +82,7 @@ def test_boards(tmp_path: Path, board: str) -> None:
 
 @pytest.mark.parametrize(("size", "count"), [(100, 3), (0, 2), (7, 1), (2, 5)])
 def test_shares_add_up(size: int, count: int) -> None:
-    parts = shares(size, count)
+    parts = divide_evenly(size, count)
     assert sum(parts) == size and len(parts) == count and max(parts) - min(parts) <= 1
 
 
@@ -101,7 +101,7 @@ def test_functions_that_layers_share(tmp_path: Path) -> None:
     graph = net.graph(net.op("relu", net.dense(net.op("relu", net.dense("x", 16)), 16)))
     project = board_project.open_project(microc.compile(graph, board="host").write(tmp_path / "twins"))
     board_project.build(project)
-    report = measure(project)
+    report = measure_firmware(project)
     shared = [s for s in report.symbols if s.part == "kernels" and len(s.steps) == 2]
     size = sum(s.size for s in shared)
     first, second = (report.layers[k] for k in shared[0].steps)
@@ -118,15 +118,15 @@ def test_several_networks(tmp_path: Path) -> None:
         microc.compile(digits.FLOAT, board="host", name="real"),
     ).write(tmp_path / "all")
     board_project.build(board_project.open_project(folder))
-    report = measure(board_project.open_project(folder, "small"))
-    assert report == measure(board_project.open_project(folder, "plain"))
+    report = measure_firmware(board_project.open_project(folder, "small"))
+    assert report == measure_firmware(board_project.open_project(folder, "plain"))
     code, weights = 0, 0
     for name in ("plain", "small", "real"):
         project = board_project.open_project(folder, name)
         layers = report.of_network(name)
         assert [layer.layer for layer in layers] == [k["layer"] for k in project.manifest["kernels"]]
         assert sum(layer.constants for layer in layers) == report_weights(project)
-        objects = pieces(folder / "build" / name / "model.o")
+        objects = cut_pieces(folder / "build" / name / "model.o")
         own = sum(p.size for p in objects if p.names and p.kind == "text" and not p.names[0].startswith(name))
         assert sum(layer.code for layer in layers) == own
         code, weights = code + own, weights + report_weights(project)
@@ -153,7 +153,7 @@ def test_a_firmware_of_ones_own(host: board_project.Project, tmp_path: Path) -> 
     sources = [str(host.folder / name) for name in ("model.c", "model_data.c")]
     elf = tmp_path / "app.elf"
     subprocess.run(["cc", f"-I{host.folder}", "app.c", *sources, "-lm", "-o", str(elf)], cwd=tmp_path, check=True)
-    report = measure(host, elf)
+    report = measure_firmware(host, elf)
     parts = report.parts()
     assert parts["weights"]["text"] == report_weights(host) and parts["rest"]["text"] > 0
     assert {s.part for s in report.symbols if s.name in ("application", "main")} == {"rest"}
@@ -161,28 +161,28 @@ def test_a_firmware_of_ones_own(host: board_project.Project, tmp_path: Path) -> 
     stripped = tmp_path / "stripped.elf"
     subprocess.run(["strip", "-o", str(stripped), str(elf)], check=True)
     with pytest.raises(UsageError, match="holds nothing of the network"):
-        measure(host, stripped)
+        measure_firmware(host, stripped)
 
 
 def test_changes(host: board_project.Project) -> None:
-    report = measure(host)
+    report = measure_firmware(host)
     before = report.to_data()
-    assert compare(before, report)["symbols"] == []
+    assert compare_sizes(before, report)["symbols"] == []
     name = report.symbols[0].name
     before["symbols"] = [s for s in before["symbols"] if s["name"] != name]
     before["totals"]["flash"] -= 100
-    changes = compare(before, report)
+    changes = compare_sizes(before, report)
     assert changes["symbols"] == [
         {"part": "weights", "symbol": name, "source": "model_data.c", "before": 0, "change": 5184, "after": 5184}
     ]
     assert {row["memory"]: row["change"] for row in changes["totals"]}["flash"] == 100
     with pytest.raises(UsageError, match="no report"):
-        compare({"totals": 3}, report)
+        compare_sizes({"totals": 3}, report)
 
 
 def test_pieces_refuse(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="cannot read"):
-        pieces(tmp_path / "absent.elf")
+        cut_pieces(tmp_path / "absent.elf")
     (tmp_path / "text.elf").write_text("hello")
     with pytest.raises(ToolError, match="not an ELF"):
-        pieces(tmp_path / "text.elf")
+        cut_pieces(tmp_path / "text.elf")

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from microc.reports.text_tables import command, facts, table
+from microc.reports.text_tables import facts, table, wrap_command
 
 ROWS = [("conv1", "a long name of operators that are fused", 1234567), ("dense2", "dense", 1)]
 
@@ -54,7 +54,7 @@ def test_columns_without_room_are_a_table_below() -> None:
 
 def test_commands_are_wrapped_as_a_shell_reads_them() -> None:
     text = "microc compile 'a model.tflite' --board microbit --optimize speed -o firmware"
-    lines = command(text, 40, "  ")
+    lines = wrap_command(text, 40, "  ")
     assert max(map(len, lines)) <= 40 and len(lines) == 3 and lines[1].strip().startswith("--")
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(text)
-    assert command(text, 0, "  ") == [f"  {text}"]
+    assert wrap_command(text, 0, "  ") == [f"  {text}"]

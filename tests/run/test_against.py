@@ -19,7 +19,7 @@ from microc.run import against
 from microc.run.reference import engines, frameworks
 from microc.run.reference.agreement import Tally
 from microc.run.reference.framework_choice import AGAINST
-from microc.run.reference.frameworks import draws
+from microc.run.reference.frameworks import draw_inputs
 from microc.target import target_for
 from tests.frontend.onnx_model import node, proto, read
 from tests.frontend.tflite_model import Op, Tensor, quantised
@@ -40,12 +40,12 @@ def test_tflite_micro() -> None:
     assert [layer.tensor for layer in found.layers] == ["conv1", "depthwise2", "conv4", "dense5", "probabilities"]
 
     options = Options(rounding="single")
-    library = against.host_kernels(DIGITS / "digits_int8.tflite", options, target_for("host"))
-    reference = against.reference_of(DIGITS / "digits_int8.tflite", "tflm", options)
-    sets = against.random_sets(library, None, 3, 20)
-    first = against.hold(library, reference, sets, options, None).first
+    library = against.build_host_kernels(DIGITS / "digits_int8.tflite", options, target_for("host"))
+    reference = against.load_reference(DIGITS / "digits_int8.tflite", "tflm", options)
+    sets = against.draw_input_sets(library, None, 3, 20)
+    first = against.compare_library(library, reference, sets, options, None).first
     assert first is not None and first.largest == 1 and first.dtype == "int8"
-    assert against.hold(library, reference, sets, options, None, quanta=1).first is None
+    assert against.compare_library(library, reference, sets, options, None, quanta=1).first is None
 
 
 @pytest.mark.corpus
@@ -150,13 +150,13 @@ def test_a_difference_says_where_and_by_how_much(tmp_path: Path) -> None:
     wrong.write_bytes(scaled(3.001))
     options = Options()
     library = microc.compile(wrong)
-    reference = against.reference_of(right, "reference", options)
-    found = against.hold(library, reference, [[np.ones((1, 4), np.float32)]], options, None)
+    reference = against.load_reference(right, "reference", options)
+    found = against.compare_library(library, reference, [[np.ones((1, 4), np.float32)]], options, None)
     assert not found.agrees and found.outputs[0].wrong == 4
     assert found.outputs[0].largest == pytest.approx(0.002, rel=1e-3)
     with pytest.raises(VerificationError, match=r"4 of 4 elements of y are off, by 0\.00199"):
         raise found.error("wrong.onnx")
-    assert against.hold(library, reference, [[np.ones((1, 4), np.float32)]], options, None, 1e-3).agrees
+    assert against.compare_library(library, reference, [[np.ones((1, 4), np.float32)]], options, None, 1e-3).agrees
 
 
 def test_not_a_number_agrees_with_itself_only() -> None:
@@ -180,7 +180,7 @@ def test_random_numbers_that_choose_stay_within_their_tables() -> None:
         outputs=("y",),
     )
     tensor = {"name": "x", "dtype": "int64", "shape": [1, 50], "scale": None, "zero_point": None}
-    for arrays in draws({}, [tensor], read(made), 4, 0):
+    for arrays in draw_inputs({}, [tensor], read(made), 4, 0):
         assert arrays[0].min() >= 0 and arrays[0].max() < 7
 
 

@@ -14,8 +14,8 @@ import pytest
 from microc.cli import main
 from microc.device.boards import list_boards
 from microc.errors import ToolError, UsageError
-from microc.run.bench import boards_of
-from microc.run.profile import Reading, metering, words_of
+from microc.run.bench import select_boards
+from microc.run.profile import Reading, run_meter, split_command
 from tests.support import digits
 
 PYTHON = shlex.quote(sys.executable)
@@ -62,10 +62,10 @@ def test_what_does_not_fit_or_lacks_a_tool_is_a_row(
 
 
 def test_names_mean_boards() -> None:
-    emulated = boards_of(["all-emulated"])
+    emulated = select_boards(["all-emulated"])
     assert {board.name for board in emulated} < set(list_boards()) and all(board.virtual for board in emulated)
     with pytest.raises(UsageError, match="microbit"):
-        boards_of(["micobit"])
+        select_boards(["micobit"])
 
 
 def test_a_model_that_is_none_is_refused_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_energy_is_of_one_inference(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_meter_that_measures_nothing_is_told(command: str, said: str) -> None:
-    with pytest.raises(ToolError, match=said), metering(command, "host", 1):
+    with pytest.raises(ToolError, match=said), run_meter(command, "host", 1):
         pass
 
 
@@ -104,4 +104,4 @@ def test_power_without_a_time_is_no_energy() -> None:
     with pytest.raises(ToolError, match="measured power"):
         Reading(watts=0.1).per_inference(None)
     with pytest.raises(UsageError, match="names no program"):
-        words_of(" ")
+        split_command(" ")

@@ -14,7 +14,7 @@ from microc.errors import UsageError
 from microc.run import board_project
 from microc.run.data.pictures import quantise
 from microc.run.data.samples import read_samples
-from microc.run.verify import classify, closeness, run_samples
+from microc.run.verification import classify, closeness, run_samples
 from tests.support import digits
 
 

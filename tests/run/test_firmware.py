@@ -24,7 +24,7 @@ from microc.device.boards import load_board
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
 from microc.project.model_check import check_model
 from microc.run import board_project
-from microc.run.verify import compare, samples, verify
+from microc.run.verification import compare, random_input_sets, verify
 from tests.device.smoke import needs
 from tests.support import digits
 from tests.support.corpus import models
@@ -65,7 +65,7 @@ def test_profile(device: microc.Device) -> None:
 
 
 def test_verify_agrees(host: board_project.Project, device: microc.Device) -> None:
-    layers, difference = verify(device, board_project.host_library(host), samples(device, 2))
+    layers, difference = verify(device, board_project.host_library(host), random_input_sets(device, 2))
     assert difference is None
     assert [layer.kernel for layer in layers] == list(range(len(device.kernels)))
     assert all(layer.elements > 0 and layer.error == 0 for layer in layers)
@@ -94,7 +94,7 @@ def test_float_models_agree_on_a_board(tmp_path: Path) -> None:
     project = board_project.open_project(microc.compile(digits.FLOAT, board="mps2-an386").write(tmp_path / "float"))
     board_project.build(project)
     with microc.Device(project) as device:
-        layers, difference = verify(device, board_project.host_library(project), samples(device, 2))
+        layers, difference = verify(device, board_project.host_library(project), random_input_sets(device, 2))
     assert difference is None
     assert all(layer.error == 0 or "softmax" in layer.op for layer in layers)
 
@@ -106,7 +106,7 @@ def test_verify_finds_the_first_difference(host: board_project.Project, device: 
     start = text.index("{", text.index("depthwise2_bias"))
     data.write_text(text[: start + 1] + "99999," + text[text.index(",", start) + 1 :])
     library = board_project.host_library(board_project.open_project(other))
-    _, difference = verify(device, library, samples(device, 2))
+    _, difference = verify(device, library, random_input_sets(device, 2))
     assert difference is not None and difference.sample == 0
     assert difference.tensor == "depthwise2" and difference.board != difference.host
     assert 0 < difference.count < difference.elements and difference.index[-1] == 0
@@ -121,7 +121,7 @@ def test_state_lives_from_run_to_run(tmp_path: Path) -> None:
     project = board_project.open_project(microc.compile(path, board="host").write(tmp_path / "vad"))
     board_project.build(project)
     with microc.Device(project) as device:
-        arrays = samples(device, 4)
+        arrays = random_input_sets(device, 4)
         _, difference = verify(device, board_project.host_library(project), arrays)
         assert difference is None
         device.reset()
@@ -142,7 +142,7 @@ def test_wrong_inputs(device: microc.Device) -> None:
     with pytest.raises(UsageError, match="no tensor"):
         device.read("nothing")
     with pytest.raises(UsageError, match="0 samples"):
-        samples(device, 0)
+        random_input_sets(device, 0)
 
 
 def test_another_build_is_refused(host: board_project.Project, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
     done = subprocess.run(make, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with microc.Device(project) as device:
-        layers, difference = verify(device, board_project.host_library(project), samples(device, 2))
+        layers, difference = verify(device, board_project.host_library(project), random_input_sets(device, 2))
         assert difference is None and len(layers) == len(device.kernels)
         device.set_inputs(digits.images(1)[0])
         first = device.kernel_ticks()

@@ -14,7 +14,7 @@ from microc.device.boards import list_boards, load_board
 from microc.errors import ToolError
 from microc.run.board_project import build, open_project
 from microc.run.session import Device
-from microc.run.verify import samples, verify
+from microc.run.verification import random_input_sets, verify
 from tests.device.smoke import needs
 from tests.exports.programs import awkward
 from tests.support import digits
@@ -40,7 +40,7 @@ def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
     assert build(project).elf == project.elf
     assert build(project).sizes.flash > project.manifest["const_bytes"]
     with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
-        layers, difference = verify(device, program.library(), samples(device, 2), tolerance=0)
+        layers, difference = verify(device, program.library(), random_input_sets(device, 2), tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
         assert device.stats().stack_bytes == 1000
         assert device.tick_hz == 240_000_000
@@ -53,7 +53,7 @@ def test_code_in_ram_has_a_section_of_the_framework(esp_idf: None, tmp_path: Pat
     sizes = dict(build(project).sizes.sections)
     assert sizes[".iram1.microc"] > 1000 and len(project.manifest["hot_code"]["kernels"]) == 6
     with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
-        layers, difference = verify(device, program.library(), samples(device, 1), tolerance=0)
+        layers, difference = verify(device, program.library(), random_input_sets(device, 1), tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
 
 

@@ -16,12 +16,12 @@ import pytest
 import microc
 from microc.base import file_access
 from microc.device.boards import load_board
-from microc.reports.drawings import layout, memory_map
-from microc.reports.firmware_size import measure
-from microc.reports.making import of_profile
+from microc.reports.drawings import draw_memory_map, layout
+from microc.reports.firmware_size import measure_firmware
+from microc.reports.making import report_profile
 from microc.reports.saved_reports import to_trace
 from microc.run import board_project
-from microc.run.profile import Clock, Profile, make_profile, short_layer
+from microc.run.profile import Clock, Profile, make_profile, shorten_layer_name
 from tests.support import digits
 from tests.transform.network import Network
 
@@ -41,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> board_project.Project:
 def profile(project: board_project.Project) -> Profile:
     """As an emulated board at 25 MHz and 64 ns an instruction would tell it."""
     clock = Clock(load_board("mps2-an386"), 25_000_000, emulated=True)
-    return make_profile(project, clock, TICKS, measure(project))
+    return make_profile(project, clock, TICKS, measure_firmware(project))
 
 
 def test_one_unit_in_all_places(profile: Profile) -> None:
@@ -86,7 +86,7 @@ def test_flash_and_memory_of_layers(profile: Profile) -> None:
     assert max(k.arena for k in profile.kernels) <= profile.project.manifest["arena_size"]
     without = make_profile(profile.project, profile.clock, TICKS, None)
     assert without.kernels[0].flash is None and without.to_data()["flash"] is None
-    assert "What the firmware is made of" not in of_profile(without).html()
+    assert "What the firmware is made of" not in report_profile(without).html()
 
 
 @pytest.mark.parametrize("emulated", [True, False])
@@ -135,7 +135,7 @@ def test_layers_of_several_kernels_are_one_span(profile: Profile) -> None:
 def test_memory_map(profile: Profile) -> None:
     """Rectangles stand where the plan puts the values, as long as they live."""
     manifest = profile.project.manifest
-    picture = memory_map(manifest, [short_layer(k.layer) for k in profile.kernels])
+    picture = draw_memory_map(manifest, [shorten_layer_name(k.layer) for k in profile.kernels])
     assert len(picture.boxes) == len(manifest["memory"])
     floor = picture.levels[0].y
     scale = (floor - picture.arena.y) / manifest["arena_size"]
@@ -175,7 +175,7 @@ def test_outputs_that_are_views_have_makers(tmp_path: Path) -> None:
     project = board_project.open_project(program.write(tmp_path / "out"))
     (output,) = [t for t in project.manifest["tensors"] if t["kind"] == "output"]
     assert output["written_by"] == [0] and project.tensors["x"]["written_by"] == []
-    text = of_profile(make_profile(project, Clock(project.board, 1000, False), (7,), None)).html()
+    text = report_profile(make_profile(project, Clock(project.board, 1000, False), (7,), None)).html()
     assert text.count('class="edge"') == 2
 
 
@@ -252,9 +252,9 @@ class Page(HTMLParser):
 
 
 def test_page(profile: Profile) -> None:
-    text = of_profile(profile).html()
+    text = report_profile(profile).html()
     page = Page(text)
-    assert text == of_profile(profile).html() and "25 MHz" not in text
+    assert text == report_profile(profile).html() and "25 MHz" not in text
     for header in (attrs for tag, attrs in page.tags if tag == "th"):
         assert header.get("scope") in ("row", "col")
     assert all(attrs.get("aria-label") for tag, attrs in page.tags if tag == "svg")
@@ -275,7 +275,7 @@ def test_names_of_models_are_text(tmp_path: Path) -> None:
     manifest = {**made.manifest, "kernels": kernels, "options": {"optimize": EVIL}}
     evil = board_project.Project(made.folder, manifest, made.board)
     clock = Clock(made.board, 1000, emulated=False)
-    text = of_profile(make_profile(evil, clock, tuple(range(len(kernels))), None)).html()
+    text = report_profile(make_profile(evil, clock, tuple(range(len(kernels))), None)).html()
     page = Page(text)
     assert "<script>alert" not in text and "&lt;script&gt;alert" in text
     assert [attrs.get("type") for tag, attrs in page.tags if tag == "script"] == ["application/json", None]
@@ -291,7 +291,7 @@ def luminance(colour: str) -> float:
 
 def test_contrast() -> None:
     """Text on everything that lies below it has the ratio 4.5 of WCAG 2.2 AA, in both schemes."""
-    style = (file_access.templates() / "report" / "style.css").read_text()
+    style = (file_access.templates_folder() / "report" / "style.css").read_text()
     light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media", 2)[:2])
     for colours in (light, dark):
         below = {name: value for name, value in colours.items() if name.startswith("heat")}
@@ -309,5 +309,5 @@ def test_contrast() -> None:
 def test_page_of_a_board_that_is_not_built(tmp_path: Path) -> None:
     program = microc.compile(digits.INT8, board="netduinoplus2")
     project = board_project.open_project(program.write(tmp_path / "out"))
-    text = of_profile(make_profile(project, Clock(project.board, 84_000_000, False), TICKS, None)).html()
+    text = report_profile(make_profile(project, Clock(project.board, 84_000_000, False), TICKS, None)).html()
     assert "Netduino Plus 2" in text and "84,000,000 a second, of the board&#39;s timer" in text

@@ -28,13 +28,13 @@ def test_a_reader_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch, bo
     estimator, wrong = fitted(), fitted()
     threshold = wrong.tree_.threshold
     threshold[:] = np.nextafter(threshold.astype(np.float32), np.float32(np.inf))
-    read = objects.read
+    read = objects.read_object
     microc.compile(estimator, board=board)
 
     def misread(model: Any, *rest: Any) -> Graph:
         return read(wrong, *rest)
 
-    monkeypatch.setattr(objects, "read", misread)
+    monkeypatch.setattr(objects, "read_object", misread)
     with pytest.raises(VerificationError, match="differs from sklearn") as error:
         microc.compile(estimator, board=board)
     assert "check=False" in error.value.hint and "prediction" in error.value.what

@@ -21,9 +21,9 @@ from microc.device.emulators import Emulator
 from microc.device.transport import open_transport
 from microc.errors import DeviceError, FitError, ToolError, UsageError
 from microc.run import board_project
-from microc.run.board_project import Project, built_network, open_project, send_network
+from microc.run.board_project import Project, open_project, read_network_blob, send_network
 from microc.run.session import Device
-from microc.run.verify import verify
+from microc.run.verification import verify
 from tests.compiler.test_state import ZERO, X, expected, graph_of, numbers
 from tests.device.smoke import needs, skip_without
 from tests.support import digits
@@ -76,7 +76,7 @@ def test_state_begins_anew_with_each_network(project: Project, tmp_path: Path) -
     wanted = expected(SUM, inputs)
     with board_of(project) as (_, client):
         for _ in range(2):  # the second time in the other slot
-            send_network(client, built_network(other))
+            send_network(client, read_network_blob(other))
             with Device.over(other, client, emulated=True) as device:
                 assert all(np.array_equal(np.asarray(device.run(x)), y) for x, y in zip(inputs, wanted, strict=True))
                 device.reset()
@@ -89,12 +89,12 @@ def test_the_newer_network_is_there_after_a_reset(project: Project, tmp_path: Pa
     with board_of(project) as (emulator, client):
         assert client.hello().models == () and ask_slots(client).active is None
         for count, each in enumerate((project, other, project), 1):
-            slots = send_network(client, built_network(each))
+            slots = send_network(client, read_network_blob(each))
             assert (slots.active, slots.commits) == ((count - 1) % 2, count)
         emulator.reset()
         assert client.hello().models[0].fingerprint == project.manifest["fingerprint"]
         assert ask_slots(client) == slots
-        fill_slot(client, built_network(other).pack(), slots.unit)
+        fill_slot(client, read_network_blob(other).pack(), slots.unit)
         assert client.model.name == "sum"
 
 
@@ -109,7 +109,7 @@ def test_a_device_takes_another_network(m4: Project) -> None:
 
 
 def test_what_does_not_fit_is_refused_on_both_sides(m4: Project) -> None:
-    blob = built_network(m4)
+    blob = read_network_blob(m4)
     wrong: list[tuple[dict[str, Any], type[Exception], str, str]] = [
         ({"core": "cortex-m7"}, UsageError, "is for cortex-m7, the board's firmware for cortex-m4", "another core"),
         ({"abi": blob.abi ^ 1}, UsageError, "with other options of the compiler", "another core"),
@@ -148,7 +148,7 @@ def answers_as_the_host(device: Device, project: Project) -> bool:
 
 
 def test_a_network_that_crashes_costs_itself_alone(m4: Project) -> None:
-    blob = built_network(m4)
+    blob = read_network_blob(m4)
     crash = replace(blob, name="crash", image=UDF * (len(blob.image) // 2))
     with board_of(m4) as (_, client):
         send_network(client, crash)
@@ -164,9 +164,9 @@ def test_ordinary_firmware_takes_no_network(m4: Project, tmp_path: Path) -> None
     plain = open_project(microc.compile(digits.INT8, board="mps2-an386").write(tmp_path / "plain"))
     board_project.build(plain)
     with board_of(plain) as (_, client), pytest.raises(DeviceError, match="does not know this operation"):
-        send_network(client, built_network(m4))
+        send_network(client, read_network_blob(m4))
     with pytest.raises(UsageError, match="is part of its firmware"):
-        built_network(plain)
+        read_network_blob(plain)
 
 
 def test_functions_of_the_c_library_that_cannot_move(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_functions_of_the_c_library_that_cannot_move(tmp_path: Path) -> None:
 def test_a_file_alone(m4: Project, tmp_path: Path) -> None:
     program = microc.compile(digits.INT8, board="mps2-an386", relocatable=True)
     path = program.write(tmp_path / "net.bin")
-    assert path.read_bytes() == m4.blob.read_bytes() == built_network(m4).pack()
-    assert isinstance(built_network(m4), Blob) and not list(tmp_path.glob("*.h"))
+    assert path.read_bytes() == m4.blob.read_bytes() == read_network_blob(m4).pack()
+    assert isinstance(read_network_blob(m4), Blob) and not list(tmp_path.glob("*.h"))
 
 
 def test_a_network_that_is_loaded_has_one_memory() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 
 from microc import te
 from microc.base.dtypes import Array, to_numpy
-from microc.schedule.choose import choose
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.choose import choose_schedule
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
@@ -73,11 +73,11 @@ def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0, schedule: Schedu
         array = dice.integers(low, high, size=param.shape, endpoint=True).astype(info.dtype)
         arrays.append(array if schedule is None or param.scope != "const" else schedule.packed(param, array))
     arrays += [np.zeros(work.shape, to_numpy(work.dtype)) for work in what.params[len(arrays) :]]
-    run(what, arrays, meanings())
+    run(what, arrays, intrinsic_functions())
     place = max(k for k, p in enumerate(what.params) if p.scope == "global")
     return arrays[place]
 
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule that is chosen for a lowered group whose anchor is ``op``."""
-    return choose(candidates(func, op, target, goal), target, goal).schedule
+    return choose_schedule(candidates(func, op, target, goal), target, goal).schedule

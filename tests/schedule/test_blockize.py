@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from microc import te
 from microc.errors import InternalError, ScheduleError
-from microc.schedule.schedule import Schedule, replay
+from microc.schedule.schedule import Schedule, replay_trace
 from microc.tir.text import from_text, to_text
 from microc.tir.verify import verify
 from tests.schedule.functions import matmul, outputs, padded_rows
@@ -61,7 +61,7 @@ def test_meaning_is_kept(name: str, lowered: bool) -> None:
     func = matmul(5, 8, 6)
     schedule = UNITS[name](Schedule(func))
     verify(schedule.func)
-    assert from_text(to_text(schedule.func)) == schedule.func == replay(func, schedule.trace).func
+    assert from_text(to_text(schedule.func)) == schedule.func == replay_trace(func, schedule.trace).func
     assert np.array_equal(outputs(schedule.func, lowered=lowered), outputs(func, lowered=False))
 
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from microc.schedule import choose as chooser
-from microc.schedule.choose import Choice, Rival, best_of, choose, priced, weight, why_not
+from microc.schedule.choose import (
+    Choice,
+    CostedCandidate,
+    best_candidate,
+    choose_schedule,
+    explain_loss,
+    scale_price,
+    weighted_cost,
+)
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule
@@ -19,9 +27,9 @@ EMPTY = ir.PrimFunc("f", (), ir.Seq(()))
 BALANCED = Goal("balanced", 2.0)
 
 
-def rival(instructions: float, cycles: float, code: int, goal: Goal, constants: int = 0) -> Rival:
+def rival(instructions: float, cycles: float, code: int, goal: Goal, constants: int = 0) -> CostedCandidate:
     cost = Cost(instructions, cycles, code, 0.0, {})
-    return Rival(Choice(Schedule(EMPTY), EMPTY), cost, constants, weight(cost, constants, goal, 1))
+    return CostedCandidate(Choice(Schedule(EMPTY), EMPTY), cost, constants, weighted_cost(cost, constants, goal, 1))
 
 
 PACKED = Schedule(EMPTY, (Step("pack_bits", ("weight", 4, "neighbours")),))
@@ -38,12 +46,12 @@ PACKED = Schedule(EMPTY, (Step("pack_bits", ("weight", 4, "neighbours")),))
     ],
 )
 def test_weights_of_few_bits_are_packed(goal: Goal, instructions: float, constants: int, packs: bool) -> None:
-    goal = priced(goal, [Schedule(EMPTY), PACKED])
+    goal = scale_price(goal, [Schedule(EMPTY), PACKED])
     whole = rival(1000, 2000, 100, goal, 1000)
     packed = rival(instructions, 2 * instructions, 100, goal, constants)
     packed = replace(packed, choice=Choice(PACKED, EMPTY))
-    assert (best_of([whole, packed], goal) is packed) == packs
-    assert why_not(packed if not packs else whole, [whole, packed], goal)
+    assert (best_candidate([whole, packed], goal) is packed) == packs
+    assert explain_loss(packed if not packs else whole, [whole, packed], goal)
 
 
 CASES: Mapping[str, tuple[Goal, tuple[float, float, int], str]] = {
@@ -72,8 +80,8 @@ CASES: Mapping[str, tuple[Goal, tuple[float, float, int], str]] = {
 def test_why_it_lost(name: str) -> None:
     goal, loser, words = CASES[name]
     rivals = [rival(1000, 2000, 100, goal), rival(*loser, goal)]
-    assert best_of(rivals, goal) is rivals[0]
-    assert why_not(rivals[1], rivals, goal) == words
+    assert best_candidate(rivals, goal) is rivals[0]
+    assert explain_loss(rivals[1], rivals, goal) == words
 
 
 @pytest.mark.parametrize(("goal", "lowered"), [(SPEED, 2), (SIZE, 2), (BALANCED, 1)])
@@ -89,5 +97,7 @@ def test_what_is_too_large_is_not_lowered(goal: Goal, lowered: int, monkeypatch:
     large, small = (
         Schedule(ir.PrimFunc("f", (ir.Buffer("w", (size,), "int8", "const"),), ir.Seq(()))) for size in (10_000, 10)
     )
-    assert choose([large, small], target_for("cortex-m4"), goal).schedule == (large if goal is SPEED else small)
+    assert choose_schedule([large, small], target_for("cortex-m4"), goal).schedule == (
+        large if goal is SPEED else small
+    )
     assert len(seen) == lowered

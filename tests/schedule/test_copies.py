@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from microc import te
-from microc.schedule.choose import choose
+from microc.schedule.choose import choose_schedule
 from microc.schedule.rules import candidates
-from microc.schedule.rules.movement import copies_of
+from microc.schedule.rules.movement import find_copy_loops
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
@@ -48,7 +48,7 @@ def rows_backwards(rows: int, length: int) -> ir.PrimFunc:
     ids=["a run", "backwards", "computed", "within one buffer", "other names"],
 )
 def test_what_is_a_copy(loops: Write, found: list[str]) -> None:
-    assert [name for name, _ in copies_of(written(loops, 3, 8))] == found
+    assert [name for name, _ in find_copy_loops(written(loops, 3, 8))] == found
 
 
 def test_a_loop_whose_name_another_has_is_left() -> None:
@@ -59,7 +59,7 @@ def test_a_loop_whose_name_another_has_is_left() -> None:
         doubled = ir.loops([(K, 8)], ir.Store(out, (first, K), x[first, K] + x[first, K]))
         return ir.seq(doubled, ir.loops([(K, 8)], ir.Store(out, (second, K), x[second, K])))
 
-    assert not list(copies_of(written(loops, 2, 8)))
+    assert not list(find_copy_loops(written(loops, 2, 8)))
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_a_loop_whose_name_another_has_is_left() -> None:
 )
 def test_long_runs_are_moved_as_the_core_moves_memory(cpu: str, moved: str) -> None:
     target = target_for(cpu)
-    choice = choose(candidates(rows_backwards(5, 64), "reverse", target, SPEED), target, SPEED)
+    choice = choose_schedule(candidates(rows_backwards(5, 64), "reverse", target, SPEED), target, SPEED)
     assert choice.schedule.rule == "runs" and moved in str(choice.func.body)
 
 
 def test_short_runs_are_left_where_a_call_costs_more() -> None:
     target = target_for("cortex-m55")
-    choice = choose(candidates(rows_backwards(5, 2), "reverse", target, SPEED), target, SPEED)
+    choice = choose_schedule(candidates(rows_backwards(5, 2), "reverse", target, SPEED), target, SPEED)
     assert choice.schedule.rule == "generic"
 
 

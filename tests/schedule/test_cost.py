@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from microc.errors import InternalError
-from microc.schedule.choose import choose, constant_bytes
-from microc.schedule.cost.cost_model import CALL, Cost, estimate, share
-from microc.schedule.cost.register_pressure import CONSTANT, Event, play
+from microc.schedule.choose import choose_schedule, constant_bytes
+from microc.schedule.cost.cost_model import CALL, Cost, condition_probability, estimate
+from microc.schedule.cost.register_pressure import CONSTANT, Event, allocate_registers
 from microc.schedule.schedule import Schedule
 from microc.target import SIZE, SPEED, Goal, Traffic, target_for
 from microc.tir import ir
@@ -85,15 +85,17 @@ def test_words_of_one_expression_are_loaded_one_by_one() -> None:
 
 def test_guards_are_weighed_by_how_often_they_hold() -> None:
     extents = {Y: 8, X: 10}
-    assert share(Y < 2, (), extents) == 0.25
-    assert share(Y + X < 3, (Y < 1,), extents) == pytest.approx(0.3)
-    assert share(DATA[Y] < 3, (), extents) == 0.5
+    assert condition_probability(Y < 2, (), extents) == 0.25
+    assert condition_probability(Y + X < 3, (Y < 1,), extents) == pytest.approx(0.3)
+    assert condition_probability(DATA[Y] < 3, (), extents) == 0.5
     tile = ir.Bin(
         "floormod", Y, ir.as_index(16)
     )  # every sixteenth of many: no even steps may meet them, or miss them, always
-    assert share(ir.Bin("eq", tile, ir.as_index(15)), (), {Y: 1 << 20}) == pytest.approx(1 / 16, rel=0.05)
+    assert condition_probability(ir.Bin("eq", tile, ir.as_index(15)), (), {Y: 1 << 20}) == pytest.approx(
+        1 / 16, rel=0.05
+    )
     inside = ir.Bin("mul", tile, ir.as_index(3)) + X < 47
-    assert share(inside, (), {Y: 768, X: 3}) == 47 / 48
+    assert condition_probability(inside, (), {Y: 768, X: 3}) == 47 / 48
     body = ir.If(Y < 16, ir.Store(OUT, (Y,), DATA[Y] * DATA[Y]))
     assert cost(ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, 64)], body))).operations["multiply"] == 16
 
@@ -105,41 +107,41 @@ def lives(*names: str, defines: bool = False) -> list[Event]:
 def test_what_does_not_fit_the_registers_is_spilled() -> None:
     names = [f"v{k}" for k in range(6)]
     events = lives(*names, defines=True) + lives(*names)
-    assert play(events, (), 6).loads == 0
-    few = play(events, (), 4)
+    assert allocate_registers(events, (), 6).loads == 0
+    few = allocate_registers(events, (), 4)
     assert few.loads == few.stores == 2 and few.peak == 4
-    assert play(lives(*names), [(name,) for name in names], 4).loads > 0
+    assert allocate_registers(lives(*names), [(name,) for name in names], 4).loads > 0
 
 
 def test_the_value_that_is_used_least_for_its_life_is_spilled() -> None:
     """A value with many uses keeps its register, though one with a single use is needed as soon; what lasts and is not written is
     loaded, never stored."""
     made = lives("often", "rare", "x", defines=True)
-    found = play(made + lives("x", "rare", "often", "often", "often"), (), 2)
+    found = allocate_registers(made + lives("x", "rare", "often", "often", "often"), (), 2)
     assert (found.loads, found.stores) == (1, 1)
-    kept = play(lives("a", "b", defines=True) + lives("a", "b", "lasts"), [("lasts",)], 2)
+    kept = allocate_registers(lives("a", "b", defines=True) + lives("a", "b", "lasts"), [("lasts",)], 2)
     assert (kept.loads, kept.stores) == (1, 0)
 
 
 def test_a_spilled_value_stays_where_a_register_is_free() -> None:
     busy = lives("a", "b", "c", defines=True) + 4 * lives("a", "b", "c")
-    found = play(lives("x", defines=True) + busy + lives("x", "y", "x", "y", "x"), (), 3)
+    found = allocate_registers(lives("x", defines=True) + busy + lives("x", "y", "x", "y", "x"), (), 3)
     assert (found.loads, found.stores) == (1, 1)
 
 
 def test_a_store_that_nobody_loads_is_none() -> None:
     """All uses of the first value find it in a register still."""
     full = lives("a", "b", "c", defines=True) + lives("a", "b", "c")
-    found = play(lives("x", defines=True) + lives("x") + full + full, [("y",)], 2)
+    found = allocate_registers(lives("x", defines=True) + lives("x") + full + full, [("y",)], 2)
     assert found.stores == found.loads == 2
 
 
 def test_constants_are_made_anew_not_stored_and_what_is_rare_counts_as_much() -> None:
     number, rare = (Event(((CONSTANT, 1234567),), share=share) for share in (1.0, 0.25))
     busy = lives("a", "b", defines=True) + 3 * lives("a", "b")
-    found = play([number, *busy, number], (), 2)
+    found = allocate_registers([number, *busy, number], (), 2)
     assert (found.loads, found.stores, found.constants) == (0, 0, 2)
-    assert play([number, *busy, rare], (), 2).constants == 1.25
+    assert allocate_registers([number, *busy, rare], (), 2).constants == 1.25
 
 
 def test_values_wait_in_registers_for_the_rest_of_their_expression() -> None:
@@ -259,7 +261,7 @@ def test_functions_must_be_lowered() -> None:
 )
 def test_the_goal_decides(goal: Goal, better: Callable[[Cost, Cost], bool]) -> None:
     candidates = [tiled(*shape) for shape in ((1, 1), (2, 2), (3, 2), (6, 6))]
-    chosen = choose(candidates, M4, goal)
+    chosen = choose_schedule(candidates, M4, goal)
     assert chosen.func == lower(chosen.schedule.func) and chosen.schedule.rule
     assert all(better(cost(chosen.func), cost(lower(c.func))) for c in candidates)
 
@@ -270,8 +272,8 @@ def test_alike_kernels_share_code_but_not_constants() -> None:
     costs = [cost(lower(c.func)) for c in candidates]
     price = (costs[0].instructions - costs[1].instructions) / (costs[1].code_bytes - costs[0].code_bytes)
     goal = Goal("balanced", 2 * price)
-    assert choose(candidates, M4, goal).schedule.rule == "1x1"
-    assert choose(candidates, M4, goal, uses=8).schedule.rule == "2x2"
+    assert choose_schedule(candidates, M4, goal).schedule.rule == "1x1"
+    assert choose_schedule(candidates, M4, goal, uses=8).schedule.rule == "2x2"
     assert constant_bytes(candidates[0]) == 12 * 16 + 12 * 4
 
 

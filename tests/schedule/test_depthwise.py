@@ -16,10 +16,10 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules import OURS
 from microc.schedule.rules.rule import multiples_of
-from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
+from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import run
@@ -141,13 +141,13 @@ def test_planes_are_exact(name: str) -> None:
     graph, group = LAYERS[name].group()
     assert PLANES.suits(Schedule(group.func), M4)
     schedule = schedule_kernel(group.func, "conv2d", M4)
-    assert replay(group.func, trace_from_json(trace_to_json(schedule.trace))).func == schedule.func
+    assert replay_trace(group.func, trace_from_json(trace_to_json(schedule.trace))).func == schedule.func
     func = lower(schedule.func)
     verify(func, tables=())
     assert any(isinstance(e, ir.Call) and e.name.startswith(("dot2", "mac_")) for e in walk_all_exprs(func.body))
     x = LAYERS[name].input()
     arrays = arguments(group, schedule, func, x)
-    run(func, arrays, meanings())
+    run(func, arrays, intrinsic_functions())
     np.testing.assert_array_equal(
         arrays[len(group.params)], reference(graph, x).reshape(arrays[len(group.params)].shape)
     )

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.lowering.kernel_selection import replayed
+from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.tuned.records import OK, Database, Record, Task
 from microc.errors import ScheduleError
 from microc.isa import FAMILIES
 from microc.tir.names import FLAGS
-from microc.tuning.search import SEARCHES, Analytic
+from microc.tuning.search_policies import SEARCHES, Analytic
 from microc.tuning.search_space import Candidate, Point, Space
 from tests.tuning.networks import DIGITS
 from tests.tuning.networks import tasks as tasks_of_core
@@ -50,7 +50,7 @@ def record(task: Task, candidate: Candidate, ticks: float) -> Record:
 def test_only_options_that_a_family_lists() -> None:
     start = product().lowered[0]
     trace = Space(product()).default.choice.schedule.compile_with("unroll-loops").trace
-    assert dict(replayed(start, trace, "mine").func.annotations)[FLAGS] == "unroll-loops"
+    assert dict(replay_on_group(start, trace, "mine").func.annotations)[FLAGS] == "unroll-loops"
     for bad in ("fast-math", "unroll-loops,fast-math", "", 'O2")) int x', "profile-generate", "Ofast"):
         with pytest.raises(ScheduleError, match="no option for a kernel"):
             Space(product()).default.choice.schedule.compile_with(bad)
@@ -110,14 +110,14 @@ def test_records_print_them_and_results_stay(tmp_path: Path) -> None:
 
 def test_kernels_with_other_options_are_other_functions() -> None:
     """Equal loops are one C function only where they are compiled alike."""
-    from microc.compiler.lowering.kernel_maker import Maker
+    from microc.compiler.lowering.kernel_maker import KernelBuilder
     from microc.compiler.lowering.module_builder import Builder, register
     from microc.module import Kernel
     from microc.target import SPEED
 
     task = product()
     func = Space(task).default.choice.func
-    builder = Builder(task.graph, Maker(task.graph, task.target, SPEED))
+    builder = Builder(task.graph, KernelBuilder(task.graph, task.target, SPEED))
     other = replace(func, annotations=((FLAGS, "Os"),))
     assert len({register(builder, Kernel(each), "kernel") for each in (func, other, func)}) == 2
 

@@ -13,7 +13,7 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.schedule.rules.matrix import REGISTERS, float_shapes
 from microc.schedule.rules.rule import THREADS
-from microc.schedule.rules.vectors import product_tiles
+from microc.schedule.rules.vectors import vector_product_tiles
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
@@ -150,13 +150,13 @@ def test_weights_within_a_cache_serve_a_tile_of_rows_first() -> None:
 def test_threads_get_tiles_that_are_alike() -> None:
     """Of 100 rows 6 at a time leave a part of a tile, which is nobody's turn."""
     start, alone = Schedule(product(100, 64, 32)), target_for("x86-64-v3")
-    rows = [product_tiles(start, target, SPEED)[0].rows for target in (alone, alone.having(THREADS))]
+    rows = [vector_product_tiles(start, target, SPEED)[0].rows for target in (alone, alone.having(THREADS))]
     assert rows == [6, 5]
 
 
 def test_a_tile_has_as_many_sums_as_a_pipeline_takes() -> None:
     """Two rows by four vectors, of as few loads, would wait for each other."""
-    (tile,) = product_tiles(Schedule(product(512, 512, 512)), target_for("x86-64-v3"), SPEED)
+    (tile,) = vector_product_tiles(Schedule(product(512, 512, 512)), target_for("x86-64-v3"), SPEED)
     assert (tile.rows, tile.columns, tile.block) == (6, 16, 86)
 
 

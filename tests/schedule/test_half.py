@@ -17,10 +17,10 @@ from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.matrix.gemm import RUN
 from microc.ops.registry import get
-from microc.schedule.intrinsic_meanings import meanings
-from microc.schedule.rules.matrix import tile_of
+from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.rules.matrix import half_tile
 from microc.schedule.rules.rule import multiples_of
-from microc.schedule.schedule import Schedule, replay
+from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import run
@@ -87,7 +87,7 @@ def test_sums_are_the_same_everywhere_and_within_the_bound(name: str, tmp_path: 
     graph, group, x = layer(name)
     schedule = schedule_kernel(group.func, "conv2d", M55)
     assert schedule.rule == ("window half" if "depthwise" in name else "matrix half")
-    assert replay(schedule.start, schedule.trace).func == schedule.func
+    assert replay_trace(schedule.start, schedule.trace).func == schedule.func
     func = lower(schedule.func)
     verify(func, tables=())
     calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
@@ -95,7 +95,7 @@ def test_sums_are_the_same_everywhere_and_within_the_bound(name: str, tmp_path: 
     results = []
     for each in (group.func, schedule.func, func):
         arrays = given(group, schedule if each is not group.func else Schedule(group.func), each, x)
-        run(each, arrays, meanings())
+        run(each, arrays, intrinsic_functions())
         results.append(arrays[len(group.params)])
     arrays = given(group, schedule, func, x)
     results.append(call(build([func], tmp_path, cpu="cortex-m55"), func, arrays)[len(group.params)])
@@ -108,10 +108,10 @@ def test_sums_are_the_same_everywhere_and_within_the_bound(name: str, tmp_path: 
 
 
 def test_tiles() -> None:
-    assert tile_of(6, 64) == (3, 2) and tile_of(1, 64) == (1, 4) and tile_of(100, 8) == (4, 1)
-    assert tile_of(7, 24) in ((2, 3), (3, 1)) and tile_of(2, 40) == (2, 1)
+    assert half_tile(6, 64) == (3, 2) and half_tile(1, 64) == (1, 4) and half_tile(100, 8) == (4, 1)
+    assert half_tile(7, 24) in ((2, 3), (3, 1)) and half_tile(2, 40) == (2, 1)
     assert all(
-        tile_of(rows, vectors * HALF_PRODUCTS_LANES) == (rows, vectors) or rows * vectors < 6
+        half_tile(rows, vectors * HALF_PRODUCTS_LANES) == (rows, vectors) or rows * vectors < 6
         for rows, vectors in HALF_SHAPES
     )
 
@@ -124,7 +124,7 @@ def test_what_is_beyond_float16_is_infinite() -> None:
     x = x.copy()
     x[0, 0, 0, 0], x[0, 0, 1] = 70000, 20000
     arrays = given(group, schedule, func, x)
-    run(func, arrays, meanings())
+    run(func, arrays, intrinsic_functions())
     result = arrays[len(group.params)]
     assert set(np.unique(np.isfinite(result[0]))) <= {False, True} and not np.isfinite(result[0]).all()
     assert not np.isfinite(result[1]).all() and np.isfinite(result[2:]).all()

@@ -7,10 +7,10 @@ import pytest
 
 from microc.base import dtypes
 from microc.errors import ScheduleError
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.primitives.padding import FORMS, WORDS
-from microc.schedule.primitives.tree import buffer_named
-from microc.schedule.schedule import Schedule, replay
+from microc.schedule.primitives.tree import find_buffer
+from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import target_for
 from microc.tir.interp import run
 from microc.tir.lower import lower
@@ -21,7 +21,7 @@ ROWS, DEPTH, COLUMNS = 2, 12, 8
 
 
 def packed(schedule: Schedule, weight: dtypes.Array) -> dtypes.Array:
-    return schedule.packed(buffer_named(schedule.start, "weight"), weight)
+    return schedule.packed(find_buffer(schedule.start, "weight"), weight)
 
 
 def result(schedule: Schedule, weight: dtypes.Array, *, lowered: bool) -> dtypes.Array:
@@ -29,7 +29,7 @@ def result(schedule: Schedule, weight: dtypes.Array, *, lowered: bool) -> dtypes
     x = np.random.default_rng(1).normal(size=(ROWS, DEPTH)).astype(np.float32)
     stored = packed(schedule, weight)
     arrays = {"x": x, "weight": stored, "bias": np.zeros(COLUMNS, np.float32), "out": np.zeros((ROWS, COLUMNS), "f4")}
-    run(func, [arrays[p.name] for p in func.params], meanings())
+    run(func, [arrays[p.name] for p in func.params], intrinsic_functions())
     return arrays["out"]
 
 
@@ -44,7 +44,7 @@ def test_forms_hold_the_numbers(form: str, cpu: str) -> None:
     for lowered in (False, True):
         want = result(wide, weight, lowered=lowered)
         np.testing.assert_array_equal(result(narrow, weight, lowered=lowered), want)
-    assert replay(narrow.start, narrow.trace).func == narrow.func
+    assert replay_trace(narrow.start, narrow.trace).func == narrow.func
 
 
 def test_every_half_is_widened() -> None:
@@ -53,9 +53,9 @@ def test_every_half_is_widened() -> None:
     for dtype in dtypes.HALF:
         numbers = bits.view(dtypes.to_numpy(dtype)).astype(np.float32)
         numbers = numbers[~np.isnan(numbers)]
-        assert dtypes.keeps(numbers, dtype)
-        assert not dtypes.keeps(np.nextafter(numbers[100:200], np.float32(1)), dtype)
-    assert not dtypes.keeps(np.array([65520], np.float32), "float16") and not dtypes.keeps(
+        assert dtypes.is_exact_in(numbers, dtype)
+        assert not dtypes.is_exact_in(np.nextafter(numbers[100:200], np.float32(1)), dtype)
+    assert not dtypes.is_exact_in(np.array([65520], np.float32), "float16") and not dtypes.is_exact_in(
         np.array([np.nan], np.float32), "float16"
     )
 
@@ -63,7 +63,7 @@ def test_every_half_is_widened() -> None:
 def test_words_by_their_meaning() -> None:
     numbers = np.array([1.5, -0.0, 6e-8, 65504, -2, 3], np.float16)
     words = numbers.view(np.uint16).astype(np.int64)
-    low, high = meanings()["float16_low"], meanings()["float16_high"]
+    low, high = intrinsic_functions()["float16_low"], intrinsic_functions()["float16_high"]
     for first, second in zip(words[::2], words[1::2], strict=True):
         word = float(np.uint32(first | second << 16).view(np.float32))
         found = np.array([low([word]), high([word])], np.float32)

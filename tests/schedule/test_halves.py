@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from microc.numerics import NUMPY, doubling_high_mul
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.primitives.selection import THIRDS
 from microc.schedule.schedule import Schedule
 from microc.tir import ir
@@ -20,7 +20,7 @@ def test_high_mul_is_exact() -> None:
         {s * e for e in EDGES for s in (1, -1)} | {-(1 << 30)} | set(dice.integers(-(1 << 30), 1 << 30, 200).tolist())
     )
     ms = sorted({*MANTISSAS, *dice.integers(1 << 30, 1 << 31, 40).tolist()})
-    high_mul, product = meanings()["high_mul"], meanings()["product_2_31"]
+    high_mul, product = intrinsic_functions()["high_mul"], intrinsic_functions()["product_2_31"]
     for x in xs:
         for m in ms:
             assert high_mul([x, m]) == int(doubling_high_mul(x, m, NUMPY)), (x, m)
@@ -35,7 +35,7 @@ def test_thirds_are_exact_up_to_their_bound() -> None:
         + dice.integers(-THIRDS, THIRDS, 200).tolist()
     )
     ms = sorted({*MANTISSAS, 1023, 1024, (1 << 20) - 1, 1 << 20, *dice.integers(1 << 30, 1 << 31, 40).tolist()})
-    product = meanings()["product_2_30"]
+    product = intrinsic_functions()["product_2_30"]
     for x in xs:
         for m in ms:
             assert product([x, m]) == (x * m) >> 30, (x, m)

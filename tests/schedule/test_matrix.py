@@ -9,7 +9,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph
 from microc.frontend.graph_builder import GraphBuilder
 from microc.schedule.cost.cost_model import estimate
-from microc.schedule.rules.matrix import matrix_plain_tiles
+from microc.schedule.rules.matrix import scalar_tiles
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir.lower import lower
@@ -23,7 +23,7 @@ def test_tiles_fit_the_registers(cpu: str) -> None:
     """Two by two everywhere; where a larger square fits, with both sides' operands and two addresses, that too; four by two
     where products need no register and no instruction multiplies several, with two weights, one activation, two addresses."""
     target = target_for(cpu)
-    tiles = [(tile.rows, tile.columns) for tile in matrix_plain_tiles(Schedule(matmul(64, 64, 64)), target, SPEED)]
+    tiles = [(tile.rows, tile.columns) for tile in scalar_tiles(Schedule(matmul(64, 64, 64)), target, SPEED)]
     assert tiles[0] == (2, 2)
     others = {"rv32imac": [(4, 4)], "cv32e40p": [(4, 4)], "cortex-m3": [(4, 2)]}.get(cpu, [])
     assert tiles[1:] == others

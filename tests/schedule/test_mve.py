@@ -13,15 +13,15 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.quantised.int16_functions import signed_sigmoid_table
 from microc.ops.registry import get
 from microc.schedule.cost.cost_model import estimate
-from microc.schedule.cost.loop_region import spelled
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.cost.loop_region import expand_memory_calls
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules.rule import multiples_of
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.interp import run
 from microc.tir.lower import lower
-from microc.tir.lower.lane_scope import rounded_once, rounding_shift
+from microc.tir.lower.lane_scope import match_rounded_product, match_rounding_shift
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
@@ -43,7 +43,7 @@ def test_depthwise_in_lanes_is_exact(name: str) -> None:
     assert any(call.startswith("doubling_high_mul") for call in calls) and not calls & set(SCALAR_SCALING)
     x = LAYERS[name].input()
     arrays = arguments(group, schedule, func, x)
-    run(func, arrays, meanings())
+    run(func, arrays, intrinsic_functions())
     result = arrays[len(group.params)]
     np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
 
@@ -58,7 +58,7 @@ def test_many_taps_of_one_row_are_a_loop(taps: int, loop: bool) -> None:
     extents = [ir.int_value(s.extent) for s in walk_stmt(func.body) if isinstance(s, ir.For)]
     assert (taps in extents) == loop
     arrays = arguments(group, schedule, func, x)
-    run(func, arrays, meanings())
+    run(func, arrays, intrinsic_functions())
     result = arrays[len(group.params)]
     np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
 
@@ -107,7 +107,7 @@ def test_products_are_exact(pixels: int, depth: int, channels: int, bias: bool, 
     assert not any(isinstance(s.value, ir.Bin) for s in stored)
     x = np.random.default_rng(4).integers(-128, 127, (1, 1, pixels, depth), endpoint=True).astype(np.int8)
     arrays = arguments(group, schedule, func, x.reshape(func.params[0].shape))
-    run(func, arrays, meanings())
+    run(func, arrays, intrinsic_functions())
     result = arrays[len(group.params)]
     np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
 
@@ -132,15 +132,15 @@ def test_rounding_added_by_the_multiplication_is_recognised() -> None:
     def rounded(added: ir.Expr, distance: ir.Expr | int) -> ir.Expr:
         return ir.call("high_mac_round", x << 1, m, added) >> distance
 
-    assert rounding_shift(rounded(half, s)) == (product, s, 0)
-    assert rounding_shift(rounded(half * -255, s)) == (product, s, -128)
-    assert rounding_shift(rounded((x >> 31) + half * 7, s)) == (product + (x >> 31), s, 3)
-    number = rounding_shift(rounded((x >> 31) + (16 + 3 * 32), 5))
+    assert match_rounding_shift(rounded(half, s)) == (product, s, 0)
+    assert match_rounding_shift(rounded(half * -255, s)) == (product, s, -128)
+    assert match_rounding_shift(rounded((x >> 31) + half * 7, s)) == (product + (x >> 31), s, 3)
+    number = match_rounding_shift(rounded((x >> 31) + (16 + 3 * 32), 5))
     assert number == (product + (x >> 31), ir.const(5, "int32"), 3)
-    assert rounding_shift(rounded(half * 2, s)) is None
-    assert rounding_shift(rounded(half + 1, s)) is None
-    assert rounding_shift(rounded(one << s, s)) is None
-    assert rounding_shift(rounded(ir.const(15, "int32"), 5)) is None
+    assert match_rounding_shift(rounded(half * 2, s)) is None
+    assert match_rounding_shift(rounded(half + 1, s)) is None
+    assert match_rounding_shift(rounded(one << s, s)) is None
+    assert match_rounding_shift(rounded(ir.const(15, "int32"), 5)) is None
 
 
 def test_one_rounding_is_recognised() -> None:
@@ -151,12 +151,12 @@ def test_one_rounding_is_recognised() -> None:
     def rounded(operand: ir.Expr, added: ir.Expr, distance: ir.Expr | int) -> ir.Expr:
         return ir.call("high_mac", operand, m, added) >> distance
 
-    assert rounded_once(rounded(x << 1, half, s)) == (x, m, s, 0)
-    assert rounded_once(rounded(x << 2, half * 7, s)) == (x << 1, m, s, 3)
-    assert rounded_once(rounded(x, half * -255, s)) == (x, m, s + 1, -128)
-    assert rounded_once(rounded(x, ir.const(16 + 3 * 32, "int32"), 5)) == (x, m, ir.const(6, "int32"), 3)
-    assert rounded_once(rounded(x << 1, half + x, s)) is None
-    assert rounded_once(rounded(x << 1, half * 2, s)) is None
+    assert match_rounded_product(rounded(x << 1, half, s)) == (x, m, s, 0)
+    assert match_rounded_product(rounded(x << 2, half * 7, s)) == (x << 1, m, s, 3)
+    assert match_rounded_product(rounded(x, half * -255, s)) == (x, m, s + 1, -128)
+    assert match_rounded_product(rounded(x, ir.const(16 + 3 * 32, "int32"), 5)) == (x, m, ir.const(6, "int32"), 3)
+    assert match_rounded_product(rounded(x << 1, half + x, s)) is None
+    assert match_rounded_product(rounded(x << 1, half * 2, s)) is None
 
 
 def test_lookups_that_a_choice_guards_stay_within_their_table() -> None:
@@ -168,7 +168,7 @@ def test_lookups_that_a_choice_guards_stay_within_their_table() -> None:
     body = lower_lanes(loop)
     assert sum(isinstance(e, ir.Call) and e.name.startswith("gather") for e in walk_all_exprs(body)) == 2
     data, numbers, made = np.array([-7, 3, 90, 0], np.int32), np.arange(8, dtype=np.int32) + 5, np.zeros(4, np.int32)
-    run(ir.PrimFunc("chosen", (x, table, out), body), [data, numbers, made], meanings())
+    run(ir.PrimFunc("chosen", (x, table, out), body), [data, numbers, made], intrinsic_functions())
     np.testing.assert_array_equal(made, [24, 8, 12, 5])
 
 
@@ -179,7 +179,7 @@ def test_sums_that_wrap_are_made_in_lanes() -> None:
     i, made = ir.Var("i"), np.zeros(data.shape, np.int32)
     total = wrapping("add", wrapping("mul", x[i], x[i]), ir.cast("int32", ir.cast("int16", x[i])))
     loop = ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), total), "vectorized", (("lanes", 4),))
-    run(ir.PrimFunc("wrapped", (x, out), lower_lanes(loop)), [data, made], meanings())
+    run(ir.PrimFunc("wrapped", (x, out), lower_lanes(loop)), [data, made], intrinsic_functions())
     np.testing.assert_array_equal(made, data * data + data.astype(np.int16))
 
 
@@ -199,7 +199,7 @@ def test_what_instructions_saturate_is_clamped_where_it_is_stored(word: str, dty
     words = {e.name for e in walk_all_exprs(body) if isinstance(e, ir.Call)}
     assert any(name.startswith("store_saturated") for name in words) and "saturate_i16_i32x4" in words
     assert not {name for name in words if name.startswith(("min", "max"))}
-    run(ir.PrimFunc("saturated", (x, out), body), [data, made], meanings())
+    run(ir.PrimFunc("saturated", (x, out), body), [data, made], intrinsic_functions())
     sums = np.clip(data, -32768, 32767) + 3
     np.testing.assert_array_equal(
         made, np.clip(sums >> 1 if halved else sums, np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -239,7 +239,7 @@ def test_lanes_divide_by_numbers(divisor: int) -> None:
     store = ir.Store(out, (i,), ir.Bin("truncdiv", x[i], ir.const(divisor, "int32")))
     body = lower_lanes(ir.For(i, ir.const(data.size, "int32"), store, "vectorized", (("lanes", 4),)))
     assert not any(isinstance(e, ir.Bin) and e.op == "truncdiv" for e in walk_all_exprs(body))
-    run(ir.PrimFunc("divided", (x, out), body), [data.astype(np.int32), made], meanings())
+    run(ir.PrimFunc("divided", (x, out), body), [data.astype(np.int32), made], intrinsic_functions())
     np.testing.assert_array_equal(made, np.sign(data) * (np.abs(data) // divisor))
 
 
@@ -254,7 +254,7 @@ def test_sums_and_pools_work_in_lanes() -> None:
         for case in cases:
             given = [a.reshape(p.shape) for a, p in zip(case.arrays, case.func.params, strict=False)]
             made = [np.zeros(p.shape, to_numpy(p.dtype)) for p in case.func.params[len(given) :]]
-            run(case.func, [*given, *made], meanings())
+            run(case.func, [*given, *made], intrinsic_functions())
             for got, want in zip(made, case.wanted, strict=False):
                 np.testing.assert_array_equal(got.reshape(want.shape), want)
 
@@ -266,7 +266,7 @@ def test_products_of_two_matrices_of_data_are_exact() -> None:
     for found in (compiled_case(get("matmul"), case, "cortex-m55", "kernel") for case in cases):
         given = [a.reshape(p.shape) for a, p in zip(found.arrays, found.func.params, strict=False)]
         made = [np.zeros(p.shape, to_numpy(p.dtype)) for p in found.func.params[len(given) :]]
-        run(found.func, [*given, *made], meanings())
+        run(found.func, [*given, *made], intrinsic_functions())
         np.testing.assert_array_equal(made[0].reshape(found.wanted[0].shape), found.wanted[0])
 
 
@@ -278,8 +278,8 @@ def test_elements_apart_are_copied_by_one_call_that_analyses_can_read() -> None:
     func = lower(schedule.func)
     assert any(isinstance(e, ir.Call) and e.name == "copy_strided_i8" for e in walk_all_exprs(func.body))
     x = layer.input()
-    loops = spelled(func)
+    loops = expand_memory_calls(func)
     arrays = arguments(group, schedule, loops, x)
-    run(loops, arrays, meanings())
+    run(loops, arrays, intrinsic_functions())
     result = arrays[len(group.params)]
     np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))

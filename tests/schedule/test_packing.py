@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.errors import ScheduleError
-from microc.schedule.primitives.tensorize import paired
+from microc.schedule.primitives.tensorize import pack_column_pairs
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, target_for
 from tests.schedule.functions import matmul, outputs, schedule_kernel
@@ -50,7 +50,7 @@ def test_paired_columns(columns: int, rows: int, depth: int) -> None:
 
 def test_pairs_hold_both_weights() -> None:
     low, high = np.meshgrid(np.arange(-127, 128), np.arange(-127, 128))
-    words = paired(np.stack([low.ravel(), high.ravel()]).astype(np.int8), "int16").astype(np.int64)
+    words = pack_column_pairs(np.stack([low.ravel(), high.ravel()]).astype(np.int8), "int16").astype(np.int64)
     even = ((words & 0xFF) ^ 0x80) - 0x80
     assert np.array_equal(even[0], low.ravel())
     assert np.array_equal((words[0] - even[0]) >> 8, high.ravel())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from microc.codegen.c.c_statements import StmtPrinter
 from microc.errors import ScheduleError
-from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
+from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir.lower import lower
 from microc.tir.names import BOUND, PEEL
@@ -74,7 +74,7 @@ def test_meaning_is_kept(name: str, lowered: bool) -> None:
 def test_replay_gives_the_same_function(name: str) -> None:
     func = matmul(5, 8, 6)
     schedule = MATMUL[name](Schedule(func))
-    assert replay(func, trace_from_json(trace_to_json(schedule.trace))) == schedule
+    assert replay_trace(func, trace_from_json(trace_to_json(schedule.trace))) == schedule
 
 
 PADDED: dict[str, Steps] = {

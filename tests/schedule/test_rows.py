@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.schedule.intrinsic_meanings import meanings
-from microc.schedule.rules.generic import schedule_rows, suits_rows
+from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.rules.generic import matches_rows, schedule_rows
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
@@ -32,16 +32,16 @@ def shares(rows: int, width: int, *, other: bool = False) -> ir.PrimFunc:
 @pytest.mark.parametrize("unrolled", [False, True])
 def test_a_row_is_finished_before_the_next(core: str, unrolled: bool) -> None:
     func = shares(5, 11)
-    assert suits_rows(Schedule(func), target_for(core))
+    assert matches_rows(Schedule(func), target_for(core))
     made = lower(schedule_rows(Schedule(func), target_for(core), {"unrolled": unrolled}).func)
     kept = {s.buffer.name: s.buffer.size for s in walk_stmt(made.body) if isinstance(s, ir.Alloc)}
     assert kept == {"largest": 1, "total": 1}
     assert {p.name: p.size for p in made.params if p.scope == "workspace"} == {"gap": 11}
     x = np.random.default_rng(2).integers(-128, 128, (5, 11)).astype(np.int8)
     arrays = [x if p.name == "x" else np.zeros(p.shape, np.int32) for p in made.params]
-    found = dict(zip((p.name for p in made.params), execute(made, arrays, meanings()), strict=True))["out"]
+    found = dict(zip((p.name for p in made.params), execute(made, arrays, intrinsic_functions()), strict=True))["out"]
     np.testing.assert_array_equal(found, meant(func, [x]))
 
 
 def test_what_needs_other_rows_is_left_alone() -> None:
-    assert not suits_rows(Schedule(shares(5, 11, other=True)), target_for("cortex-m4"))
+    assert not matches_rows(Schedule(shares(5, 11, other=True)), target_for("cortex-m4"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.primitives.selection import select_saturation
 from microc.tir import ir
 from microc.tir.interp import execute
@@ -28,5 +28,5 @@ def test_a_clamped_number_needs_no_cast_to_its_dtype_and_back(held: str, dtype: 
     selected = select_saturation(func)
     assert any(isinstance(x, ir.Cast) for x in walk_all_exprs(selected.body)) == (held != dtype)
     numbers = np.array([-(1 << 31), (1 << 31) - 1, -40000, 40000, -300, 300, -7, 0, 7], np.int32)
-    after, before = (execute(f, [numbers, np.zeros(9, np.int32)], meanings())[-1] for f in (selected, func))
+    after, before = (execute(f, [numbers, np.zeros(9, np.int32)], intrinsic_functions())[-1] for f in (selected, func))
     np.testing.assert_array_equal(after, before)

@@ -9,8 +9,8 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
-from microc.schedule.intrinsic_meanings import meanings
+from microc.compiler.pipeline import compile_network
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import execute
@@ -26,7 +26,7 @@ NETS = {
 
 
 def kernel(rule: str) -> ir.PrimFunc:
-    made = compiled(NETS[rule](), target_for("rv64gcv"), make_options()).module
+    made = compile_network(NETS[rule](), target_for("rv64gcv"), make_options()).module
     assert [call.rule for call in made.calls] == [rule]
     return made.kernels[0].func
 
@@ -40,7 +40,7 @@ def random(func: ir.PrimFunc) -> list[Array]:
 def test_kernels_by_any_number_of_lanes(rule: str) -> None:
     func = kernel(rule)
     assert any(isinstance(s, ir.For) and s.kind == "scalable" for s in walk_stmt(func.body))
-    arrays, known = random(func), meanings()
+    arrays, known = random(func), intrinsic_functions()
     want = execute(func, arrays, known)
     for lanes in (1, 7, 128):
         lengths = {name: lambda args, most=lanes: min(args[0], most) for name in known if name.startswith(LENGTH)}

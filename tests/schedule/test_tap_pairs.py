@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from microc.errors import ScheduleError
-from microc.schedule.intrinsic_meanings import meanings
-from microc.schedule.primitives.tensorize import words_of
+from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.primitives.tensorize import pack_tap_words
 from microc.schedule.rules import OURS
-from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
+from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.interp import run
@@ -54,13 +54,13 @@ def paired(group_func: ir.PrimFunc) -> Schedule:
 def test_pairs_are_exact(name: str, tmp_path: Path) -> None:
     graph, group = LAYERS[name].group()
     schedule = paired(group.func)
-    assert replay(group.func, trace_from_json(trace_to_json(schedule.trace))).func == schedule.func
+    assert replay_trace(group.func, trace_from_json(trace_to_json(schedule.trace))).func == schedule.func
     func = lower(schedule.func)
     verify(func, tables=())
     x, place = LAYERS[name].input(), len(group.params)
     wanted = reference(graph, x)
     interpreted, compiled = (arguments(group, schedule, func, x) for _ in range(2))
-    run(func, interpreted, meanings())
+    run(func, interpreted, intrinsic_functions())
     library = build([func], tmp_path, UNDEFINED)
     library.call_kernel(*(ctypes.c_void_p(np.ascontiguousarray(a).ctypes.data) for a in compiled))
     for arrays in (interpreted, compiled):
@@ -104,7 +104,7 @@ def test_a_search_tries_both() -> None:
 @pytest.mark.parametrize("taps", [1, 2, 3])
 def test_words_hold_both_weights(taps: int) -> None:
     weights = np.random.default_rng(taps).integers(-128, 128, (2, taps, 5)).astype(np.int8)
-    halves = words_of(weights, 1).view(np.int16).reshape(2, -1, 5, 2).transpose(0, 1, 3, 2).reshape(2, -1, 5)
+    halves = pack_tap_words(weights, 1).view(np.int16).reshape(2, -1, 5, 2).transpose(0, 1, 3, 2).reshape(2, -1, 5)
     np.testing.assert_array_equal(halves[:, :taps], weights)
     assert not halves[:, taps:].any()
 

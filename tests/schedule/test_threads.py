@@ -24,7 +24,7 @@ def parallel(func: ir.PrimFunc) -> list[ir.For]:
 
 
 def split(schedule: Schedule, count: int) -> Choice:
-    return around_rules.across_threads(Choice(schedule, lower(schedule.func)), HOST, count)
+    return around_rules.split_across_threads(Choice(schedule, lower(schedule.func)), HOST, count)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -64,8 +64,8 @@ def test_tiles_with_a_rest_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_loops_and_one_thread_change_nothing() -> None:
     schedule = schedule_kernel(matmul(24, 8, 12), "dense", HOST)
     choice = Choice(schedule, lower(schedule.func))
-    assert around_rules.across_threads(choice, HOST, 1) is choice
-    assert around_rules.across_threads(choice, HOST, 2) is choice
+    assert around_rules.split_across_threads(choice, HOST, 1) is choice
+    assert around_rules.split_across_threads(choice, HOST, 2) is choice
 
 
 def test_loops_whose_turns_need_each_other_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:

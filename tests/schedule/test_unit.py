@@ -12,10 +12,10 @@ from microc.errors import InternalError, ScheduleError, UsageError
 from microc.isa import CORES
 from microc.isa.host import REFERENCE, with_unit
 from microc.isa.instruction_set import Scratchpad, TensorUnit
-from microc.schedule.cost.cost_model import unit_use
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.cost.cost_model import tensor_unit_use
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules import candidates
-from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
+from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import SPEED, Target, target_for
 from microc.tir import ir
 from microc.tir.interp import run
@@ -57,13 +57,13 @@ def test_products_are_exact(shape: tuple[int, int, int], unit: TensorUnit) -> No
     verify(func, tables=())
     x = np.random.default_rng(0).integers(-128, 128, (1, 1, *shape[:2])).astype(np.int8)
     arrays = arguments(group, schedule, func, x.reshape(func.params[0].shape))
-    run(func, arrays, meanings())
+    run(func, arrays, intrinsic_functions())
     result = arrays[len(group.params)]
     np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
     sizes = {s.buffer.scope: s.buffer.nbytes for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)}
     room = dict(zip(ir.UNIT_SCOPES, (unit.input, unit.weight, unit.sums), strict=True))
     assert all(sizes[scope] <= memory.nbytes for scope, memory in room.items())
-    use = unit_use(func, unit, shape[0] * shape[1] * shape[2])
+    use = tensor_unit_use(func, unit, shape[0] * shape[1] * shape[2])
     assert use is not None and use.macs >= shape[0] * shape[1] * shape[2] and 0 < use.utilisation <= 1
     assert max(use.load, use.compute, use.store) <= use.cycles <= use.load + use.compute + use.store
 
@@ -71,7 +71,7 @@ def test_products_are_exact(shape: tuple[int, int, int], unit: TensorUnit) -> No
 def test_a_trace_replays() -> None:
     _, group = matrix(37, 100, 40, bias=True)
     schedule = on_unit(group.func)
-    again = replay(schedule.start, trace_from_json(trace_to_json(schedule.trace)))
+    again = replay_trace(schedule.start, trace_from_json(trace_to_json(schedule.trace)))
     assert to_text(again.func) == to_text(schedule.func)
     assert to_text(from_text(to_text(schedule.func))) == to_text(schedule.func)
     assert {"cache_read", "set_scope", "tensorize", "align_rows", "double_buffer"} <= {s.primitive for s in again.trace}
@@ -85,7 +85,7 @@ def test_tiles_take_turns() -> None:
     func = lower(schedule.func)
     slots = {s.buffer.name: s.buffer.slots for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Alloc)}
     assert slots["acc"] == 2
-    use = unit_use(func, REFERENCE, 64 * 512 * 64)
+    use = tensor_unit_use(func, REFERENCE, 64 * 512 * 64)
     assert use is not None and use.cycles < 0.8 * (use.load + use.compute + use.store)
 
 
@@ -98,7 +98,7 @@ def test_without_a_token_a_queue_waits_for_ever() -> None:
         return ir.Seq(()) if signals else stmt
 
     with pytest.raises(InternalError, match="for ever"):
-        unit_use(replace(func, body=map_stmt(func.body, without_signals)), REFERENCE, 1)
+        tensor_unit_use(replace(func, body=map_stmt(func.body, without_signals)), REFERENCE, 1)
 
 
 def test_what_is_no_product_of_bytes_stays_with_the_processor() -> None:
@@ -106,7 +106,7 @@ def test_what_is_no_product_of_bytes_stays_with_the_processor() -> None:
     _, group = layer.group()
     found = candidates(group.func, "conv2d", M4, SPEED)
     assert found and not any(s.rule.startswith("matrix unit") for s in found)
-    assert unit_use(lower(found[0].func), REFERENCE, 1) is None and not instructions(lower(found[0].func).body)
+    assert tensor_unit_use(lower(found[0].func), REFERENCE, 1) is None and not instructions(lower(found[0].func).body)
 
 
 @pytest.mark.parametrize(

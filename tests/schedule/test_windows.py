@@ -7,7 +7,7 @@ import pytest
 
 from microc import te
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
+from microc.compiler.pipeline import compile_network
 from microc.errors import ScheduleError
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
@@ -20,7 +20,7 @@ from tests.golden.kernels import convolution
 @pytest.mark.parametrize("cpu", ["x86-64-v4-vnni", "x86-64-v3", "aarch64", "rv64gcv"])
 @pytest.mark.parametrize(("width", "rule"), [(12, "window"), (6, "matrix")])
 def test_rows_of_enough_outputs_are_read_where_they_lie(cpu: str, width: int, rule: str) -> None:
-    made = compiled(convolution((4, width), 4, 16, 3, 1), target_for(cpu), make_options())
+    made = compile_network(convolution((4, width), 4, 16, 3, 1), target_for(cpu), make_options())
     (call,) = made.module.calls
     assert call.rule == f"{rule} {'strips' if target_for(cpu).has('scalable') else 'vectors'}"
 

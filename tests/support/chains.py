@@ -15,7 +15,7 @@ from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.graph.ir import Graph, TensorType
 from microc.module import Module
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.target import SPEED, target_for
 from microc.tir.interp import execute
 from microc.transform.fuse import fuse
@@ -135,6 +135,6 @@ def run(made: Module, inputs: Mapping[str, Array]) -> list[Array]:
     for call in made.calls:
         func = kernels[call.kernel]
         arrays = [values[name].reshape(p.shape) for name, p in zip(call.args, func.params, strict=True)]
-        for name, array in zip(call.args, execute(func, arrays, meanings()), strict=True):
+        for name, array in zip(call.args, execute(func, arrays, intrinsic_functions()), strict=True):
             values[name] = array.reshape(made.values[name].shape)
     return [values[name] for name in made.outputs]

@@ -45,7 +45,7 @@ def labels(count: int) -> Array:
 
 def small_board(folder: Path, flash: int, ram: int) -> Path:
     """netduinoplus2 with other memory, as a board file of its own."""
-    text = (file_access.boards() / "netduinoplus2.toml").read_text()
+    text = (file_access.boards_folder() / "netduinoplus2.toml").read_text()
     start, end = text.index("[[memory]]"), text.index("[link]")
     path = folder / "small.toml"
     path.write_text(text[:start] + SMALL.format(flash=flash, ram=ram).lstrip() + "\n" + text[end:])

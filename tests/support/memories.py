@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from microc.base import file_access
-from microc.compiler.fit.footprint import room_of
+from microc.compiler.fit.footprint import board_capacity
 from microc.device.boards import load_board
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
@@ -30,7 +30,7 @@ def two_memories(folder: Path, fast: int, slow: str = SLOW, flash: int = 0) -> B
 
     ``flash``: cycles that a word of its constants waits, where the fast memory takes copies of them.
     """
-    text = (file_access.boards() / "mps3-an547.toml").read_text()
+    text = (file_access.boards_folder() / "mps3-an547.toml").read_text()
     text = text.replace('kind = "flash"\n', f'kind = "flash"\nwait_states = {flash}\n')
     holds = 'holds = ["tensors", "weights"]\n' if flash else ""
     start, end = text.index('[[memory]]\nname = "dtcm"'), text.index("[link]")
@@ -42,7 +42,7 @@ def two_memories(folder: Path, fast: int, slow: str = SLOW, flash: int = 0) -> B
         return load_board(path)
 
     most = board(0x8_0000)
-    return board(0x8_0000 - room_of(most).memories[0].size + fast)
+    return board(0x8_0000 - board_capacity(most).memories[0].size + fast)
 
 
 def layers(count: int, units: int = 32, rows: int = 48) -> Graph:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.schedule.schedule import Schedule, narrowed
+from microc.schedule.schedule import Schedule, generalise_trace
 from microc.tir import ir
-from microc.tir.analysis.generalise import Unlike, generalise, lowered_alike
-from microc.tir.analysis.size_forms import Extent, Fitter, strided, value_at
+from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_with_hidden_sizes
+from microc.tir.analysis.size_forms import Extent, Fitter, strided_rules, value_at
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -57,7 +57,7 @@ def test_divisions_are_exact_at_all_sizes() -> None:
 
 def test_strided_extents_are_told_apart() -> None:
     pairs = {n: (n + 1) // 4 for n in range(1, 20)}
-    assert next(numbers for _, numbers in strided(N, pairs)) == (1, 1, 4)
+    assert next(numbers for _, numbers in strided_rules(N, pairs)) == (1, 1, 4)
 
 
 def product(rows: int, inner: int) -> ir.PrimFunc:
@@ -71,12 +71,12 @@ def product(rows: int, inner: int) -> ir.PrimFunc:
 def test_one_function_of_several() -> None:
     funcs = [product(n, m) for n, m in POINTS]
     trace = Schedule(funcs[0]).split("p", (None, 4)).decompose_reduction("acc", "k").trace
-    kept = narrowed(trace, funcs, lambda extents, factor: False)
+    kept = generalise_trace(trace, funcs, lambda extents, factor: False)
     assert kept[0].args == ("p", (None, 1)) and kept[1:] == trace[1:]
     scheduled = [Schedule(func) for func in funcs]
     for step in kept:
         scheduled = [s.apply(step.primitive, *step.args) for s in scheduled]
-    lowered = lowered_alike([s.func for s in scheduled], lower)
+    lowered = lower_with_hidden_sizes([s.func for s in scheduled], lower)
     general = generalise(lowered, fitter(), [], {"size_n": 60, "size_m": 70})
     assert general.func.scalars == (N, M) and general.func.params[0].shape == (4200,)
     for n, m in ((1, 1), (2, 9), (60, 70)):
@@ -91,5 +91,5 @@ def test_one_function_of_several() -> None:
 def test_what_is_unlike_is_refused() -> None:
     funcs = [lower(product(n, m)) for n, m in POINTS]
     funcs[-1] = replace(funcs[-1], body=ir.seq(funcs[-1].body, funcs[-1].body))
-    with pytest.raises(Unlike, match="differ from size to size"):
+    with pytest.raises(StructureMismatch, match="differ from size to size"):
         generalise(funcs, fitter(), [], {"size_n": 60, "size_m": 70})

@@ -10,13 +10,13 @@ import pytest
 
 from microc.codegen.c.c_statements import StmtPrinter
 from microc.errors import InternalError
-from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.names import LANES, SCALABLE
-from microc.tir.symbolic import LENGTH, taken
+from microc.tir.symbolic import LENGTH, active_lanes_let
 from microc.tir.text import from_text, to_text
 from microc.tir.verify import verify
 
@@ -57,7 +57,9 @@ def arrays() -> list[Any]:
 def test_any_number_of_lanes_gives_the_same(lanes: int) -> None:
     length = {f"{LENGTH}16": lambda args: min(args[0], lanes)}
     for got, want in zip(
-        execute(strips(scaled()), arrays(), {**meanings(), **length}), execute(scaled(), arrays()), strict=True
+        execute(strips(scaled()), arrays(), {**intrinsic_functions(), **length}),
+        execute(scaled(), arrays()),
+        strict=True,
     ):
         np.testing.assert_array_equal(got, want)
 
@@ -101,7 +103,7 @@ def test_the_verifier_refuses() -> None:
 
     good = loop(8 - I, stored)
     verify(good)
-    assert isinstance(good.body, ir.For) and taken(good.body) == good.body.body
+    assert isinstance(good.body, ir.For) and active_lanes_let(good.body) == good.body.body
     with pytest.raises(InternalError, match="lanes that it takes of those that are left"):
         verify(loop(9 - I, stored))
     with pytest.raises(InternalError, match="reads memory after it wrote some"):

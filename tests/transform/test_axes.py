@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from microc.graph.ir import Quant, TensorType
 from microc.transform.transposes import (
-    composed,
-    inverse,
+    compose_axes,
+    invert_axes,
     keeps_memory,
-    permuted,
-    permuted_type,
-    through_reshape,
-    transposed_array,
+    move_through_reshape,
+    permute,
+    permute_type,
+    transpose_array,
 )
 
 shapes = st.lists(st.sampled_from([1, 1, 2, 3, 4, 6]), min_size=1, max_size=5).map(tuple)
@@ -33,7 +33,7 @@ def transposed(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def reshaped(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """A shape, an order, and another shape of as many elements: axes split and merged at random."""
     shape, axes = draw(transposed())
-    factors = [f for extent in permuted(shape, axes) for f in {6: (2, 3), 4: (2, 2)}.get(extent, (extent,))]
+    factors = [f for extent in permute(shape, axes) for f in {6: (2, 3), 4: (2, 2)}.get(extent, (extent,))]
     wanted, current = [], 1
     for factor in factors:
         current *= factor
@@ -52,10 +52,10 @@ def numbers(shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.i
 def test_inverse_and_composition(what: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     shape, axes = what
     x = numbers(shape)
-    np.testing.assert_array_equal(x.transpose(axes).transpose(inverse(axes)), x)
+    np.testing.assert_array_equal(x.transpose(axes).transpose(invert_axes(axes)), x)
     second = axes[::-1]
-    np.testing.assert_array_equal(x.transpose(composed(axes, second)), x.transpose(axes).transpose(second))
-    assert permuted(shape, axes) == x.transpose(axes).shape
+    np.testing.assert_array_equal(x.transpose(compose_axes(axes, second)), x.transpose(axes).transpose(second))
+    assert permute(shape, axes) == x.transpose(axes).shape
 
 
 @given(transposed())
@@ -71,7 +71,7 @@ def test_a_transposition_moves_through_a_reshape(
 ) -> None:
     shape, axes, wanted = what
     x = numbers(shape)
-    found = through_reshape(shape, axes, wanted)
+    found = move_through_reshape(shape, axes, wanted)
     assert found is not None
     first, middle, second = found
     np.testing.assert_array_equal(
@@ -97,19 +97,19 @@ def test_a_transposition_moves_through_a_reshape(
 def test_what_networks_do(
     shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[int, ...], found: tuple[object, ...]
 ) -> None:
-    assert through_reshape(shape, axes, wanted) == found
+    assert move_through_reshape(shape, axes, wanted) == found
 
 
 def test_a_reshape_that_mixes_axes_leaves_the_order_before_it() -> None:
-    assert through_reshape((2, 3), (1, 0), (2, 3)) == ((1, 0), (2, 3), (0, 1))
-    assert through_reshape((0,), (0,), (0, 5)) is None
+    assert move_through_reshape((2, 3), (1, 0), (2, 3)) == ((1, 0), (2, 3), (0, 1))
+    assert move_through_reshape((0,), (0,), (0, 5)) is None
 
 
 def test_scales_move_with_their_axis() -> None:
     kind = TensorType((2, 3, 4), "int8", Quant((1.0, 2.0, 3.0), (0, 0, 0), 1), "HWC")
-    assert permuted_type(kind, (1, 2, 0)) == TensorType((3, 4, 2), "int8", Quant((1.0, 2.0, 3.0), (0, 0, 0), 0))
+    assert permute_type(kind, (1, 2, 0)) == TensorType((3, 4, 2), "int8", Quant((1.0, 2.0, 3.0), (0, 0, 0), 0))
 
 
 def test_broadcast_operands_get_axes_in_front() -> None:
-    array = transposed_array(np.arange(6).reshape(2, 3), (0, 2, 3, 1))
+    array = transpose_array(np.arange(6).reshape(2, 3), (0, 2, 3, 1))
     assert array.shape == (1, 2, 3, 1) and array.flags.c_contiguous

@@ -15,7 +15,7 @@ from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.target import target_for
 from microc.transform.canonicalise import expand
-from microc.transform.loop_blocking import BLOCKED_TURNS_PASS, blocked_turns
+from microc.transform.loop_blocking import LOOP_BLOCKING_PASS, block_loops
 from microc.transform.pass_context import PassContext
 
 CONTEXT = PassContext()
@@ -45,14 +45,14 @@ def counts(graph: Graph) -> list[int]:
     ("steps", "wanted"), [(12, [4, 3]), (49, [17, 3]), (15, [5, 3]), (16, [4, 4]), (47, [16, 3]), (3, [3])]
 )
 def test_blocks_leave_the_fewest_turns_over(steps: int, wanted: list[int]) -> None:
-    assert counts(blocked_turns(recurrent(steps), CONTEXT)) == wanted
+    assert counts(block_loops(recurrent(steps), CONTEXT)) == wanted
 
 
 @pytest.mark.parametrize("steps", [12, 13])
 def test_numbers_are_the_same(steps: int) -> None:
     """Of whole blocks, and where the last one ends before its time."""
     graph = recurrent(steps)
-    blocked = blocked_turns(graph, CONTEXT)
+    blocked = block_loops(graph, CONTEXT)
     data = {graph.inputs[0]: DICE.normal(size=graph.types[graph.inputs[0]].shape).astype(np.float32)}
     before, after = (
         run(each, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
@@ -64,13 +64,13 @@ def test_numbers_are_the_same(steps: int) -> None:
 
 def test_several_rows_share_their_weights_anyway() -> None:
     graph = recurrent(12, batch=2)
-    assert blocked_turns(graph, CONTEXT) is graph
+    assert block_loops(graph, CONTEXT) is graph
 
 
 def test_it_runs_where_it_is_required_and_once() -> None:
     graph, target = recurrent(12), target_for("cortex-m4")
-    plain = compile_graph(graph, "net", target, make_options(disabled={BLOCKED_TURNS_PASS.name}))
-    blocked = compile_graph(graph, "net", target, make_options(required={BLOCKED_TURNS_PASS.name}))
+    plain = compile_graph(graph, "net", target, make_options(disabled={LOOP_BLOCKING_PASS.name}))
+    blocked = compile_graph(graph, "net", target, make_options(required={LOOP_BLOCKING_PASS.name}))
     assert blocked.instructions < plain.instructions
-    once = blocked_turns(graph, CONTEXT)
-    assert counts(blocked_turns(once, CONTEXT)) == counts(once)
+    once = block_loops(graph, CONTEXT)
+    assert counts(block_loops(once, CONTEXT)) == counts(once)

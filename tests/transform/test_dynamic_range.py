@@ -12,11 +12,11 @@ from microc.compiler.options import Options
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import run
-from microc.ops.meaning import expanded
+from microc.ops.meaning import expand_composed
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import legalize
 from microc.transform.quantised.weight_types import DYNAMIC_RANGE_PASS as dynamic_range_pass
-from microc.transform.quantised.weight_types import dynamic_range
+from microc.transform.quantised.weight_types import quantise_dynamically
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Tensor, constant
 from tests.ops.harness import run_graph
@@ -39,14 +39,14 @@ def layer(asymmetric: bool) -> Graph:
 
 def test_weights_are_floats_unless_asked() -> None:
     graph = layer(False)
-    assert dynamic_range(graph, PassContext()) is graph
+    assert quantise_dynamically(graph, PassContext()) is graph
 
 
 @pytest.mark.parametrize("asymmetric", [False, True])
 def test_data_are_quantised_row_by_row(asymmetric: bool) -> None:
     """The result lies within the rounding of the data, half a step of each row, from that of floats; weights stay bytes."""
     graph = layer(asymmetric)
-    made = dynamic_range(graph, PassContext(options={"hybrid": "dynamic"}))
+    made = quantise_dynamically(graph, PassContext(options={"hybrid": "dynamic"}))
     counts = Counter(node.op for node in made.nodes)
     assert counts["dynamic_quantize"] == counts["dense"] == counts["relu"] == 1 and "dequantize" not in counts
     assert {str(made.consts[name].dtype) for node in made.nodes if node.op == "dense" for name in node.inputs[1:2]} == {
@@ -117,7 +117,7 @@ def hybrid_models(asymmetric: bool) -> dict[str, tuple[Op, list[Tensor]]]:
 def test_layers_keep_their_bytes(name: str, asymmetric: bool) -> None:
     """Near to floats, not equal, over two calls; rows of data are integers, and weights are bytes where rows meet them."""
     op, tensors = hybrid_models(asymmetric)[name]
-    graph = expanded(tflite.read(single(op, tensors), "hybrid.tflite"))
+    graph = expand_composed(tflite.read(single(op, tensors), "hybrid.tflite"))
     passes, option = (dynamic_range_pass, legalize.LEGALIZE_PASS), {"hybrid": "dynamic"}
     dynamic = run_passes(graph, passes, PassContext(options=option))
     found = list[list[Array]]()

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.compiler.lowering.kernel_selection import groups_of
-from microc.frontend.detect import load
+from microc.frontend.detect import load_model_file
 from microc.graph.ir import Graph, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.ops.quantised.int16_functions import signed_sigmoid_table
 from microc.transform import PASSES
-from microc.transform.fuse import MANDATORY, MOST, fuse
+from microc.transform.fuse import MANDATORY, MAX_KERNEL_NODES, fuse
 from microc.transform.pass_context import PassContext, run_passes
 from tests.support.corpus import models
 from tests.transform.network import Network, check
@@ -245,7 +245,7 @@ def test_groups_of_any_graph(graph: Graph, level: int) -> None:
 
 
 def check_model(path: Path, level: int) -> None:
-    graph = run_passes(load(path), PASSES, PassContext(opt_level=level))
+    graph = run_passes(load_model_file(path), PASSES, PassContext(opt_level=level))
     verify(graph)
     for node in graph.nodes:
         if node.op in MANDATORY and not registry.get(node.op).view:
@@ -270,7 +270,7 @@ def test_no_accumulator_of_a_real_model_goes_to_memory(path: Path) -> None:
     check_model(path, 2)
 
 
-@pytest.mark.parametrize(("op", "most"), [("relu", MOST), ("hard_swish", 10)])
+@pytest.mark.parametrize(("op", "most"), [("relu", MAX_KERNEL_NODES), ("hard_swish", 10)])
 def test_long_chains_become_several_kernels(op: str, most: int) -> None:
     """One expression for all would take for ever: an operator that writes its operand down twice doubles it."""
     net, value = Network(x=(1, 16)), "x"

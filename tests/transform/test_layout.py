@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.frontend.detect import load
+from microc.frontend.detect import load_model_file
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.transform import PASSES
 from microc.transform.channels_last import channels_last
@@ -297,7 +297,7 @@ def inherent(node: Node, graph: Graph) -> bool:
     ids=lambda path: path.stem,
 )
 def test_exported_networks_move_their_input_at_most(path: Path) -> None:
-    graph = run_passes(load(path), PASSES, PassContext())
+    graph = run_passes(load_model_file(path), PASSES, PassContext())
     stray = [node for node in graph.nodes if node.op == "transpose" and not inherent(node, graph)]
     assert not stray, [(str(node.loc), node.attr("axes")) for node in stray]
 

@@ -9,7 +9,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.frontend.detect import load
+from microc.frontend.detect import load_model_file
 from microc.graph.ir import Graph, Quant, TensorType
 from microc.ops import registry
 from microc.transform import PASSES
@@ -107,7 +107,7 @@ def test_refusals_are_listed_at_once() -> None:
 def compare(path: Path, inputs: list[Array], wanted: list[Array]) -> None:
     """All levels give what the reference gives: integers exactly."""
     for level in range(5):
-        graph = run_passes(load(path), PASSES, PassContext(opt_level=level))
+        graph = run_passes(load_model_file(path), PASSES, PassContext(opt_level=level))
         results = evaluate(graph, dict(zip(graph.inputs, inputs, strict=True)))
         for got, want in zip(results, wanted, strict=True):
             np.testing.assert_allclose(got, want, rtol=0, atol=0 if want.dtype.kind in "iu" else 2e-5)
@@ -115,7 +115,7 @@ def compare(path: Path, inputs: list[Array], wanted: list[Array]) -> None:
 
 @pytest.mark.parametrize("name", ["digits_int8.tflite", "digits_qdq.onnx", "digits_float.onnx"])
 def test_levels_agree_on_digits(name: str) -> None:
-    graph = load(DIGITS / name)
+    graph = load_model_file(DIGITS / name)
     kind = graph.types[graph.inputs[0]]
     rng = np.random.default_rng(5)
     x = (rng.uniform(0, 1, kind.shape) if kind.dtype == "float32" else rng.integers(-128, 127, kind.shape)).astype(

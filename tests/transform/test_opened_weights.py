@@ -8,7 +8,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.graph.ir import Graph
 from microc.ops.matrix.gemm import NEAR
-from microc.transform.loop_blocking import find_opened, opened_weights
+from microc.transform.loop_blocking import find_widenable_weights, prewiden_weights
 from microc.transform.pass_context import PassContext
 from tests.transform.network import Network, check
 
@@ -32,7 +32,7 @@ def layers(most: int = 127, rows: int = 20) -> Graph:
 
 def test_numbers_are_the_same() -> None:
     graph = layers()
-    changed = check(opened_weights, graph, tolerance=36 * 2 * 127 * 0.02 * 3 * NEAR)
+    changed = check(prewiden_weights, graph, tolerance=36 * 2 * 127 * 0.02 * 3 * NEAR)
     assert [node.op for node in changed.nodes] == ["cast", "mul", "conv2d", "cast", "mul", "dense"]
     assert sorted(str(array.dtype) for array in changed.consts.values() if array.ndim > 1 and array.size > 8) == 2 * [
         "int8"
@@ -43,7 +43,7 @@ def test_weights_of_two_layers_are_opened_once() -> None:
     net = Network(x=(9, 12), y=(20, 12))
     weight = net.constant(levels(5, 12))
     graph = net.graph(net.op("dense", "x", weight), net.op("dense", "y", weight))
-    assert [node.op for node in opened_weights(graph, PassContext()).nodes] == ["cast", "mul", "dense", "dense"]
+    assert [node.op for node in prewiden_weights(graph, PassContext()).nodes] == ["cast", "mul", "dense", "dense"]
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_weights_of_two_layers_are_opened_once() -> None:
 def test_what_is_no_use_stays(graph: Graph) -> None:
     """Weights of few bits, which are packed, and those that serve few rows."""
     dense = next(node for node in graph.nodes if node.op == "dense")
-    assert dense.inputs[1] not in find_opened(graph)
+    assert dense.inputs[1] not in find_widenable_weights(graph)
 
 
 def test_floats_that_are_no_levels_stay() -> None:
     net = Network(x=(20, 12))
     graph = net.graph(net.dense("x", 5))
-    assert opened_weights(graph, PassContext()) is graph
+    assert prewiden_weights(graph, PassContext()) is graph

@@ -458,7 +458,7 @@ QUANTISED = ("ortq_*qdq*.onnx", "ortq_*qop*.onnx", "pulsevad*.onnx")
 @pytest.mark.parametrize("path", models(*QUANTISED), ids=lambda path: path.stem)
 def test_real_models_are_recognised_entirely_and_keep_every_bit(path: Path) -> None:
     shapes: dict[str, tuple[int, ...]] = {"*": (1, 64, 21)} if path.stem.startswith("pulsevad") else {}
-    graph = recognised(onnx_reader.read(path.read_bytes(), path.name, shapes))
+    graph = recognised(onnx_reader.read_onnx(path.read_bytes(), path.name, shapes))
     for each in graph.nodes:
         if each.op in ("conv2d", "dense", "add", "mean", "max_pool2d"):
             assert graph.types[each.outputs[0]].quant is not None, each

@@ -70,11 +70,13 @@ def test_dense_layers_round_once_as_in_litert(channels: bool, dtype: str) -> Non
 def test_all_operators_round_once_if_asked() -> None:
     tensors = (quantised("a", (4096,), 0.05, 3), quantised("b", (4096,), 0.02, -7), quantised("y", (4096,), 0.3, 9))
     graph = tflite.read(single(Op("MUL", ("a", "b"), ("y",), "MulOptions"), tensors), "mul.tflite")
-    assert {node.attr("rounding") for node in rounding_pass.rounding(graph, PassContext()).nodes} == {"double"}
+    assert {node.attr("rounding") for node in rounding_pass.set_rounding_attributes(graph, PassContext()).nodes} == {
+        "double"
+    }
     context = PassContext(options={"rounding": "litert"})
-    assert {node.attr("rounding") for node in rounding_pass.rounding(graph, context).nodes} == {"double"}
+    assert {node.attr("rounding") for node in rounding_pass.set_rounding_attributes(graph, context).nodes} == {"double"}
     context = PassContext(options={"rounding": "single"})
-    assert {node.attr("rounding") for node in rounding_pass.rounding(graph, context).nodes} == {"single"}
+    assert {node.attr("rounding") for node in rounding_pass.set_rounding_attributes(graph, context).nodes} == {"single"}
 
 
 def test_quotients_are_scaled_as_the_runtime_is_built() -> None:

@@ -7,24 +7,24 @@ import pytest
 
 from microc.graph.interp import run
 from microc.ops import registry
-from microc.ops.control import scanned_of
-from microc.transform.loop_blocking import blocked_turns, scanned_rows
+from microc.ops.control import count_scanned
+from microc.transform.loop_blocking import block_loops, scan_rows_in_place
 from tests.transform.test_blocked_turns import CONTEXT, DICE, recurrent
 
 
 @pytest.mark.parametrize(("batch", "rows"), [(1, 1), (2, 0)])
 def test_rows_of_all_sequences_lie_apart(batch: int, rows: int) -> None:
-    graph = scanned_rows(recurrent(5, batch=batch), CONTEXT)
+    graph = scan_rows_in_place(recurrent(5, batch=batch), CONTEXT)
     (loop,) = (node for node in graph.nodes if node.op == "loop")
-    assert scanned_of(loop) == rows
+    assert count_scanned(loop) == rows
     assert sum(node.op == "gather" for node in loop.attr("body").nodes) == 1 - rows
 
 
 @pytest.mark.parametrize(("steps", "rows"), [(12, 1), (13, 0)])
 def test_blocks_are_rows_where_they_are_whole(steps: int, rows: int) -> None:
-    graph = scanned_rows(blocked_turns(recurrent(steps), CONTEXT), CONTEXT)
+    graph = scan_rows_in_place(block_loops(recurrent(steps), CONTEXT), CONTEXT)
     (loop,) = (node for node in graph.nodes if node.op == "loop")
-    assert scanned_of(loop) == rows
+    assert count_scanned(loop) == rows
 
 
 def test_numbers_are_the_same() -> None:
@@ -32,7 +32,7 @@ def test_numbers_are_the_same() -> None:
     data = {graph.inputs[0]: DICE.normal(size=graph.types[graph.inputs[0]].shape).astype(np.float32)}
     before, after = (
         run(each, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
-        for each in (graph, scanned_rows(graph, CONTEXT))
+        for each in (graph, scan_rows_in_place(graph, CONTEXT))
     )
     for name in (*graph.outputs, *graph.updates.values()):
         np.testing.assert_array_equal(after[name], before[name])

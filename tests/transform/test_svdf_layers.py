@@ -10,7 +10,7 @@ import pytest
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
 from microc.transform.pass_context import PassContext
-from microc.transform.quantised.legalize import svdf_as_layers
+from microc.transform.quantised.legalize import decompose_svdf
 from tests.quantization.states import memories
 
 
@@ -19,7 +19,7 @@ from tests.quantization.states import memories
 def test_steps_are_the_same(batch: int, rank: int, memory: int, activation: str) -> None:
     """Within the rounding of sums of at most 6 + 20 products of numbers near one, from a start that is not zero."""
     graph = memories(batch, rank, memory, activation)
-    made = svdf_as_layers(graph, PassContext())
+    made = decompose_svdf(graph, PassContext())
     assert "svdf" not in {node.op for node in made.nodes} and len(made.state) == (memory > 1)
     before, after = graph.state, made.state
     for x in np.random.default_rng(3).normal(size=(9, batch, 6)).astype(np.float32):
@@ -44,4 +44,4 @@ def computed(graph: Graph) -> Graph:
 def test_what_stays(change: object) -> None:
     assert callable(change)
     graph = change(memories())
-    assert [node.op for node in svdf_as_layers(graph, PassContext()).nodes].count("svdf") == 1
+    assert [node.op for node in decompose_svdf(graph, PassContext()).nodes].count("svdf") == 1

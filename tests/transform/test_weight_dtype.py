@@ -8,14 +8,14 @@ import pytest
 
 from microc.graph.ir import Graph
 from microc.transform.pass_context import PassContext
-from microc.transform.quantised.weight_types import too_large, weight_dtype
+from microc.transform.quantised.weight_types import find_overflowing_weights, round_weights
 from tests.transform.network import Network
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def rounded(graph: Graph, dtype: str) -> Graph:
-    return weight_dtype(graph, PassContext(options={"weight_dtype": dtype}))
+    return round_weights(graph, PassContext(options={"weight_dtype": dtype}))
 
 
 def changed(graph: Graph, dtype: str) -> set[str]:
@@ -64,7 +64,7 @@ def test_what_float16_has_no_number_for_stays_and_is_told() -> None:
     names = [net.constant(far), net.constant(near)]
     graph = net.graph(*(net.op("dense", "x", name) for name in names))
     assert changed(graph, "float16") == {names[1]} and changed(graph, "bfloat16") == set(names)
-    assert too_large(graph, "float16") == (names[0],) and not too_large(graph, "bfloat16")
+    assert find_overflowing_weights(graph, "float16") == (names[0],) and not find_overflowing_weights(graph, "bfloat16")
     assert rounded(graph, "float16").consts[names[1]][3, 4] == -65504
 
 

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
-from microc.compiler.tuned.records import OK, Task, tasks_of
+from microc.compiler.pipeline import compile_network
+from microc.compiler.tuned.records import OK, Task, list_tasks
 from microc.target import SIZE, SPEED, target_for
 from microc.tuning.runner import Result, Runner
 from microc.tuning.search_space import Candidate, Space
@@ -24,7 +24,7 @@ space_of = cache(Space)
 @cache
 def tasks(cpu: str = "cortex-m4", optimize: str = "speed") -> tuple[Task, ...]:
     """The kernels of the network on a core."""
-    return tasks_of(compiled(DIGITS, target_for(cpu), make_options(optimize=optimize)), (SPEED, SIZE))
+    return list_tasks(compile_network(DIGITS, target_for(cpu), make_options(optimize=optimize)), (SPEED, SIZE))
 
 
 def product(cpu: str = "cortex-m4") -> Task:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.tuned.measured_choice import choose
-from microc.compiler.tuned.records import OK, Database, Record, Task, write
+from microc.compiler.tuned.measured_choice import choose_records
+from microc.compiler.tuned.records import OK, Database, Record, Task, write_records
 from microc.errors import UsageError
 from microc.schedule.primitives.tree import Step
 from tests.tuning.networks import DIGITS, Estimating, tasks
@@ -38,7 +38,7 @@ def report(records: Path | None, **options: Any) -> dict[str, Any]:
 def test_balanced_is_no_larger_and_speed_no_slower(records: Path) -> None:
     database, found = Database(records), {}
     for goal, flash in (("balanced", 0), ("speed", None)):
-        picked = choose(tasks(optimize=goal), database, flash=flash)
+        picked = choose_records(tasks(optimize=goal), database, flash=flash)
         assert {chosen.task.op for chosen in picked} == {"conv2d+requantize_float", "dense+requantize_float"}
         taken = [(chosen.record or chosen.default, chosen.default) for chosen in picked]
         assert sum(r.ticks for r, _ in taken) <= sum(d.ticks for _, d in taken)
@@ -56,7 +56,7 @@ def test_the_network_computes_what_it_did(records: Path) -> None:
 
 def test_a_record_that_makes_no_schedule_any_more_is_left_out(records: Path, tmp_path: Path) -> None:
     found = [_broken(record) if not record.untuned else record for record in Database(records)]
-    write(tmp_path / "old.jsonl", found)
+    write_records(tmp_path / "old.jsonl", found)
     plain, tuned = report(None, optimize="speed"), report(tmp_path / "old.jsonl", optimize="speed")
     assert plain["estimated_instructions"] == tuned["estimated_instructions"]
 
@@ -68,7 +68,7 @@ def _broken(record: Record) -> Record:
 
 def test_what_pruning_leaves_gives_the_same_network(records: Path, tmp_path: Path) -> None:
     kept = Database(records).pruned()
-    write(tmp_path / "pruned.jsonl", kept)
+    write_records(tmp_path / "pruned.jsonl", kept)
     assert len(kept) < len(Database(records))
     for goal in ("balanced", "speed", "size"):
         whole, pruned = (
@@ -81,7 +81,7 @@ def test_what_pruning_leaves_gives_the_same_network(records: Path, tmp_path: Pat
 def test_a_workspace_that_the_arena_has_no_room_for_is_no_choice(records: Path) -> None:
     database = Database()
     database.add(replace(r, workspace=r.workspace + 10**6) if not r.untuned else r for r in Database(records))
-    assert all(chosen.record is None for chosen in choose(tasks(), database))
+    assert all(chosen.record is None for chosen in choose_records(tasks(), database))
 
 
 def kernel(key: str, *algorithms: str) -> Task:
@@ -120,11 +120,11 @@ def test_code_that_kernels_share_counts_once() -> None:
     kernels, database = [kernel(key, "direct", "pairs") for key in keys], Database(None)
     database.add(measured(key, "direct", "plain", 100, 500) for key in keys)
     database.add(measured(key, "pairs", "paired", 60, 400) for key in keys)
-    assert all(chosen.record is None for chosen in choose(kernels, database, flash=0))
+    assert all(chosen.record is None for chosen in choose_records(kernels, database, flash=0))
     database.add(measured(key, "direct", "tall", 80, 450) for key in keys)
-    tall = choose(kernels, database, flash=0)
+    tall = choose_records(kernels, database, flash=0)
     assert [chosen.record and chosen.record.trace[0].primitive for chosen in tall] == 3 * ["tall"]
-    grown = choose(kernels, database, flash=350)
+    grown = choose_records(kernels, database, flash=350)
     assert sorted(chosen.record.algorithm for chosen in grown if chosen.record) == ["direct", "direct", "pairs"]
 
 
@@ -133,13 +133,13 @@ def test_many_ways_of_kernels_that_share_code_are_not_all_compared() -> None:
     for key in "abc":
         database.add([measured(key, "direct", "plain", 100, 500)])
         database.add(measured(key, "direct", f"tile {n}", 99 - n, 500 + n) for n in range(1, 20))
-    assert all(chosen.record is None for chosen in choose(kernels, database, flash=0))
-    grown = choose(kernels, database, flash=7)
+    assert all(chosen.record is None for chosen in choose_records(kernels, database, flash=0))
+    grown = choose_records(kernels, database, flash=7)
     assert [chosen.record and chosen.record.trace[0].primitive for chosen in grown] == 3 * ["tile 7"]
 
 
 def test_records_of_another_core_and_no_records_are_told_apart(records: Path, tmp_path: Path) -> None:
-    assert choose(tasks("cortex-m0"), Database(records)) == []
+    assert choose_records(tasks("cortex-m0"), Database(records)) == []
     with pytest.raises(UsageError, match="this is no file of records"):
         report(DIGITS)
     with pytest.raises(UsageError, match="there is no file of records"):

@@ -12,15 +12,15 @@ import pytest
 
 import microc
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
+from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned.optimisation_plan import write_plan
-from microc.compiler.tuned.records import Database, Task, tasks_of
+from microc.compiler.tuned.records import Database, Task, list_tasks
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.target import target_for
-from microc.tuning.api import tuning_plan
 from microc.tuning.search_space import Space
+from microc.tuning.tune import tuning_plan
 from tests.tuning.networks import Estimating
 
 BOARD, TURNS = "mps2-an386", 7
@@ -49,7 +49,7 @@ def recurrent(width: int = 16) -> Graph:
 
 
 def tasks(graph: Graph) -> tuple[Task, ...]:
-    return tasks_of(compiled(graph, target_for("cortex-m4"), make_options(optimize="speed")))
+    return list_tasks(compile_network(graph, target_for("cortex-m4"), make_options(optimize="speed")))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from microc.tir.analysis.context import buffers_written
 from microc.tuning.on_board import BoardRunner, LoadRunner
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Runner
-from microc.tuning.search import model_for
+from microc.tuning.search_policies import model_for
 from microc.tuning.search_space import Candidate
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.test_runners import candidates, dense, emulated, wrong

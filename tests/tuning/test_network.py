@@ -17,14 +17,14 @@ from microc.cli import main
 from microc.cli.tune import network_text
 from microc.compiler.lowering.kernel_maker import Compiled
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
-from microc.compiler.tuned.measured_choice import measured_together, network_key, parts_of
+from microc.compiler.pipeline import compile_network
+from microc.compiler.tuned.measured_choice import combination_parts, measured_together, network_key
 from microc.compiler.tuned.optimisation_plan import tuned_schedules
-from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Task, tasks_of, write
+from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Task, list_tasks, write_records
 from microc.target import target_for
 from microc.tuning import whole_network
 from microc.tuning.in_place import Taken
-from microc.tuning.search import Analytic
+from microc.tuning.search_policies import Analytic
 from microc.tuning.tuner import Limits, TunedNetwork, Tuner, tasks_for
 from microc.tuning.whole_network import NetworkSearch, Parts
 from tests.tuning.networks import DIGITS, Estimating, space_of
@@ -35,17 +35,17 @@ LATER = float("inf")
 
 @cache
 def plain(optimize: str = "speed") -> Compiled:
-    return compiled(DIGITS, target_for("host"), make_options(optimize=optimize))
+    return compile_network(DIGITS, target_for("host"), make_options(optimize=optimize))
 
 
 @cache
 def kernels() -> tuple[Task, ...]:
     """Two kernels of the network."""
-    return tuple(task for task in tasks_of(plain()) if task.name.endswith(("pointwise3", "dense5")))
+    return tuple(task for task in list_tasks(plain()) if task.name.endswith(("pointwise3", "dense5")))
 
 
 def key() -> str:
-    return network_key(tasks_of(plain()), 1)
+    return network_key(list_tasks(plain()), 1)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def fastest(measured: Sequence[Record], task: Task, place: int = 0) -> Record:
 
 def taken(path: Path, records: Sequence[Record], made: Compiled | None = None) -> dict[str, str]:
     """By key the rule of what kernels take of a file."""
-    write(path, records)
+    write_records(path, records)
     return {key: each.rule for key, each in tuned_schedules(made or plain(), path).items()}
 
 
@@ -160,7 +160,7 @@ def test_a_kernel_that_loses_in_place_gets_the_next_best_and_at_last_none(
     found.run(LATER)
     untuned, *tried = combinations(found)
     assert (untuned.ticks, untuned.untuned) == (1000.0, True)
-    assert [parts_of(r) for r in tried] == [
+    assert [combination_parts(r) for r in tried] == [
         {one.key: best, other.key: last},
         {one.key: next_, other.key: last},
         {other.key: last},
@@ -179,7 +179,10 @@ def test_a_network_that_loses_stays_as_it_was(search: Callable[..., NetworkSearc
     assert len(combinations(found)) == 2
     found.run(LATER)
     untuned, first, second = combinations(found)
-    assert not set(parts_of(first).values()) & set(parts_of(second).values()) and first.ticks == second.ticks == 1060.0
+    assert (
+        not set(combination_parts(first).values()) & set(combination_parts(second).values())
+        and first.ticks == second.ticks == 1060.0
+    )
     together = measured_together(found.key, "host", found.database, "paper")
     assert together is not None and together.best == untuned and together.kept == {each.key for each in kernels()}
 
@@ -222,7 +225,7 @@ def test_this_computer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     together = measured_together(key, core.cpu, Database(records), "host")
     assert together is not None and told["key"] == key and told["best"] == together.best.ticks <= told["default"]
     choices = {each["key"]: each["choice"] for each in json.loads(plan.read_text())["kernels"]}
-    assert {k: c for k, c in choices.items() if c != UNTUNED} == parts_of(together.best)
+    assert {k: c for k, c in choices.items() if c != UNTUNED} == combination_parts(together.best)
     assert "Whole network" in (tmp_path / "p.html").read_text()
     assert main([*command, "--trials", "0"]) == 0
     assert "whole network: " in capsys.readouterr().out and len(Database(records)) == len(together.combinations) + sum(

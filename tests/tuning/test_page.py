@@ -12,7 +12,7 @@ import pytest
 
 from microc.cli import main
 from microc.cli.tune import _repeat_command
-from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Record, write
+from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Record, write_records
 from microc.tuning import places
 from microc.tuning.tuning_page import MOST, to_html
 from tests.tuning.networks import DIGITS, Estimating, product
@@ -66,7 +66,7 @@ def test_failures_are_shown_with_the_command_that_repeats_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong, path = replace(RECORD, status=WRONG), tmp_path / "r.jsonl"
-    write(path, [RECORD, wrong])
+    write_records(path, [RECORD, wrong])
     assert main(["tune", "--show", str(path), "--html", str(tmp_path / "page.html")]) == 0
     command = f"microc tune MODEL --board paper --records {path} --repeat {wrong.id}"
     assert command in capsys.readouterr().out and "svg" in (tmp_path / "page.html").read_text()
@@ -98,14 +98,14 @@ def test_a_record_is_measured_again(
         def measure(self, task: Any, candidates: Any) -> Any:
             return [replace(r, status=status, detail="why") for r in super().measure(task, candidates)]
 
-    write(tmp_path / "r.jsonl", [record])
+    write_records(tmp_path / "r.jsonl", [record])
     monkeypatch.setattr(places, "meter_for", lambda *_, **__: Paper())
     words = ["tune", str(DIGITS), "--board", "mps2-an386", "--records", str(tmp_path / "r.jsonl"), "--repeat"]
     assert main([*words, record.id]) == code
     assert f"{status}: why" in capsys.readouterr().out
     if status == OK:
         assert main([*words, "ffffff"]) == 2 and "there is no record" in capsys.readouterr().err
-        write(tmp_path / "r.jsonl", [RECORD])
+        write_records(tmp_path / "r.jsonl", [RECORD])
         assert main([*words, RECORD.id]) == 2 and "no kernel of record" in capsys.readouterr().err
 
 

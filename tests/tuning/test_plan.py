@@ -14,7 +14,7 @@ import microc
 from microc.compiler.tuned.optimisation_plan import LARGEST, read_plan, write_plan
 from microc.compiler.tuned.records import Database
 from microc.errors import MicrocError, UsageError
-from microc.tuning.api import tuning_plan
+from microc.tuning.tune import tuning_plan
 from tests.tuning.networks import DIGITS, Estimating
 
 BOARD = "mps2-an386"

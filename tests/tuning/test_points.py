@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.compiler.lowering.kernel_selection import algorithms_of, chosen
-from microc.compiler.tuned.records import NAME, OK, Task, Untuned, part_of
+from microc.compiler.lowering.kernel_selection import group_algorithms, select_group_schedule
+from microc.compiler.tuned.records import NAME, OK, DefaultSchedule, Task, extract_kernel_graph
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import defaults_of
@@ -63,9 +63,9 @@ def task_of(op: str, attrs: dict[str, Any], x: TensorType, consts: dict[str, Arr
     types["y"] = registry.get(op).infer(attrs, tuple(types.values()))[0]
     nodes = (Node(op, ("x", *consts), ("y",), attrs),)
     graph, target = Graph("net", ("x",), ("y",), nodes, types, consts), target_for("cortex-m4").having(FAST_MATH)
-    lowered = algorithms_of(graph, nodes, target, NAME)
-    untuned = (Untuned("speed", *chosen(lowered, target, SPEED, 1)),)
-    return Task(part_of(graph, nodes, lowered), ("y",), op, target, 1, lowered, untuned)
+    lowered = group_algorithms(graph, nodes, target, NAME)
+    untuned = (DefaultSchedule("speed", *select_group_schedule(lowered, target, SPEED, 1)),)
+    return Task(extract_kernel_graph(graph, nodes, lowered), ("y",), op, target, 1, lowered, untuned)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32"])

@@ -18,7 +18,7 @@ from microc.target import target_for
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.places import Pool, meter_for
 from microc.tuning.runner import Result
-from microc.tuning.search import Analytic
+from microc.tuning.search_policies import Analytic
 from microc.tuning.search_space import Candidate, Space
 from microc.tuning.tuner import Limits, Search, Tuner
 from tests.tuning.networks import DIGITS, Estimating, product, tasks

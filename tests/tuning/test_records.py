@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from microc.compiler.tuned.records import FAILED, Database, Record, from_json, merged, unbeaten, write
+from microc.compiler.tuned.records import (
+    FAILED,
+    Database,
+    Record,
+    from_json,
+    merge_records,
+    pareto_records,
+    write_records,
+)
 from microc.errors import UsageError
 from microc.schedule.primitives.tree import Step
 
@@ -76,12 +84,12 @@ def test_pruned_and_merged(tmp_path: Path) -> None:
         for ticks, code, rule in ((120.0, 40, "a"), (130.0, 10, "b"), (140.0, 60, "c"))
     )
     failed = replace(RECORD, status=FAILED, ticks=0.0)
-    write(tmp_path / "a", [RECORD, slow, worse, failed])
-    write(tmp_path / "b", [RECORD, small])
-    assert merged([tmp_path / "a", tmp_path / "b"]) == [RECORD, slow, worse, failed, small]
+    write_records(tmp_path / "a", [RECORD, slow, worse, failed])
+    write_records(tmp_path / "b", [RECORD, small])
+    assert merge_records([tmp_path / "a", tmp_path / "b"]) == [RECORD, slow, worse, failed, small]
     database = Database()
-    database.add(merged([tmp_path / "a", tmp_path / "b"]))
-    assert database.pruned() == unbeaten([RECORD, slow, small]) == [RECORD, slow, small]
+    database.add(merge_records([tmp_path / "a", tmp_path / "b"]))
+    assert database.pruned() == pareto_records([RECORD, slow, small]) == [RECORD, slow, small]
     untuned = replace(worse, decisions=(("untuned", "size"),))
     database.add([untuned])
     assert database.pruned() == [untuned, RECORD, slow, small]

@@ -17,7 +17,7 @@ import microc
 from microc import GraphBuilder
 from microc.cli import main
 from microc.compiler.lowering.kernel_maker import TunedSchedule
-from microc.compiler.tuned.measured_regions import our_code, repeated_code
+from microc.compiler.tuned.measured_regions import build_own_code, replay_own_code
 from microc.compiler.tuned.records import FAILED, OK, UNBUILT, WRONG, Database, Record, Task
 from microc.errors import MicrocError, UsageError
 from microc.external.backend import Code, Entry, Region
@@ -26,9 +26,9 @@ from microc.module import Sources
 from microc.plugin import Plugin, load_plugin
 from microc.schedule.primitives.tree import Step
 from microc.tir.names import FLAGS
-from microc.tuning.api import Tuning
 from microc.tuning.runner import Result, Runner
 from microc.tuning.search_space import Candidate
+from microc.tuning.tune import Tuning
 from tests.device.smoke import needs
 from tests.external.networks import BACKEND, floats, network
 from tests.external.test_cmsis_nn import COPY, LAYERS
@@ -282,13 +282,13 @@ def test_options_of_the_compiler_are_those_of_the_best_kernel(tmp_path: Path) ->
     ours = region.task.ours[0]
     ((key, default),) = ours.kernels.items()
     flagged = TunedSchedule(default.algorithm, default.rule, (*default.trace, Step("compile_with", ("unroll-loops",))))
-    best = our_code(region.task.graph, region.task.graph.nodes[0], region.task.target, ours.goal, {key: flagged})
+    best = build_own_code(region.task.graph, region.task.graph.nodes[0], region.task.target, ours.goal, {key: flagged})
     assert dict(best.control.func.annotations) == {FLAGS: "unroll-loops"} and not ours.control.func.annotations
-    again = repeated_code(region.task, best.trace)
+    again = replay_own_code(region.task, best.trace)
     assert again.trace == best.trace and again.control.func == best.control.func
     for trace in (best.trace[1:], (*best.trace, *best.trace), ()):
         with pytest.raises(MicrocError):
-            repeated_code(region.task, trace)
+            replay_own_code(region.task, trace)
 
 
 @emulated

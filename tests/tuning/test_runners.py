@@ -11,7 +11,7 @@ import pytest
 
 from microc.compiler.tuned.records import OK, WRONG, Task
 from microc.device.boards import load_board
-from microc.device.toolchain import native
+from microc.device.toolchain import native_core
 from microc.errors import UsageError
 from microc.target import target_for
 from microc.tir import ir
@@ -78,7 +78,7 @@ def test_instructions_of_an_emulated_board_repeat() -> None:
 
 def test_this_computer() -> None:
     checked(HostRunner(target_for("host")), dense("host"))
-    core = native()
+    core = native_core()
     checked(HostRunner(target_for(core)), dense(core))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from microc.compiler.tuned.records import Database
-from microc.tuning.search import EvolutionarySearch, Learned, guess_of
+from microc.tuning.search_policies import EvolutionarySearch, Learned, guess_of
 from microc.tuning.search_space import Point
 from microc.tuning.tuner import Limits, Tuner
 

@@ -12,12 +12,17 @@ import pytest
 import microc
 from microc.compiler.lowering import kernel_selection
 from microc.compiler.lowering.kernel_maker import Group
-from microc.compiler.lowering.kernel_selection import algorithms_of, chosen, shape_of, shipped_choice
+from microc.compiler.lowering.kernel_selection import (
+    group_algorithms,
+    select_group_schedule,
+    shipped_choice,
+    shipped_key,
+)
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compiled
+from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned import shipped
-from microc.compiler.tuned.records import write
-from microc.compiler.tuned.shipped import Shipped
+from microc.compiler.tuned.records import write_records
+from microc.compiler.tuned.shipped import ShippedSchedule
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.primitives.table import PRIMITIVES
 from microc.schedule.primitives.tree import Step
@@ -35,10 +40,10 @@ GOALS = (SPEED, Goal("balanced", 0.3), Goal("balanced", 16.0), Goal("balanced", 
 
 def groups(cpu: str, model: Path = DIGITS) -> Iterator[tuple[tuple[LoweredGroup, ...], int]]:
     """The kernels of a network, and how many are alike."""
-    made = compiled(model, target_for(cpu), make_options(shipped=False))
+    made = compile_network(model, target_for(cpu), make_options(shipped=False))
     for origin in made.make.origins.values():
         if isinstance(origin, Group):
-            yield algorithms_of(made.make.graph, origin.nodes, made.make.target, "kernel"), origin.uses
+            yield group_algorithms(made.make.graph, origin.nodes, made.make.target, "kernel"), origin.uses
 
 
 def test_a_wheel_has_room_for_them() -> None:
@@ -49,7 +54,7 @@ def test_a_wheel_has_room_for_them() -> None:
 @pytest.mark.parametrize("cpu", CORES)
 def test_a_file_is_as_it_is_written(cpu: str) -> None:
     kernels = shipped.kernels_of(cpu)
-    assert shipped.text_of(kernels) == (shipped.FOLDER / f"{cpu}.jsonl").read_text()
+    assert shipped.format_kernels(kernels) == (shipped.FOLDER / f"{cpu}.jsonl").read_text()
     assert len({each.key for each in kernels}) == len(kernels) > 80
     steps = {step.primitive for each in kernels for s in each.schedules for step in s.trace}
     assert steps <= PRIMITIVES.keys()
@@ -60,23 +65,26 @@ def test_a_file_is_as_it_is_written(cpu: str) -> None:
 @pytest.mark.parametrize("cpu", CORES)
 def test_a_plain_compilation_takes_them(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_selection, "_CHOICES", {})
-    plain = compiled(DIGITS, target_for(cpu), make_options(shipped=False)).module
-    monkeypatch.setattr(kernel_selection, "ways_of", _refuse)
-    taken = compiled(DIGITS, target_for(cpu), make_options()).module
+    plain = compile_network(DIGITS, target_for(cpu), make_options(shipped=False)).module
+    monkeypatch.setattr(kernel_selection, "list_candidates", _refuse)
+    taken = compile_network(DIGITS, target_for(cpu), make_options()).module
     for ours, theirs in zip(taken.calls, plain.calls, strict=True):
-        assert ours.rule.endswith(shipped.MEASURED) or (ours.rule, ours.schedule) == (theirs.rule, theirs.schedule)
+        assert ours.rule.endswith(shipped.MEASURED_SUFFIX) or (ours.rule, ours.schedule) == (
+            theirs.rule,
+            theirs.schedule,
+        )
 
 
 def test_kernels_without_records_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of records makes no network slower than it is without."""
-    write(tmp_path / "other.jsonl", [RECORD])
+    write_records(tmp_path / "other.jsonl", [RECORD])
     monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
     monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain, tuned = (
-        compiled(DIGITS, target_for("cortex-m4"), make_options(tuned=path)).module
+        compile_network(DIGITS, target_for("cortex-m4"), make_options(tuned=path)).module
         for path in (None, tmp_path / "other.jsonl")
     )
-    assert any(shipped.MEASURED in call.rule for call in plain.calls)
+    assert any(shipped.MEASURED_SUFFIX in call.rule for call in plain.calls)
     assert [(call.rule, call.schedule) for call in tuned.calls] == [(call.rule, call.schedule) for call in plain.calls]
 
 
@@ -95,9 +103,9 @@ def test_what_the_rules_would_choose_is_chosen(cpu: str) -> None:
 def assert_as_the_rules_choose(lowered: tuple[LoweredGroup, ...], cpu: str, goal: Goal, uses: int) -> None:
     found = shipped_choice(lowered, target_for(cpu), goal, uses)
     assert found is not None
-    number, choice = chosen(lowered, target_for(cpu), goal, uses)
+    number, choice = select_group_schedule(lowered, target_for(cpu), goal, uses)
     same = (found[0], found[1].schedule.trace) == (number, choice.schedule.trace)
-    assert same or found[1].schedule.rule.endswith(shipped.MEASURED), (goal, choice.schedule)
+    assert same or found[1].schedule.rule.endswith(shipped.MEASURED_SUFFIX), (goal, choice.schedule)
 
 
 @pytest.mark.corpus
@@ -108,23 +116,23 @@ def test_networks_of_the_benchmark_take_them(name: str, cpu: str) -> None:
     """At the price that they are compiled at. Where rules come later than these files, networks take more time than without them,
     and nothing else tells."""
     model = (CORPUS or Path()) / "tflite" / f"mlperf_{name}_int8.tflite"
-    goal = compiled(model, target_for(cpu), make_options()).make.goal
+    goal = compile_network(model, target_for(cpu), make_options()).make.goal
     for lowered, uses in groups(cpu, model):
         assert_as_the_rules_choose(lowered, cpu, goal, uses)
 
 
 def test_one_that_makes_no_schedule_any_more_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_selection, "_CHOICES", {})
-    plain = compiled(DIGITS, target_for("cortex-m4"), make_options(shipped=False)).module
+    plain = compile_network(DIGITS, target_for("cortex-m4"), make_options(shipped=False)).module
     monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_broken, known(cpu, key))))
-    assert compiled(DIGITS, target_for("cortex-m4"), make_options()).module.kernels == plain.kernels
+    assert compile_network(DIGITS, target_for("cortex-m4"), make_options()).module.kernels == plain.kernels
     assert "the one that comes with microc" in str(microc.explain(DIGITS, "#3", board="mps2-an386"))
 
 
 known = shipped.schedules_of
 
 
-def _broken(each: Shipped) -> Shipped:
+def _broken(each: ShippedSchedule) -> ShippedSchedule:
     return replace(each, trace=(*each.trace, Step("split", ("no_such_loop", (None, 2)))))
 
 
@@ -143,10 +151,10 @@ def test_a_measured_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
     text = str(microc.explain(DIGITS, "#3", board="mps2-an386"))
-    assert shipped.MEASURED in text and "measured to be slower or larger" in text
+    assert shipped.MEASURED_SUFFIX in text and "measured to be slower or larger" in text
 
 
-def _unrolled(each: Shipped) -> Shipped:
+def _unrolled(each: ShippedSchedule) -> ShippedSchedule:
     trace = (*each.trace, Step("compile_with", ("unroll-loops",)))
     return replace(each, trace=trace, measured=True)
 
@@ -155,7 +163,7 @@ def test_shapes_are_told_apart_by_promises_that_decide() -> None:
     lowered, _ = next(groups("cortex-m4"))
     wide = tuple(_promising(group, 1 << 24) for group in lowered)
     near = tuple(_promising(group, 1 << 10) for group in lowered)
-    assert shape_of(wide) != shape_of(near) == shape_of(tuple(_promising(group, 99) for group in lowered))
+    assert shipped_key(wide) != shipped_key(near) == shipped_key(tuple(_promising(group, 99) for group in lowered))
 
 
 def _promising(group: LoweredGroup, bound: int) -> LoweredGroup:
@@ -172,4 +180,4 @@ def _promising(group: LoweredGroup, bound: int) -> LoweredGroup:
 
 
 def test_a_file_of_no_kernels() -> None:
-    assert json.loads(shipped.text_of(())) == {"steps": []}
+    assert json.loads(shipped.format_kernels(())) == {"steps": []}

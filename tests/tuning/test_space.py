@@ -9,7 +9,7 @@ import pytest
 
 from microc.compiler.tuned.records import Database
 from microc.tir import ir
-from microc.tuning.search import Analytic
+from microc.tuning.search_policies import Analytic
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.networks import Estimating, product, space_of, tasks
 

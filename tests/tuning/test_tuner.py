@@ -10,7 +10,7 @@ import pytest
 from microc.compiler.tuned.records import FAILED, OK, Database, Task
 from microc.errors import DeviceError
 from microc.tuning.runner import Result
-from microc.tuning.search import SEARCHES, Analytic, Learned, Model
+from microc.tuning.search_policies import SEARCHES, Analytic, Learned, Model
 from microc.tuning.search_space import Candidate
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.networks import Estimating, product, space_of, tasks

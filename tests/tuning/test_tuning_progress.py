@@ -14,8 +14,8 @@ import microc
 from microc.cli import main, tune
 from microc.compiler.tuned.records import Database
 from microc.errors import DeviceError
-from microc.tuning import api
-from microc.tuning.api import Interrupted
+from microc.tuning import tune as api
+from microc.tuning.tune import Interrupted
 from microc.tuning.tuner import Event
 from tests.tuning.networks import DIGITS, Estimating
 

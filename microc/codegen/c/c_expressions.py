@@ -18,16 +18,16 @@ from microc.tir.operators import BINARY, UNARY
 # C arrays are declared with one subscript: for several, gcc generates other code than for their sum, with up to a third more
 # instructions in kernels that use all registers. Products of literals do not change its code, since it folds them.
 
-NARROWEST = (1 << 15) - 1
+MAX_INT16 = (1 << 15) - 1
 """Largest product of literals that no compiler overflows, even with an ``int`` of 16 bits."""
-WIDEST = (1 << 31) - 1
+MAX_INT32 = (1 << 31) - 1
 """Largest product of literals for an ``int`` of 32 bits."""
 CACHED_INDICES = 1 << 12
 """Size of the cache of :func:`element_number`: a kernel accesses the same elements several times."""
 
 
 @lru_cache(maxsize=CACHED_INDICES)
-def element_number(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) -> ir.Expr:
+def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) -> ir.Expr:
     """Return the row-major index of an element; literals of several rows, up to ``largest``, are printed as products."""
     strides = buffer.strides
     total: ir.Expr = ir.const(0, "int32")
@@ -94,7 +94,7 @@ _LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">
 """Loosest operator that may stand unbracketed inside of these: no comparison inside of a comparison, no && inside of ||."""
 
 # fmt: off
-MATH = frozenset({
+MATH_FUNCTIONS = frozenset({
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1",
     "fabs", "floor", "fma", "fmax", "fmin", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow", "rint", "round", "sin",
     "sinh", "sqrt", "tan", "tanh", "trunc",
@@ -119,7 +119,7 @@ class ExprPrinter:
     no wider ``double``.
     """
 
-    def __init__(self, largest: int = NARROWEST, own: frozenset[str] = frozenset()) -> None:
+    def __init__(self, largest: int = MAX_INT16, own: frozenset[str] = frozenset()) -> None:
         self.helpers: dict[str, None] = {}
         self.needs_math = False
         self.bounds: Bounds = {}
@@ -147,7 +147,7 @@ class ExprPrinter:
             case ir.Load(buffer, indices):
                 return self.element(buffer, indices), _PRIMARY
             case ir.AddressOf(buffer, indices) if buffer.scope in ir.UNIT_SCOPES:
-                return self._print(element_number(buffer, indices, self.largest))
+                return self._print(flat_index(buffer, indices, self.largest))
             case ir.AddressOf(buffer, indices):
                 return f"&{self.element(buffer, indices)}", _PREFIX
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
@@ -225,13 +225,13 @@ class ExprPrinter:
             numbers = [ir.int_value(i) for i in indices]
             if all(n is not None for n in numbers):
                 return register_name(buffer, [n for n in numbers if n is not None])
-        return f"{buffer.name}[{self(element_number(buffer, indices, self.largest))}]"
+        return f"{buffer.name}[{self(flat_index(buffer, indices, self.largest))}]"
 
     def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
         printed = ", ".join(self(a) for a in args)
         if name == "fma" and args[0].dtype in dtypes.HALF:
             return f"{self._helper(f'{args[0].dtype}_fma')}({printed})"
-        if name in MATH:
+        if name in MATH_FUNCTIONS:
             self.needs_math = True
             if name in self.own:
                 return f"{self._helper(f'{name}_f32')}({printed})"
@@ -271,7 +271,7 @@ class ExprPrinter:
     def _infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
         sign, level = _INFIX[op]
         left, right = self._operand(a, sign, level), self._operand(b, sign, level + 1)
-        if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest == NARROWEST:
+        if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest == MAX_INT16:
             left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left side, which may be an int of 16 bits
         return f"{left} {sign} {right}", level
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import Bounds, ExprPrinter
-from microc.codegen.c.identifiers import distinct, tile_names
-from microc.codegen.c.libm import HALVES, OWN
+from microc.codegen.c.identifiers import make_names_distinct, tile_names
+from microc.codegen.c.libm import HALF_FLOAT_HELPERS, MATH_HELPERS
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES, SCALAR, Intrin, bodies_of
 from microc.isa.instruction_set import LANE
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read, buffers_written, ending
+from microc.tir.analysis.context import buffers_read, buffers_written, early_end
 from microc.tir.analysis.cover import has_parts
 from microc.tir.analysis.simplification import bounds_of
 from microc.tir.operators import BINARY
 from microc.tir.rewrite import map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
-from microc.tir.symbolic import taken
+from microc.tir.symbolic import active_lanes_let
 
 # ---- Comments in printed loops: what the following statements compute.
 #
@@ -233,12 +233,12 @@ class StmtPrinter:
             self.expr.bounds[loop.var] = (0, max(0, reach[1] - 1))
         kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
         end, inside = f"{name} < {self.expr(loop.extent)}", loop.body
-        ends = ending(loop)
+        ends = early_end(loop)
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
         body = _indent(self.lines(inside))
-        strip = taken(loop) if loop.kind == "scalable" else None
+        strip = active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
             return [f"for ({kind} {name} = 0; {end};) {{", *body, f"{INDENT}{name} += {strip.var.name};", "}"]
         lines = [head, *body, "}"]
@@ -280,7 +280,7 @@ class StmtPrinter:
 
         ``blocks`` are comments on what is written to buffers, by their names.
         """
-        func = distinct(func)
+        func = make_names_distinct(func)
         self.func, self.parallel_loops = func, []
         self.blocks = BlockComments(dict(blocks))
         written = {b.name for b in buffers_written(func.body)}
@@ -397,15 +397,17 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
     """Return C of the helper ``name`` on a core; helpers that it needs are added to the printer's."""
     if dtypes.is_vector(name):
         return _vector(name, cpu)
-    if name in HALVES:
-        head, brace, *portable, end = HALVES[name]
-        printer.helpers.update(dict.fromkeys(each for each in HALVES for line in portable if f"{each}(" in line))
+    if name in HALF_FLOAT_HELPERS:
+        head, brace, *portable, end = HALF_FLOAT_HELPERS[name]
+        printer.helpers.update(
+            dict.fromkeys(each for each in HALF_FLOAT_HELPERS for line in portable if f"{each}(" in line)
+        )
         return [head, brace, *_guard_bodies(name, [line.removeprefix("    ") for line in portable], cpu), end]
-    if name in OWN:
+    if name in MATH_HELPERS:
         printer.needs_math = True
-        called = set(re.findall(r"\w+", "\n".join(OWN[name])))  # whole words: acosh_f32 does not call cosh_f32
-        printer.helpers.update(dict.fromkeys(each for each in OWN if each != name and each in called))
-        return list(OWN[name])
+        called = set(re.findall(r"\w+", "\n".join(MATH_HELPERS[name])))  # whole words: acosh_f32 does not call cosh_f32
+        printer.helpers.update(dict.fromkeys(each for each in MATH_HELPERS if each != name and each in called))
+        return list(MATH_HELPERS[name])
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)

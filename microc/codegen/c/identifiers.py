@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
-from microc.codegen.c.c_expressions import MATH, register_name
-from microc.codegen.c.libm import HALVES, OWN
+from microc.codegen.c.c_expressions import MATH_FUNCTIONS, register_name
+from microc.codegen.c.libm import HALF_FLOAT_HELPERS, MATH_HELPERS
 from microc.errors import InternalError, ScheduleError
 from microc.isa import SCALAR
 from microc.tir import ir
@@ -36,7 +36,7 @@ sigev_notify_attributes sigev_notify_function signbitf signgam sinf sinhf sparc 
 stdout strtodf sun tanf tanhf truncf tzname unix vax"""
 """Macros without arguments: gcc's own for its systems, and those of C and POSIX headers."""
 
-WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
+RESERVED_WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
 """Words that nothing can be named."""
 
 _HEADER = (
@@ -46,7 +46,7 @@ _HEADER = (
 _LINKED = "copy_begin copy_wait reset run run_kernel sample self_test"
 _EXPORTS = "base frame i network ready"
 """Names in exports beside a tensor's own: counters, members of an object, a variable of an example."""
-RESERVED = WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())
+RESERVED_TENSOR_NAMES = RESERVED_WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())
 """Names that a tensor cannot have."""
 
 _FUNCTIONS = """aligned_alloc always_inline asctime_r at_quick_exit call_once ctime_r currency_symbol daylight_seconds
@@ -67,7 +67,7 @@ intmax intptr key ldiv lldiv max_align mbstate mode nlink off pid ptrdiff regist
 ssize stack suseconds time timer u_int16 u_int32 u_int64 u_int8 uid uint16 uint32 uint64 uint8 uint_farptr uint_fast16
 uint_fast32 uint_fast64 uint_fast8 uint_least16 uint_least32 uint_least64 uint_least8 uintmax uintptr useconds wchar wctrans
 wctype wint"""
-LIBRARY = frozenset(_FUNCTIONS.split()) | frozenset(f"{stem}_t" for stem in _TYPES.split())
+C_LIBRARY_NAMES = frozenset(_FUNCTIONS.split()) | frozenset(f"{stem}_t" for stem in _TYPES.split())
 """Names with underscores in the headers of C. Ours with underscores are those of functions and of tables of weights."""
 
 _NAMESPACES = "atomic cnd mb mtx pthread thrd tss"
@@ -76,7 +76,7 @@ _STATUS = "esp f fr hal msg nrf pico r si w x"
 _TARGETS = """all clean depend edit_cache firmware help install list_install_components m package package_source preinstall
 rebuild_cache test uninstall"""
 _DEVICES = "aux con nul prn " + " ".join(f"{port}{k}" for port in ("com", "lpt") for k in range(10))
-NETWORKS = frozenset(f"microc {_NAMESPACES} {_LIMITS} {_STATUS} {_TARGETS} {_DEVICES}".split())
+RESERVED_NETWORK_NAMES = frozenset(f"microc {_NAMESPACES} {_LIMITS} {_STATUS} {_TARGETS} {_DEVICES}".split())
 """Names that a network cannot have: others define ``<NAME>_OK`` and the like (``R_OK``, ``ESP_OK``), a build tool has a
 target, or Windows a device, of this name."""
 _OWN = "microc_"
@@ -90,7 +90,7 @@ _HELPERS = re.compile(r"(min|max|floordiv|floormod)_[iufb]\d+|[iufb]\d+_of_[iufb
 def network_name(text: str) -> str:
     """Return a network's C name for an untrusted name: a lower-case identifier that is not reserved."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()[:MAX_NETWORK_NAME].strip("_") or "model"
-    return f"m_{name}" if name[0].isdigit() or name in NETWORKS or name.startswith(_OWN) else name
+    return f"m_{name}" if name[0].isdigit() or name in RESERVED_NETWORK_NAMES or name.startswith(_OWN) else name
 
 
 def linked_names(network: str, tables: Iterable[str]) -> set[str]:
@@ -99,26 +99,26 @@ def linked_names(network: str, tables: Iterable[str]) -> set[str]:
     return {f"{network}_{name}" for name in (*tables, *_LINKED.split())}
 
 
-def is_function(name: str) -> bool:
+def is_callable_name(name: str) -> bool:
     """Test whether ``name`` is a function that printed code may call, or a type that it may use."""
-    may_call = name in SCALAR or name in HALVES or name in OWN or is_mathematical(name)
+    may_call = name in SCALAR or name in HALF_FLOAT_HELPERS or name in MATH_HELPERS or is_mathematical(name)
     return may_call or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
 
 
 def is_mathematical(name: str) -> bool:
     """Test whether ``name`` is a function of ``<math.h>`` that printed code may call."""
-    return name in MATH or name.removesuffix("f") in MATH
+    return name in MATH_FUNCTIONS or name.removesuffix("f") in MATH_FUNCTIONS
 
 
 @lru_cache(maxsize=1 << 14)
-def is_free(name: str) -> bool:
+def is_free_identifier(name: str) -> bool:
     """Test whether an entity inside of a C file may have this name."""
-    return name not in WORDS and name not in LIBRARY and not is_function(name)
+    return name not in RESERVED_WORDS and name not in C_LIBRARY_NAMES and not is_callable_name(name)
 
 
-def is_free_of(network: str, name: str) -> bool:
+def is_free_in_network(network: str, name: str) -> bool:
     """Test whether an entity of a network may have this name, alone and behind the network's name."""
-    return name not in RESERVED and f"{network}_{name}" not in LIBRARY
+    return name not in RESERVED_TENSOR_NAMES and f"{network}_{name}" not in C_LIBRARY_NAMES
 
 
 # ---- Names inside of a function: declarations get names that are unique in their scope.
@@ -143,7 +143,7 @@ def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
     return [register_name(buffer, list(position)) for position in used]
 
 
-def distinct(func: ir.PrimFunc) -> ir.PrimFunc:
+def make_names_distinct(func: ir.PrimFunc) -> ir.PrimFunc:
     """Return the function with readable names that are unique in each scope."""
     names = _Names(func)
     params = tuple(names.buffer(p, p.name) for p in func.params)
@@ -156,7 +156,7 @@ _PASS_SUFFIX = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
 """Words that passes append to the name of what they copy or split."""
 
 
-def axis_name(name: str, buffers: Iterable[str]) -> str:
+def loop_name(name: str, buffers: Iterable[str]) -> str:
     """Return the short name of a loop: ``y`` for ``y_acc_1`` if ``acc`` is a buffer, ``y_tile`` for ``y_acc_0``."""
     longest = max((b for b in buffers if name.startswith(f"{b}_i")), key=len, default=None)
     words = (name.removeprefix(f"{longest}_") if longest else name).split("_")
@@ -221,7 +221,7 @@ class _Names:
 
         It may be that of a mathematical function that is not called here (``log2``).
         """
-        return name not in self.called_names if is_mathematical(name) else is_free(name)
+        return name not in self.called_names if is_mathematical(name) else is_free_identifier(name)
 
     @cached_property
     def called_names(self) -> set[str]:
@@ -260,7 +260,7 @@ class _Names:
             case ir.For(var, extent, body, kind, annotations):
                 extent, outer = self.expr(extent), self.variables.get(var)
                 self.scopes.append(set())
-                counter = self.variable(var, axis_name(var.name, self.stages))
+                counter = self.variable(var, loop_name(var.name, self.stages))
                 renamed_stmt: ir.Stmt = ir.For(counter, extent, self.block(body), kind, annotations)
                 self.scopes.pop()
                 self.restore(var, outer)

@@ -23,7 +23,7 @@ from microc.tir.rewrite import map_expr, substitute
 # ---- Constant arrays as C initialisers.
 
 WIDTH = 112
-ALIGNED = 8
+DEFAULT_ALIGNMENT = 8
 """Alignment in bytes that constants have by their types, or as words."""
 _MARGIN = 3
 """Columns before the first number, less the blank in front of it."""
@@ -41,12 +41,12 @@ def aligned_declaration(value: Value, attribute: str, space: str = "") -> str:
     definition have the same attribute, since a compiler relies on the declaration.
     """
     suffix = f" {attribute}" if dtypes.nbytes(value.dtype) < 4 else ""
-    if value.align > ALIGNED:
+    if value.align > DEFAULT_ALIGNMENT:
         suffix = f" {attribute}_TO({value.align})"
     return declaration(value, space) + suffix
 
 
-def definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
+def constant_definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
     """Print a constant's definition, wrapped into lines; with ``attribute``, aligned as by :func:`aligned_declaration`."""
     assert value.data is not None
     lines = _wrap_words(*_words(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
@@ -219,7 +219,7 @@ def _end(module: Module, arena: Arena) -> int:
 CONVERTIBLE = ("int8", "uint8", "int16", "uint16", "int32")
 """Dtypes for which the header's functions quantise and dequantise: all values, less a zero point, fit C99's exact
 integers."""
-SUFFIXES = ("elements", "quantize", "dequantize")
+TENSOR_FUNCTION_SUFFIXES = ("elements", "quantize", "dequantize")
 """Suffixes that the header appends to an input's or output's name, for functions."""
 _LONGEST = 64
 """Maximum length of a class's name in an enumerator."""

@@ -21,7 +21,7 @@ from microc.codegen.c.c_expressions import float32_literal
 _WIDEN = ("    float value;", "    (void)memcpy(&value, &bits, sizeof value);", "    return value;", "}")
 _BITS = ("    uint32_t bits;", "    (void)memcpy(&bits, &x, sizeof bits);")
 
-HALVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+HALF_FLOAT_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "float16_to_float": (
             "static inline float float16_to_float(uint16_t x)",
@@ -536,11 +536,11 @@ static float rint_f32(float x)
 }
 """,
 }
-OWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
+MATH_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {f"{name}_f32": tuple(text.strip().splitlines()) for name, text in _TEXTS.items()}
 )
 """Lines of C by helper name."""
-ERRORS: Mapping[str, float] = MappingProxyType({
+ULP_BOUNDS: Mapping[str, float] = MappingProxyType({
     "acosh": 3.5, "asin": 3.0, "asinh": 4.0, "atan2": 2.5, "atanh": 3.5, "cos": 2.0, "cosh": 2.0, "erf": 2.0, "exp": 2.0,
     "exp2": 2.0, "expm1": 3.0, "log": 1.5, "log10": 2.5, "log1p": 2.5, "log2": 2.5, "pow": 2.0, "rint": 0.0, "sin": 2.0,
     "sinh": 3.0, "tan": 4.0, "tanh": 2.5,

@@ -46,7 +46,7 @@ def category(rule: str) -> str:
 
 _ALL = (GENERATED, RUNTIME, PORTS)
 
-REQUIRED: tuple[Deviation, ...] = (
+REQUIRED_DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         "2.2",
         (GENERATED,),
@@ -117,7 +117,7 @@ REQUIRED: tuple[Deviation, ...] = (
     Deviation("21.15", (GENERATED,), "The bits of a float are copied into an integer, the way that C defines."),
 )
 
-ADVISED: tuple[Deviation, ...] = (
+ADVISORY_DEVIATIONS: tuple[Deviation, ...] = (
     Deviation("2.3", _ALL, "A type of a header serves the files that need it.", True),
     Deviation("2.4", _ALL, "Tags of structures are the interface of a network, used by whoever calls it.", True),
     Deviation("2.5", _ALL, "Macros tell a network's sizes and a board's addresses; no firmware needs all."),
@@ -159,12 +159,12 @@ ANALYSERS: tuple[tuple[str, str], ...] = (
 """Checks of clang-tidy's ``bugprone-*`` and ``cert-*`` that are disabled, and why."""
 
 
-def find(rule: str, part: str) -> Deviation | None:
+def find_deviation(rule: str, part: str) -> Deviation | None:
     """Return the deviation that permits breaking ``rule`` in ``part``."""
-    return next((d for d in REQUIRED + ADVISED if d.rule == rule and part in d.parts), None)
+    return next((d for d in REQUIRED_DEVIATIONS + ADVISORY_DEVIATIONS if d.rule == rule and part in d.parts), None)
 
 
-def markdown() -> str:
+def misra_page() -> str:
     """Return the text of docs/misra.md."""
     lines = [
         "# MISRA C:2012",
@@ -177,9 +177,9 @@ def markdown() -> str:
         "registers and start-up. A firmware that calls the network itself has the first only. All other required rules",
         "that the addon checks are kept.",
         "",
-        *_table("Required rules", REQUIRED),
+        *_table("Required rules", REQUIRED_DEVIATIONS),
         "",
-        *_table("Advisory rules that are not applied", ADVISED),
+        *_table("Advisory rules that are not applied", ADVISORY_DEVIATIONS),
         "",
         "## Static analysers",
         "",

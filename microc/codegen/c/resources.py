@@ -13,7 +13,7 @@ from typing import Any
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.codegen.c.c_expressions import MATH
+from microc.codegen.c.c_expressions import MATH_FUNCTIONS
 from microc.isa import CORES, SCALAR, Core
 from microc.module import Module
 from microc.target import Board
@@ -28,7 +28,7 @@ from microc.tir.rewrite import stmt_children, stmt_exprs, walk_all_exprs, walk_e
 # table.
 
 LIBRARY_TABLE = Path(__file__).with_name("library.json")
-LIKE: Mapping[str, str] = {
+SAME_LIBRARY_AS: Mapping[str, str] = {
     "cortex-m0plus": "cortex-m0", "rv32imac_zba_zbb": "rv32imac", "cv32e40p": "rv32imc", "rv32imc_zve32x": "rv32imc",
     "rv32imafc_zve32f": "rv32imafc", "rv64gcv": "rv64imafdc",
 }  # fmt: skip
@@ -71,10 +71,10 @@ def _library_tables() -> Mapping[str, Any]:
 
 
 @cache
-def library_of(cpu: str) -> Library:
+def core_library(cpu: str) -> Library:
     """Return the table of a core; for a core without one, the maximum of all cores times :data:`UNMEASURED`."""
     tables, name = _library_tables(), cpu.partition("+")[0]
-    table = tables.get(LIKE.get(name, name))
+    table = tables.get(SAME_LIBRARY_AS.get(name, name))
     if table is not None:
         return Library(table["operations"], table["sections"])
     rows: dict[str, tuple[int, Sequence[int]]] = {}
@@ -122,7 +122,7 @@ def _operations(expr: ir.Expr) -> set[str]:
             return {f"{_wide(a.dtype)}.to_{_wide(dtype)}" if down else f"{_wide(dtype)}.of_{_wide(a.dtype)}"}
         case ir.Cast(dtype, a) if dtypes.is_float(dtype) and "float64" in (dtype, a.dtype):
             return {"float64.widen", "float64.narrow"}
-        case ir.Call(name, args) if name in MATH:
+        case ir.Call(name, args) if name in MATH_FUNCTIONS:
             return {f"{_wide(args[0].dtype)}.{name}"}
         case ir.Call(name) if name in SCALAR:
             return _meaning(name)
@@ -250,7 +250,7 @@ def stack_bound(module: Module) -> int:
 def stack_bounds(module: Module) -> StackBounds:
     """Return the stack bounds of a run. External code is not counted."""
     cpu = module.options["cpu"]
-    core, library = CORES[cpu], library_of(cpu)
+    core, library = CORES[cpu], core_library(cpu)
     kind = _kind(core)
     inlined = core.family == "riscv" and "fpu" in core.has
     deepest, arguments = [0.0, 0.0, 0.0], 0
@@ -340,7 +340,7 @@ class _Facts:
                 self.conditionals += 1
             case ir.Call(name, args):
                 self.calls += 1
-                self.math |= name in MATH
+                self.math |= name in MATH_FUNCTIONS
                 if name in INLINED_FUNCTIONS:
                     self.inlined += nbytes * (len(args) + 1)
 
@@ -368,21 +368,23 @@ def _tables() -> Mapping[str, Any]:
     return tables
 
 
-def around(board: Board, protocol: str) -> tuple[int, int]:
+def flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
     """Return the smallest and largest measured bytes of flash around networks.
 
     A board without a row is bounded by the boards with its core, or by all. A vendor's framework is not counted.
     """
     rows = _tables()["boards"]
     core = board.target.cpu.partition("+")[0]
-    same_core = [row for row in rows.values() if LIKE.get(row["core"], row["core"]) == LIKE.get(core, core)]
+    same_core = [
+        row for row in rows.values() if SAME_LIBRARY_AS.get(row["core"], row["core"]) == SAME_LIBRARY_AS.get(core, core)
+    ]
     candidates = [rows[board.name]] if board.name in rows and rows[board.name]["core"] == core else same_core
     measured = [row for row in candidates if protocol in row] or [row for row in rows.values() if protocol in row]
     flash_bytes = [row[protocol][0] for row in measured]
     return min(flash_bytes), max(flash_bytes)
 
 
-def parts_of(module: Module) -> tuple[float, ...]:
+def code_parts(module: Module) -> tuple[float, ...]:
     """Return the value of each of PARTS for a network."""
     integers = floats = operations = 0
     for kernel in module.kernels:
@@ -392,9 +394,9 @@ def parts_of(module: Module) -> tuple[float, ...]:
         else:
             integers += kernel.code_bytes
     values = sum(value.storage != "const" for value in module.values.values())
-    library = library_of(module.options["cpu"])
+    library = core_library(module.options["cpu"])
     lacking = {
-        name for name in network_operations(module) if name.partition(".")[2] in MATH
+        name for name in network_operations(module) if name.partition(".")[2] in MATH_FUNCTIONS
     } - library.operations.keys()
     return 1, len(module.calls), values, integers, floats, operations, len(lacking)
 
@@ -403,8 +405,8 @@ def code_bound(module: Module) -> int:
     """Return an upper estimate of the bytes of a network's code, without library functions."""
     rows: Mapping[str, Sequence[float]] = _tables()["cores"]
     core = module.options["cpu"].partition("+")[0]
-    row = rows.get(LIKE.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
-    return round(sum(factor * part for factor, part in zip(row, parts_of(module), strict=True)))
+    row = rows.get(SAME_LIBRARY_AS.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
+    return round(sum(factor * part for factor, part in zip(row, code_parts(module), strict=True)))
 
 
 def library_bytes(modules: Sequence[Module]) -> int:
@@ -417,6 +419,6 @@ def library_bytes(modules: Sequence[Module]) -> int:
     for dtype in ("float32", "float64"):
         add_and_sub = {f"{dtype}.add", f"{dtype}.sub"}
         used |= add_and_sub if add_and_sub & used else set()
-    own = library_of(modules[0].options["cpu"])
-    libraries = [own] if own.sections else [library_of(core) for core in _tables()["cores"]]
+    own = core_library(modules[0].options["cpu"])
+    libraries = [own] if own.sections else [core_library(core) for core in _tables()["cores"]]
     return max(each.memory(used)[0] - each.memory({"copy"})[0] for each in libraries)

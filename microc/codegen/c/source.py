@@ -12,17 +12,17 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.codegen.c.c_expressions import NARROWEST, WIDEST, ExprPrinter
+from microc.codegen.c.c_expressions import MAX_INT16, MAX_INT32, ExprPrinter
 from microc.codegen.c.c_statements import C_STMT_WIDTH, INDENT, StmtPrinter, helper_texts, wrap_line
 from microc.codegen.c.interface import (
-    ALIGNED,
+    DEFAULT_ALIGNMENT,
     ArenaContext,
     Classes,
     Tensor,
     aligned_declaration,
     arena_context,
     classes_of,
-    definition,
+    constant_definition,
     pointer_from_caller,
     pointer_inside_run,
     tensor_of,
@@ -59,7 +59,7 @@ def printer_of(module: Module) -> StmtPrinter:
     family = FAMILIES[CORES[module.options["cpu"]].family]
     small = family.flash_space
     space = f"{module.name.upper()}_FLASH " if small else ""
-    expr = ExprPrinter(NARROWEST if small else WIDEST, family.own_math)
+    expr = ExprPrinter(MAX_INT16 if small else MAX_INT32, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
     return StmtPrinter(expr, space, sizes, threads=threads_of(module) > 1)
 
@@ -312,7 +312,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
         kept=any(step < 0 for step in plan.copies.values()),
         data_declarations=tuple(Code(f"extern {aligned_declaration(v, attribute, space)};") for v in constants),
         data_definitions=tuple(
-            Code("\n".join(definition(v, attribute, space))) for v in constants if v.data is not None
+            Code("\n".join(constant_definition(v, attribute, space))) for v in constants if v.data is not None
         ),
         flash_space=_flash_space(module) if space else None,
         data_needs_math=not all(np.isfinite(v.data).all() for v in constants if v.data is not None),
@@ -322,7 +322,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
         unit=unit_context(module, printer.expr.helpers),
         includes=tuple(Word(name) for name in dict.fromkeys(_includes(module))),
         fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
-        aligned=any(value.align > ALIGNED for value in stored),
+        aligned=any(value.align > DEFAULT_ALIGNMENT for value in stored),
         hot_code=plan.code is not None,
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
     )
@@ -461,7 +461,7 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
 
     ``level`` distinguishes networks of one library, each for another core; all of them then have the name ``model``.
     """
-    end, core = entry_end(level), CORES.get(data["options"]["cpu"])
+    end, core = entry_suffix(level), CORES.get(data["options"]["cpu"])
     probe = core.probe if core else None
     probe_parts = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
     sizes = tuple(Name(size["name"]) for size in data.get("sizes", ()))
@@ -477,7 +477,9 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
         f"void microc_reset{end}(void *arena);",
     )
     renamed_manifest = {**data, "model": model or data["model"]}
-    manifest_lines = definition(_text_value(f"microc_manifest{end}", json.dumps(renamed_manifest, ensure_ascii=True)))
+    manifest_lines = constant_definition(
+        _text_value(f"microc_manifest{end}", json.dumps(renamed_manifest, ensure_ascii=True))
+    )
     context = SharedContext(
         name=Name(data["model"]),
         upper=Name(data["model"].upper()),
@@ -493,7 +495,7 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
     return render("project/shared.c.j2", context)
 
 
-def entry_end(level: int) -> str:
+def entry_suffix(level: int) -> str:
     """Return the suffix of a level's entry points."""
     return f"_{level}" if level else ""
 

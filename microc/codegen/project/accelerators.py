@@ -15,8 +15,8 @@ from microc.module import External, Module, Sources
 
 # ---- The sources of external code: its files in a folder of the project, and how they are compiled.
 
-FOLDER = "external"
-OWN = "own"
+EXTERNAL_FOLDER = "external"
+OWN_CODE_FOLDER = "own"
 """Folder of a project for its network in our own code, to compare external code with."""
 
 
@@ -34,7 +34,7 @@ class ExternalContext:
     folders: tuple[Word, ...]
 
 
-def external_of(modules: Sequence[Module]) -> tuple[Sources, ...]:
+def external_code_sources(modules: Sequence[Module]) -> tuple[Sources, ...]:
     """Return the sources of the external code of some networks, merged by backend."""
     merged: dict[str, Sources] = {}
     for sources in (sources for module in modules for sources in module.sources):
@@ -66,9 +66,9 @@ def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
     if not all_sources:
         return None
     return ExternalContext(
-        sources=tuple(Word(f"{FOLDER}/{each.name}/{path}") for each in all_sources for path in each.compiled),
+        sources=tuple(Word(f"{EXTERNAL_FOLDER}/{each.name}/{path}") for each in all_sources for path in each.compiled),
         include=tuple(
-            Word(f"{FOLDER}/{each.name}/{path}".rstrip("/")) for each in all_sources for path in each.include
+            Word(f"{EXTERNAL_FOLDER}/{each.name}/{path}".rstrip("/")) for each in all_sources for path in each.include
         ),
         defines=tuple(Word(name) for each in all_sources for name in each.defines),
         libraries=tuple(Word(name) for each in all_sources for name in each.libraries),
@@ -79,7 +79,9 @@ def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
 def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
     """Return the files by their paths in a project."""
     return {
-        f"{FOLDER}/{Word(each.name)}/{Word(path)}": data for each in all_sources for path, data in each.files.items()
+        f"{EXTERNAL_FOLDER}/{Word(each.name)}/{Word(path)}": data
+        for each in all_sources
+        for path, data in each.files.items()
     }
 
 

@@ -72,7 +72,7 @@ def linker_script(board: Board, *, takes: str = "", hot_code: str = "") -> str:
     return render("board/linker.ld.j2", board_context(board, takes=takes, hot_code=hot_code))
 
 
-def abi_of(board: Board) -> int:
+def abi_checksum(board: Board) -> int:
     """Return the id of a board's ABI for loaded code: the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
@@ -91,7 +91,7 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
         title=Text(board.title),
         isa=Name(board.target.isa),
         core=Word(board.target.cpu),
-        abi=Code(f"0x{abi_of(board):08x}u"),
+        abi=Code(f"0x{abi_checksum(board):08x}u"),
         tick_hz=raw["timer"]["hz"],
         facts=tuple(
             (Name(f"MICROC_{table}_{key}".upper()), _number(value, hexadecimal=key.endswith(_ADDRESSES)))
@@ -195,7 +195,7 @@ def board_ids(board: Board) -> Ids:
 
 # ---- Tasks of a project for Visual Studio Code and compatible editors: build, flash, run, verify, with a problem list.
 
-TASKS = ".vscode/tasks.json"
+TASKS_FILE = ".vscode/tasks.json"
 _PROBLEMS = {
     "owner": "microc",
     "source": "microc",
@@ -215,7 +215,7 @@ _SAMPLE = {
 }
 
 
-def tasks(networks: Sequence[Name], is_host: bool) -> str:
+def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
     """Return the text of ``tasks.json``. The editor matches compilers' messages itself; a pattern here matches ours."""
     task_list = [
         {

@@ -11,11 +11,17 @@ from microc.base import file_access
 from microc.base.immutable import frozen
 from microc.codegen.c.interface import alignment_attribute
 from microc.codegen.c.source import ModelContext, desktop_files, model_context, render_network
-from microc.codegen.project.accelerators import OWN, ExternalContext, external_context, external_files, external_of
-from microc.codegen.project.board_files import KERNELS, NETWORKS, TASKS, board_header, linker_script, tasks
+from microc.codegen.project.accelerators import (
+    OWN_CODE_FOLDER,
+    ExternalContext,
+    external_code_sources,
+    external_context,
+    external_files,
+)
+from microc.codegen.project.board_files import KERNELS, NETWORKS, TASKS_FILE, board_header, linker_script, tasks_json
 from microc.codegen.project.manifest import manifest, table, to_json
 from microc.codegen.project.protocols import (
-    LINKED,
+    LINK_ADDRESSES,
     POSITION_INDEPENDENT,
     benchmark_main,
     buffer_sizes,
@@ -36,12 +42,12 @@ RUNTIME_OPTIMISATION = "-Os"
 """Compiler options for everything but the network."""
 
 
-def optimisation(target: Target, optimize: str) -> str:
+def optimisation_options(target: Target, optimize: str) -> str:
     """Return the compiler options for the network, by goal."""
     return " ".join(filter(None, (FAMILIES[target.isa].options[optimize], target.core.options)))
 
 
-def webassembly(target: Target) -> str:
+def webassembly_options(target: Target) -> str:
     """Return clang's options for a WebAssembly reactor: a module with functions to call, not a program.
 
     Vectors are disabled if the C is for another family of cores. Kernels keep small workspaces on the stack, so it gets 256
@@ -53,10 +59,10 @@ def webassembly(target: Target) -> str:
 
 # ---- A whole project: the network, the firmware around it, build files, manifest.
 
-RESERVED = frozenset({"board", "runtime", "build", "external", "firmware", "main", "m", "own"})
+RESERVED_FOLDERS = frozenset({"board", "runtime", "build", "external", "firmware", "main", "m", "own"})
 """Names of folders and targets of a project, which no network of several may have."""
 SLOTS = "slots"
-FOREIGN_CORE = "core"
+PLUGIN_CORE_KEY = "core"
 """Key, in a project's copy of its board, that describes a core of a plugin."""
 RUNTIME_HEADERS = (
     "SPEC.md",
@@ -146,7 +152,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     )
     loadable = is_relocatable(modules[0].options)
     protocol = SLOTS if loadable else modules[0].options["protocol"]
-    external = external_of(modules)
+    external = external_code_sources(modules)
     context = _project_context(
         networks, shared_arena(modules), board, modules[0].options, protocol, external_context(external)
     )
@@ -159,13 +165,16 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
             network_files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
         if module.own is not None:
             files.update(
-                {f"{network.folder}{OWN}/{name}": text for name, text in desktop_files(module.own, version).items()}
+                {
+                    f"{network.folder}{OWN_CODE_FOLDER}/{name}": text
+                    for name, text in desktop_files(module.own, version).items()
+                }
             )
         files.update({network.folder + name: text for name, text in network_files.items()})
     for name in ("Makefile", *(() if loadable else ("CMakeLists.txt",)), "README.md"):
         files[name] = render(f"project/{name}.j2", context)
     files.update(_framework_files(context))
-    files[TASKS] = tasks([network.model.name for network in networks], context.is_host)
+    files[TASKS_FILE] = tasks_json([network.model.name for network in networks], context.is_host)
     template_folder = "loading" if loadable else "project"
     files["main.c"] = (
         benchmark_main(modules, board) if protocol == "mlperf" else render(f"{template_folder}/main.c.j2", context)
@@ -176,8 +185,8 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     files["board/microc_board.h"] = header + buffer_sizes(board)
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, takes=takes, hot_code=hot)
-    runtime = file_access.runtime_c()
-    for name in (*RUNTIME_HEADERS, *sources_around(board, protocol), *_headers(runtime)):
+    runtime = file_access.runtime_c_folder()
+    for name in (*RUNTIME_HEADERS, *runtime_sources(board, protocol), *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(external_files(external))
     files["board/board.json"] = to_json(_board_data(board))
@@ -196,7 +205,7 @@ def _board_data(board: Board) -> dict[str, Any]:
     core = board.target
     if core.cpu in CORES.sealed:
         return dict(board.raw)
-    return {**board.raw, FOREIGN_CORE: {"family": core.isa, "features": sorted(core.features)}}
+    return {**board.raw, PLUGIN_CORE_KEY: {"family": core.isa, "features": sorted(core.features)}}
 
 
 def _descriptor(module: Module, several: bool) -> dict[str, str]:
@@ -207,7 +216,7 @@ def _framework_files(context: ProjectContext) -> dict[str, str]:
     """Render the files that the framework's tool reads, including a Makefile that calls it."""
     if context.framework is None:
         return {}
-    root = file_access.templates() / "framework" / context.framework.name
+    root = file_access.templates_folder() / "framework" / context.framework.name
     templates = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.j2"))
     return {
         name.removesuffix(".j2"): render(f"framework/{context.framework.name}/{name}", context) for name in templates
@@ -220,7 +229,7 @@ def shared_arena(modules: Sequence[Module]) -> int:
     return max(sizes, default=0) if len(modules) > 1 else 0
 
 
-def sources_around(board: Board, protocol: str) -> tuple[str, ...]:
+def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
     """Return the C files around the networks.
 
     UsageError if they must run code from RAM and the board has no files for that.
@@ -275,15 +284,17 @@ def _project_context(
         is_host=board.target.isa == "host",
         c_flags=tuple(map(Word, build["c_flags"])),
         ld_flags=tuple(map(Word, build["ld_flags"])),
-        sources=tuple(Word(f"runtime/{name}") for name in sources_around(board, protocol)),
-        optimisation=Code(optimisation(board.target, options["optimize"])),
+        sources=tuple(Word(f"runtime/{name}") for name in runtime_sources(board, protocol)),
+        optimisation=Code(optimisation_options(board.target, options["optimize"])),
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions)
         and board.target.isa != "avr"
         and not framework_data,  # which bring their own
         framework=framework,
         self_test=any(n.model.self_test for n in networks),
-        linked=tuple((Word(name), Code(f"{at:#x}")) for name, at in LINKED.items()) if protocol == SLOTS else (),
+        linked=tuple((Word(name), Code(f"{at:#x}")) for name, at in LINK_ADDRESSES.items())
+        if protocol == SLOTS
+        else (),
         position_independent=Word(POSITION_INDEPENDENT),
         external=external,
     )

@@ -67,7 +67,7 @@ _WEIGHTS = {
     "scales": {"type": ["array", "null"], "items": _REAL, "minItems": 3, "maxItems": 3},
     "axis": {"type": ["integer", "null"]},
 }
-OPERATOR = {
+OPERATOR_SCHEMA = {
     "op": _TEXT,
     "attributes": {"type": "array", "items": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}},
     "weights": objects_schema(_WEIGHTS),
@@ -83,7 +83,7 @@ _KERNEL = {
     "estimated_instructions": _COUNT,
     "estimated_cycles": _COUNT,
     "estimated_code": _COUNT,
-    "operators": objects_schema(OPERATOR),
+    "operators": objects_schema(OPERATOR_SCHEMA),
     "streamed": _NAMES,
     "inputs": _NAMES,
     "outputs": _NAMES,
@@ -146,7 +146,7 @@ TABLE: Mapping[str, Any] = object_schema(
 """Schema of the manifest of a project of several networks."""
 
 
-def fault(data: Any) -> str:
+def manifest_fault(data: Any) -> str:
     """Return what is wrong with a manifest of a project or a network; empty if it is valid."""
     import jsonschema
 
@@ -209,7 +209,7 @@ def value_data(value: Value) -> dict[str, Any]:
     }
 
 
-class Memory:
+class MemoryMap:
     """Tensors of a planned module and their memory. ``names``: the board's tensor table (inputs, outputs, state, then every
     intermediate that has memory)."""
 
@@ -332,7 +332,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     computes.
     """
     assert module.plan is not None
-    memory = Memory(module)
+    memory = MemoryMap(module)
     names, code = frozenset(memory.names), {kernel.name: kernel.code_bytes for kernel in module.kernels}
     sizes = {"sizes": [asdict(size) for size in module.sizes]} if module.sizes else {}
     return {

@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter
-from microc.codegen.c.interface import definition
+from microc.codegen.c.interface import constant_definition
 from microc.codegen.render import Code, Name
 from microc.module import Module, Value
 
@@ -41,7 +41,7 @@ def sample_frames(module: Module) -> tuple[Frame, ...]:
     )
 
 
-def sample(module: Module) -> Frame:
+def first_sample(module: Module) -> Frame:
     """Return the first of :func:`sample_frames`."""
     return sample_frames(module)[0]
 
@@ -61,7 +61,7 @@ def definitions(module: Module, frames: Sequence[Frame], space: str) -> tuple[Co
     """Return C arrays, one for every input, with its frames one after the other. ``space`` as in :func:`definition`."""
     arrays = (np.stack(parts) for parts in zip(*frames, strict=True))
     return tuple(
-        Code("static " + "\n".join(definition(_as_constant(f"{name}_values", array), space=space)))
+        Code("static " + "\n".join(constant_definition(_as_constant(f"{name}_values", array), space=space)))
         for name, array in zip(module.inputs, arrays, strict=bool(frames[0]))
     )
 

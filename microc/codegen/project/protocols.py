@@ -9,7 +9,7 @@ from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter
 from microc.codegen.c.interface import ArenaContext, arena_context, pointer_inside_run
 from microc.codegen.c.source import network_files
-from microc.codegen.project.manifest import Memory
+from microc.codegen.project.manifest import MemoryMap
 from microc.codegen.render import Code, Name, Text, Word, render
 from microc.errors import UsageError
 from microc.module import Module
@@ -76,7 +76,7 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
     return RpcContext(
         name=Name(module.name),
         upper=Name(module.name.upper()),
-        tensors=tuple(_rpc_tensor(module, name) for name in Memory(module).names),
+        tensors=tuple(_rpc_tensor(module, name) for name in MemoryMap(module).names),
         buffers=buffers,
         inputs=tuple((Name(n), _address(module, n)) for n in module.inputs),
         outputs=tuple((Name(n), _address(module, n)) for n in module.outputs),
@@ -122,7 +122,7 @@ def max_payload(board: Board) -> int:
     return LARGE_PAYLOAD if board.raw["console"].get("baud", FAST_BAUD) >= FAST_BAUD else PAYLOAD
 
 
-def ring_size(board: Board) -> int:
+def receive_buffer_size(board: Board) -> int:
     """Return the size of the console's receive buffer, in bytes."""
     return SMALL_RING if 0 < board.ram_bytes <= SMALLEST_RAM else RING
 
@@ -132,7 +132,7 @@ def buffer_sizes(board: Board) -> str:
     lines = []
     if max_payload(board) != PAYLOAD:
         lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {max_payload(board)}")
-    if ring_size(board) != RING:
+    if receive_buffer_size(board) != RING:
         lines.append(f"#define MICROC_PORT_RX_SIZE {SMALL_RING}u")
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
@@ -193,7 +193,7 @@ def benchmark_main(modules: Sequence[Module], board: Board) -> str:
 
 # ---- Networks linked for a known address, with their constants elsewhere.
 
-LOADING_SCRIPT, SOURCES = "image.ld", ("model.c", "load.c")
+LOADING_SCRIPT, IMAGE_SOURCES = "image.ld", ("model.c", "load.c")
 """The linker script, and the files to compile."""
 
 
@@ -232,7 +232,7 @@ def image_files(module: Module, version: str, constants: Mapping[str, int], star
 
 RELOCATABLE_SCRIPT, ENTRY, HEADER = "network.ld", "network.c", "network.h"
 """The linker script, the network's entry for a board, and the header in front of the network's files."""
-LINKED = {"network.elf": 0x0010_0000, "network_moved.elf": 0x0334_5640}
+LINK_ADDRESSES = {"network.elf": 0x0010_0000, "network_moved.elf": 0x0334_5640}
 """Programs linked from one network, each for another address; they must have the same bytes. Boards load networks at
 multiples of 64. The second address is aligned to 64 only, so that code that relies on a larger alignment differs."""
 BLOB_SUFFIX = ".bin"

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from microc.codegen.project.accelerators import FOLDER, external_of
+from microc.codegen.project.accelerators import EXTERNAL_FOLDER, external_code_sources
 from microc.codegen.project.manifest import deviations, to_json
 from microc.errors import UsageError
 from microc.module import Module
 from microc.target import Board
 
-NAME = "sbom.spdx.json"
+SBOM_FILE = "sbom.spdx.json"
 _LIBRARIES = ("numpy", "ml-dtypes", "onnx", "tflite", "flatbuffers", "jinja2")
 """Packages that every compilation uses: they read models, compute constants and print."""
 _NONE = "NOASSERTION"
@@ -33,13 +33,13 @@ def with_sbom(
     files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, str | bytes]:
     """Return the files of a project with its bill of materials."""
-    return {**files, NAME: _document(files, modules, board, version)}
+    return {**files, SBOM_FILE: _document(files, modules, board, version)}
 
 
 def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str) -> str:
     title = "_".join(module.name for module in modules)
     contents = {name: text if isinstance(text, bytes) else text.encode() for name, text in sorted(files.items())}
-    licences = {f"{FOLDER}/{each.name}/": each.licence for each in external_of(modules)} | {
+    licences = {f"{EXTERNAL_FOLDER}/{each.name}/": each.licence for each in external_code_sources(modules)} | {
         "runtime/": _RUNTIME_LICENSE
     }
     file_entries = [_file(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
@@ -53,7 +53,7 @@ def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board
         "name": f"{title} for {board.name}",
         "documentNamespace": "",
         "creationInfo": {
-            "created": created(),
+            "created": reproducible_date(),
             "creators": [f"Tool: microc-{version}"],
             "comment": "The date is SOURCE_DATE_EPOCH's, or the epoch: equal projects have equal documents.",
         },
@@ -66,7 +66,7 @@ def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board
     return to_json({**document, "documentNamespace": f"https://spdx.org/spdxdocs/microc-{digest}"})
 
 
-def created() -> str:
+def reproducible_date() -> str:
     """Return the date for reproducible output.
 
     SOURCE_DATE_EPOCH (seconds) if it is set, else the epoch; UsageError if it is no number.
@@ -107,7 +107,7 @@ def _project(
         "filesAnalyzed": True,
         "packageVerificationCode": {
             "packageVerificationCodeValue": code,
-            "packageVerificationCodeExcludedFiles": [f"./{NAME}"],
+            "packageVerificationCodeExcludedFiles": [f"./{SBOM_FILE}"],
         },
         "primaryPackagePurpose": "FIRMWARE",
         "licenseConcluded": _NONE,

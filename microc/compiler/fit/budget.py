@@ -13,7 +13,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.compiler.lowering.kernel_selection import alias_of, groups_of
+from microc.compiler.lowering.kernel_selection import groups_of, node_alias
 from microc.compiler.options import Options
 from microc.device.boards import list_boards, load_board
 from microc.errors import FitError, UnsupportedError, UsageError
@@ -23,13 +23,13 @@ from microc.graph.text import regions as graphs_inside
 from microc.isa import CORES, FAMILIES
 from microc.module import Arithmetic, Module
 from microc.ops import registry
-from microc.ops.lowering import macs_of, row_window
+from microc.ops.lowering import node_macs, row_window
 from microc.ops.matrix.gemm import find_levels
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
 from microc.target import SIZE, SPEED, Board, CodeMemory, Goal, Memory, Target
-from microc.transform.attention import find_attention, in_blocks
+from microc.transform.attention import block_attention, find_attention
 from microc.transform.quantised.qdq import has_integer_form
-from microc.transform.quantised.weight_types import halved, too_large
+from microc.transform.quantised.weight_types import count_half_weights, find_overflowing_weights
 
 # ---- Hints for a network that does not fit: quantise it, choose a larger board, raise the budget.
 
@@ -38,7 +38,7 @@ MARGIN = 2
 SHOWN = 3  # boards that a hint names
 
 
-def remedy(source: str, flash: int, ram: int, board: str = "", *, floats: bool = False, caller: bool = False) -> str:
+def fit_hint(source: str, flash: int, ram: int, board: str = "", *, floats: bool = False, caller: bool = False) -> str:
     """Return a hint for a network that does not fit, the most promising measure first.
 
     ``flash``, ``ram``: bytes needed at least, 0 if there is enough. ``source``: the model as commands take it.
@@ -125,23 +125,23 @@ def with_math(target: Target, options: Options) -> Target:
     return target.having(*(name for name, wanted in features.items() if wanted))
 
 
-def arithmetic_of(graph: Graph, weight_dtype: str = "") -> Arithmetic:
+def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:
     """Summarise the arithmetic of a graph after the passes.
 
     Reasons for floats are those of the layers with the most products. ``weight_dtype``: the float16 or bfloat16 that
     weights were rounded to, else empty.
     """
     if not any(dtypes.is_float(kind.dtype) for kind in graph.types.values()):
-        return Arithmetic(sum(macs_of(graph, node) for node in graph.nodes), double_weights=_double_weights(graph))
-    work = {node.outputs: (macs_of(graph, node), _float_macs(graph, node)) for node in graph.nodes}
+        return Arithmetic(sum(node_macs(graph, node) for node in graph.nodes), double_weights=_double_weights(graph))
+    work = {node.outputs: (node_macs(graph, node), _float_macs(graph, node)) for node in graph.nodes}
     layers = sorted((n for n in graph.nodes if work[n.outputs][1]), key=lambda n: -work[n.outputs][1])
     scaled = (n for n in graph.nodes if n.op == "requantize_float")
     return Arithmetic(
         macs=sum(total for total, _ in work.values()),
         float_macs=sum(floats for _, floats in work.values()),
         reasons=tuple(_reasons(graph, layers)),
-        half_weights=halved(graph) if weight_dtype in dtypes.HALF else 0,
-        wide_weights=too_large(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
+        half_weights=count_half_weights(graph) if weight_dtype in dtypes.HALF else 0,
+        wide_weights=find_overflowing_weights(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
         double_weights=_double_weights(graph),
         float_scaled=sum(graph.types[name].size for node in scaled for name in node.outputs),
     )
@@ -159,13 +159,13 @@ def _double_weights(graph: Graph) -> int:
 
 def _float_macs(graph: Graph, node: Node) -> int:
     """Count the float products of a run of a node; for control flow, the share of its bodies."""
-    macs = macs_of(graph, node)
+    macs = node_macs(graph, node)
     if not macs:
         return 0
     regions = registry.get(node.op).regions
     if not regions:
         return macs if dtypes.is_float(graph.types[node.inputs[0]].dtype) else 0
-    inside = [arithmetic_of(node.attr(name)) for name in regions]
+    inside = [summarise_arithmetic(node.attr(name)) for name in regions]
     return macs * sum(part.float_macs for part in inside) // max(1, sum(part.macs for part in inside))
 
 
@@ -201,24 +201,24 @@ def _reason(graph: Graph, maker: Node | None) -> str:
 # MACs / (bytes of weights + OVERHEAD) / EXCHANGE instructions. A network over its budget is compiled again at ever higher
 # prices, last for size alone; :mod:`microc.compiler.fit.search` then chooses a price for each kernel.
 
-EXCHANGE = 4
+FLASH_PER_TIME = 4
 """Percent of flash that 1 % of time is worth: boards have more flash than networks take, and time is energy too."""
-WORTH = {"speed": float("inf"), "balanced": float(EXCHANGE), "size": 1.0}
+MEMORY_PER_TIME = {"speed": float("inf"), "balanced": float(FLASH_PER_TIME), "size": 1.0}
 """Percent of memory that 1 % of time is worth, by goal, in a choice between variants of a graph."""
-COMPUTER = 10.0
+COMPUTER_FACTOR = 10.0
 """Factor on :data:`WORTH` for computers, where only caches are short of memory."""
-OVERHEAD = 16 * 1024
+CODE_OVERHEAD = 16 * 1024
 """Bytes of code of a usual network, added to its weights: bounds the price of a byte for networks of few weights."""
-FIRMWARE = 4 * 1024
+FIRMWARE_RAM = 4 * 1024
 """Bytes of RAM that a usual firmware takes beside the arena: stack, buffers of its ports."""
-CERTAIN = 0.75
+CERTAIN_CODE_SHARE = 0.75
 """Share of the estimated code that is certain: a network is refused only if this share does not fit."""
-STEPS = (1, 8, 64)
+PRICE_STEPS = (1, 8, 64)
 """Multiples of the balanced price at which a network over its budget is built."""
 
 
 @frozen
-class Room:
+class BoardCapacity:
     """Capacity of a board: bytes of flash for constants and code, of RAM for the arena and inputs outside of it; 0: unlimited.
 
     ``board``: its name, if a network that takes more is refused. ``flash_limit``: the most that constants may take,
@@ -241,7 +241,7 @@ class Room:
         return self.ram + sum(memory.size for memory in self.memories[1:])
 
 
-def memories_for(module: Module, options: Options, room: Room | None) -> tuple[Memory, ...]:
+def arena_memories(module: Module, options: Options, room: BoardCapacity | None) -> tuple[Memory, ...]:
     """Return the memories that arenas may be in.
 
     The first one is reduced by inputs and outputs outside of the arena, and limited by the RAM budget. Empty if the
@@ -250,11 +250,11 @@ def memories_for(module: Module, options: Options, room: Room | None) -> tuple[M
     if room is None or not room.memories or options.relocatable:
         return ()
     first, *others = room.memories
-    size = max(first.size - (0 if options.io_in_arena else ends_bytes(module)), 0)
+    size = max(first.size - (0 if options.io_in_arena else io_bytes(module)), 0)
     return replace(first, size=min(size, options.ram) if options.ram else size), *others
 
 
-def ends_bytes(module: Module) -> int:
+def io_bytes(module: Module) -> int:
     """Sum the bytes of inputs and outputs."""
     return sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
 
@@ -270,14 +270,14 @@ def count_macs(graph: Graph) -> int:
     return total
 
 
-def goals(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
+def goal_ladder(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
     """Return the requested goal, then the goals to fall back to over the flash budget.
 
     Computers have no flash limit: ``balanced`` schedules are those of ``speed`` there.
     """
     weights = sum(array.nbytes for each in (graph, *regions(graph)) for array in each.consts.values())
-    price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
-    steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
+    price = max(count_macs(graph), 1) / (weights + CODE_OVERHEAD) / FLASH_PER_TIME
+    steps = (SPEED, *(Goal("balanced", price * step) for step in PRICE_STEPS), SIZE)
     family = FAMILIES[target.isa]
     # RISC-V lists computers but has microcontrollers without threads; portable C has threads but lists no computer.
     computer = family.threads and bool(family.computers)
@@ -285,9 +285,9 @@ def goals(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
     return steps[next(k for k, goal in enumerate(steps) if goal.name == wanted) :]
 
 
-def worth_of(options: Options, target: Target) -> float:
+def memory_per_time(options: Options, target: Target) -> float:
     """Return the percent of memory that 1 % of time is worth."""
-    return WORTH[options.optimize] * (COMPUTER if FAMILIES[target.isa].threads else 1)
+    return MEMORY_PER_TIME[options.optimize] * (COMPUTER_FACTOR if FAMILIES[target.isa].threads else 1)
 
 
 def code_bytes(module: Module) -> int:
@@ -300,7 +300,7 @@ def flash_bytes(module: Module) -> int:
     return module.const_bytes + code_bytes(module)
 
 
-def share_of(made: Module, plain: Module, worth: float) -> float:
+def relative_cost(made: Module, plain: Module, worth: float) -> float:
     """Return the relative cost of a planned module compared with another: ram * flash * time ** ``worth``, each as a ratio.
 
     RAM and flash of a usual firmware are added to the network's own, so that small networks do not pay any price in
@@ -310,8 +310,8 @@ def share_of(made: Module, plain: Module, worth: float) -> float:
     if worth == float("inf"):
         return time
     assert made.plan is not None and plain.plan is not None
-    ram = (made.plan.size + FIRMWARE) / (plain.plan.size + FIRMWARE)
-    flash = (flash_bytes(made) + OVERHEAD) / (flash_bytes(plain) + OVERHEAD)
+    ram = (made.plan.size + FIRMWARE_RAM) / (plain.plan.size + FIRMWARE_RAM)
+    flash = (flash_bytes(made) + CODE_OVERHEAD) / (flash_bytes(plain) + CODE_OVERHEAD)
     return float(ram * flash * time**worth)
 
 
@@ -321,12 +321,12 @@ def fits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
     return all(arena <= limit for limit in ram) and all(flash_bytes(module) <= limit for limit in flash)
 
 
-def least_flash(module: Module) -> int:
+def min_flash_bytes(module: Module) -> int:
     """Return a lower bound of constants plus code in bytes."""
-    return module.const_bytes + int(CERTAIN * code_bytes(module))
+    return module.const_bytes + int(CERTAIN_CODE_SHARE * code_bytes(module))
 
 
-def refusal(module: Module, flash: int) -> FitError:
+def flash_error(module: Module, flash: int) -> FitError:
     """Return the error for a network that exceeds its flash budget with every schedule."""
     excess = flash_bytes(module) - flash
     return FitError(
@@ -348,12 +348,12 @@ def refusal(module: Module, flash: int) -> FitError:
 # arena must hold, beside the state, the largest of: all inputs, all outputs, and for a layer that cannot run row by row its
 # operands and its results. Attention in blocks holds no score matrix whole (:mod:`microc.transform.attention`).
 
-FEW = 16
+LITERAL_ELEMENTS = 16
 """Constants with fewer elements count as 0 bytes: kernels may contain them as literals."""
 
 
 @frozen
-class Least:
+class MemoryBound:
     """Lower bounds in bytes: ``weights`` in flash, ``arena``, and ``outside``: inputs and outputs in the caller's buffers."""
 
     weights: int
@@ -365,15 +365,17 @@ class Least:
         return self.arena + self.outside
 
 
-def least_of(graph: Graph, options: Options) -> Least:
+def memory_bound(graph: Graph, options: Options) -> MemoryBound:
     """Return the lower bounds of a fused graph."""
     inside = options.io_in_arena
     ends = sum(graph.types[name].nbytes for name in {*graph.inputs, *graph.outputs})
-    arena = min(_min_arena_bytes(each, inside=inside) for each in (graph, in_blocks(graph, find_attention(graph), 1)))
-    return Least(_min_weight_bytes(graph), arena, 0 if inside else ends)
+    arena = min(
+        _min_arena_bytes(each, inside=inside) for each in (graph, block_attention(graph, find_attention(graph), 1))
+    )
+    return MemoryBound(_min_weight_bytes(graph), arena, 0 if inside else ends)
 
 
-def shortages(least: Least, options: Options, room: Room) -> tuple[str, ...]:
+def shortages(least: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
     """List the proofs that a network cannot fit, however it is compiled; none proves nothing. ``room``: the board's capacity."""
     (flash, ram), found = room.capacity, []
     if room.board and least.weights > room.flash_limit > 0:
@@ -393,20 +395,20 @@ def shortages(least: Least, options: Options, room: Room) -> tuple[str, ...]:
     return tuple(found)
 
 
-def refuse_hopeless(graph: Graph, source: str, options: Options, room: Room | None) -> None:
+def refuse_impossible(graph: Graph, source: str, options: Options, room: BoardCapacity | None) -> None:
     """Raise FitError if the lower bounds exceed a limit, before any layer is scheduled."""
-    least = least_of(graph, options)
-    reasons = shortages(least, options, room or Room())
+    least = memory_bound(graph, options)
+    reasons = shortages(least, options, room or BoardCapacity())
     if reasons:
         too_small = (
             room.board if room and room.board and shortages(least, replace(options, flash=0, ram=0), room) else ""
         )
         limiting = too_small or "its budget"
-        floats = bool(arithmetic_of(graph).float_macs)
+        floats = bool(summarise_arithmetic(graph).float_macs)
         raise FitError(
             f"{source} does not fit {limiting}: {'; '.join(reasons)}",
             where=source,
-            hint=remedy(source, least.weights, least.ram, too_small, floats=floats, caller=options.io_in_arena),
+            hint=fit_hint(source, least.weights, least.ram, too_small, floats=floats, caller=options.io_in_arena),
             details={"weights_at_least": least.weights, "ram_at_least": least.ram},
         )
 
@@ -445,17 +447,17 @@ def refuse_float64(graph: Graph, target: Target) -> None:
 def _min_weight_bytes(graph: Graph) -> int:
     """Sum the lower bounds of the constants that kernels read; equal constants count once."""
     used = {name for node in graph.nodes if not registry.get(node.op).view for name in node.inputs}
-    sizes = {array.tobytes(): least_bytes(array) for name, array in graph.consts.items() if name in used}
+    sizes = {array.tobytes(): min_constant_bytes(array) for name, array in graph.consts.items() if name in used}
     return sum(sizes.values())
 
 
-def least_bytes(array: Array) -> int:
+def min_constant_bytes(array: Array) -> int:
     """Return a lower bound of a constant's bytes in flash.
 
     Wide integers count as 0: they are tables of indices and factors, which kernels may compute or narrow.
     """
     wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2
-    if array.size < FEW or wide or array.dtype.kind not in "iuf":
+    if array.size < LITERAL_ELEMENTS or wide or array.dtype.kind not in "iuf":
         return 0
     low, high = array.min(), array.max()
     if low == high:
@@ -463,10 +465,10 @@ def least_bytes(array: Array) -> int:
     if array.dtype == np.float32 and array.ndim > 1 and np.isfinite(array).all():
         levels = find_levels(array.reshape(len(array), -1))
         if levels is not None:
-            return min(array.nbytes, least_bytes(levels.values) + levels.scales.nbytes)
+            return min(array.nbytes, min_constant_bytes(levels.values) + levels.scales.nbytes)
     if array.dtype.kind in "iu" and int(high) - int(low) < 16:
         return array.size // (2 if int(high) - int(low) >= 4 else 4)  # 4-bit or 2-bit indices
-    if array.dtype == np.float32 and any(dtypes.keeps(array, half) for half in dtypes.HALF):
+    if array.dtype == np.float32 and any(dtypes.is_exact_in(array, half) for half in dtypes.HALF):
         return array.size * 2
     return array.size * (1 if _fits_bytes(array) else array.dtype.itemsize)
 
@@ -512,7 +514,7 @@ def _alias_operands(graph: Graph) -> set[str]:
 
 def _is_alias(graph: Graph, node: Node) -> bool:
     """Test whether a node may be done by placing tensors (concatenation, slice), though it is no view."""
-    return not registry.get(node.op).view and not registry.get(node.op).regions and alias_of(graph, node) is not None
+    return not registry.get(node.op).view and not registry.get(node.op).regions and node_alias(graph, node) is not None
 
 
 def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read: Iterable[str]) -> bool:

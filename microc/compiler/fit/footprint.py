@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from microc.base.immutable import frozen
-from microc.codegen.c.interface import ALIGNED
-from microc.codegen.c.resources import around, code_bound, library_bytes, stack_bound
+from microc.codegen.c.interface import DEFAULT_ALIGNMENT
+from microc.codegen.c.resources import code_bound, flash_around_networks, library_bytes, stack_bound
 from microc.codegen.project.firmware import shared_arena
-from microc.codegen.project.protocols import max_payload, ring_size
-from microc.compiler.fit.budget import CERTAIN, Room, code_bytes, larger_boards, remedy
+from microc.codegen.project.protocols import max_payload, receive_buffer_size
+from microc.compiler.fit.budget import CERTAIN_CODE_SHARE, BoardCapacity, code_bytes, fit_hint, larger_boards
 from microc.errors import FitError, ToolError
 from microc.module import Module
 from microc.target import Board
@@ -75,16 +75,16 @@ class Footprint:
 def footprint(modules: Sequence[Module], board: Board) -> Footprint:
     """Add up the memory of ``modules``, planned, in one firmware on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
-    least, most = around(board, modules[0].options["protocol"])
+    least, most = flash_around_networks(board, modules[0].options["protocol"])
     kernels = sum(map(code_bytes, modules))
     code = least + kernels
-    if capacity(board, "flash"):
+    if region_bytes(board, "flash"):
         code = most + library_bytes(modules) + sum(map(code_bound, modules))
     return Footprint(
         weights=sum(m.const_bytes - _accelerator_bytes(m, board) for m in modules),
         self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
         code=code,
-        least_code=least + int(CERTAIN * kernels),
+        least_code=least + int(CERTAIN_CODE_SHARE * kernels),
         arena=shared_arena(modules) + sum(m.plan.main for m in own if m.plan is not None),
         buffers=sum(map(_io_outside_bytes, modules)),
         stack=max(map(stack_bound, modules)),
@@ -103,7 +103,7 @@ def _accelerator_bytes(module: Module, board: Board) -> int:
     """Sum the constants in the memory region of the accelerator, if the board has one."""
     if not board.npu_constants:
         return 0
-    return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > ALIGNED)
+    return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > DEFAULT_ALIGNMENT)
 
 
 def _io_outside_bytes(module: Module) -> int:
@@ -114,22 +114,22 @@ def _io_outside_bytes(module: Module) -> int:
 
 def _runtime_bytes(board: Board) -> int:
     """Return the RAM of console and RPC."""
-    return RUNTIME_RAM + ring_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
+    return RUNTIME_RAM + receive_buffer_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
 
 
-def capacity(board: Board, kind: str) -> int:
+def region_bytes(board: Board, kind: str) -> int:
     """Return the bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0: unlimited."""
     return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
-def room_of(board: Board, *, external: bool = False) -> Room:
+def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
     """Return the memory that a firmware leaves to the network. ``external``: constants may be in the accelerator's region."""
     fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime_bytes(board)
-    ram = capacity(board, "ram")
+    ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
-    flash, code = capacity(board, "flash") + apart, board.code_memory
-    least, most = around(board, "rpc")
-    return Room(
+    flash, code = region_bytes(board, "flash") + apart, board.code_memory
+    least, most = flash_around_networks(board, "rpc")
+    return BoardCapacity(
         flash=max(flash - most, 0),
         ram=max(ram - fixed, 1) if ram else 0,
         board=board.name,
@@ -146,7 +146,7 @@ def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, f
     """Raise FitError with the numbers if a board has too little flash or RAM; a board without limits holds anything."""
     reasons = []
     for kind, need in zip(KINDS, (flash, ram), strict=True):
-        room = capacity(board, kind)
+        room = region_bytes(board, kind)
         if room and need > room:
             name = "RAM" if kind == "ram" else kind
             reasons.append(f"needs {need} bytes of {name}, the board has {room} ({need - room} too many)")
@@ -154,7 +154,7 @@ def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, f
         raise FitError(
             f"{where} does not fit {board.name}: it " + "; it ".join(reasons),
             where=details,
-            hint=remedy(where, flash, ram, board.name, floats=floats, caller=True),
+            hint=fit_hint(where, flash, ram, board.name, floats=floats, caller=True),
         )
 
 
@@ -174,7 +174,7 @@ def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
     return need
 
 
-def link_overflow(error: ToolError, board: Board, folder: str, *, hot_code: bool = False) -> FitError | None:
+def link_overflow_error(error: ToolError, board: Board, folder: str, *, hot_code: bool = False) -> FitError | None:
     """Convert the linker's report of a full memory region to an error with numbers; None for other reports.
 
     ``hot_code``: kernels run from RAM.

@@ -17,9 +17,17 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from microc.base.knapsack import Option, front
-from microc.compiler.fit.budget import fits, flash_bytes, goals, least_flash, refusal, share_of, worth_of
-from microc.compiler.fit.striping import LoweredStream, arena
+from microc.base.knapsack import LayerOption, pareto_front
+from microc.compiler.fit.budget import (
+    fits,
+    flash_bytes,
+    flash_error,
+    goal_ladder,
+    memory_per_time,
+    min_flash_bytes,
+    relative_cost,
+)
+from microc.compiler.fit.striping import LoweredStream, arena_bytes
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_maker import (
@@ -27,12 +35,12 @@ from microc.compiler.lowering.kernel_maker import (
     External,
     Goals,
     Group,
-    Maker,
+    KernelBuilder,
     Tuned,
     Workspaces,
     merge_kernels,
 )
-from microc.compiler.lowering.kernel_selection import estimated, groups_of
+from microc.compiler.lowering.kernel_selection import add_estimates, groups_of
 from microc.compiler.options import Options
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
@@ -40,11 +48,16 @@ from microc.module import Module
 from microc.ops import registry
 from microc.ops.registry import infer
 from microc.plan.liveness import lifetimes
-from microc.reports.firmware_size import covered
+from microc.reports.firmware_size import count_covered
 from microc.schedule.rules.rule import float_lanes
 from microc.target import SPEED, Goal, Target
-from microc.transform.attention import find_attention, in_blocks
-from microc.transform.loop_blocking import BLOCKED_TURNS_PASS, OPENED_WEIGHTS_PASS, find_opened, with_opened
+from microc.transform.attention import block_attention, find_attention
+from microc.transform.loop_blocking import (
+    LOOP_BLOCKING_PASS,
+    PREWIDENED_WEIGHTS_PASS,
+    find_widenable_weights,
+    widen_weights,
+)
 from microc.transform.pass_context import write_graph
 
 if TYPE_CHECKING:
@@ -54,11 +67,11 @@ if TYPE_CHECKING:
 
 # ---- RAM limit: smaller workspaces, layers row by row, or both, whichever takes the fewest instructions.
 
-LITTLE = 1.05
+SMALL_WORKSPACE_MAX_SLOWDOWN = 1.05
 """Factor on instructions up to which smaller workspaces are taken without trying layers row by row."""
 
 
-def within_limits(
+def choose_within_limits(
     plain: Compiled,
     lean: Callable[[], Compiled],
     stream: Callable[[Compiled], Compiled],
@@ -77,7 +90,10 @@ def within_limits(
     if fits_ram(plain):
         return plain
     lean_network = lean()
-    if fits(lean_network.module, ram, flash) and lean_network.module.instructions <= LITTLE * plain.module.instructions:
+    if (
+        fits(lean_network.module, ram, flash)
+        and lean_network.module.instructions <= SMALL_WORKSPACE_MAX_SLOWDOWN * plain.module.instructions
+    ):
         return lean_network
     candidates = [plain, lean_network, stream(plain)]
     if lean_network is not plain and not any(map(fits_ram, candidates)):
@@ -85,10 +101,10 @@ def within_limits(
     fitting = [made for made in candidates if fits_ram(made)]
     if fitting:
         return min(fitting, key=lambda made: (not fits(made.module, (), flash), made.module.instructions))
-    return min(candidates, key=lambda made: arena(made.module))
+    return min(candidates, key=lambda made: arena_bytes(made.module))
 
 
-def arena_room(module: Module, room: int) -> int:
+def arena_limit(module: Module, room: int) -> int:
     """Return the RAM that is left to the arena by inputs and outputs outside of it; 0: unlimited."""
     outside = [name for name in (*module.inputs, *module.outputs) if module.plan and name not in module.plan.offsets]
     return max(room - sum(module.values[name].nbytes for name in outside), 1) if room else 0
@@ -99,11 +115,11 @@ def arena_room(module: Module, room: int) -> int:
 # Rules choose a schedule by instructions and flash. Its workspace matters only in the steps that make the arena too large, which
 # are known once the network is planned. Then kernels are chosen again within the bytes that the tensors leave in these steps.
 
-WORKSPACES_ROUNDS = 4
+WORKSPACE_ROUNDS = 4
 """Plans that are tried: a smaller workspace may overlap less of a kernel's operands, which changes the limits."""
 
 
-def within_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces], Compiled]) -> Compiled:
+def shrink_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces], Compiled]) -> Compiled:
     """Build with smaller workspaces until the arena takes at most ``limit`` bytes; else return the smallest network found.
 
     ``plain``, planned, is returned if no kernel has a workspace, or if it has several arenas.
@@ -112,20 +128,20 @@ def within_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces],
     if plain.module.plan.arenas or not any(own for _, own in _arena_use(plain.module)):
         return plain
     best, network, tasks, limits = plain, plain, _tuning_tasks(plain), dict[str, int]()
-    for _ in range(WORKSPACES_ROUNDS):
-        workspaces = workspaces_within(limit, network.module, tasks)
+    for _ in range(WORKSPACE_ROUNDS):
+        workspaces = workspace_limits(limit, network.module, tasks)
         # Limits only ever shrink, so the loop cannot alternate between two plans.
         before, limits = limits, {key: min(size, limits.get(key, size)) for key, size in workspaces.items()}
         if limits == before:
             break
         network = build(limits)
-        best = min(best, network, key=lambda candidate: arena(candidate.module))
-        if arena(network.module) <= limit:
+        best = min(best, network, key=lambda candidate: arena_bytes(candidate.module))
+        if arena_bytes(network.module) <= limit:
             break
     return best
 
 
-def workspaces_within(limit: int, module: Module, tasks: Sequence[Task]) -> Workspaces:
+def workspace_limits(limit: int, module: Module, tasks: Sequence[Task]) -> Workspaces:
     """Return for each kernel, by key, the workspace for which an arena of ``limit`` bytes has room in all of its layers."""
     keys = {layer: task.key for task in tasks for layer in task.layers}
     workspaces: dict[str, int] = {}
@@ -145,13 +161,13 @@ def _arena_use(module: Module) -> list[tuple[int, int]]:
         for step in range(max(first, 0), min(last, len(live) - 1) + 1):
             live[step].append((offset, offset + module.values[name].nbytes))
     scratch = [sum(module.values[name].nbytes for name in call.workspace) for call in module.calls]
-    return [(covered(live) - own, own) for live, own in zip(live, scratch, strict=True)]
+    return [(count_covered(live) - own, own) for live, own in zip(live, scratch, strict=True)]
 
 
 def _tuning_tasks(made: Compiled) -> tuple[Task, ...]:
-    from microc.compiler.tuned.records import tasks_of
+    from microc.compiler.tuned.records import list_tasks
 
-    return tasks_of(made)
+    return list_tasks(made)
 
 
 # ---- Flash limit: a goal for each kernel.
@@ -161,11 +177,11 @@ def _tuning_tasks(made: Compiled) -> tuple[Task, ...]:
 # kernel one price, so that all take the fewest instructions within the limit. Kernels that share a function at one of the prices
 # form a group with one price, since its code counts once.
 
-GOALS_ROUNDS = 3
+KNAPSACK_ROUNDS = 3
 """Solutions that are built: the knapsack counts constants of two kernels twice, so that a solution may be a little off."""
 
 
-def by_kernels(
+def choose_kernel_goals(
     candidates: Sequence[Compiled], fitting: Compiled, limit: int, build: Callable[[Goal, Goals], Compiled]
 ) -> Compiled | None:
     """Choose a goal for each kernel, so that the network takes the fewest instructions in ``limit`` bytes of flash.
@@ -189,8 +205,8 @@ def by_kernels(
     # Bytes for the groups alone: the limit without the bytes that no goal changes.
     capacity = limit - flash_bytes(fitting.module) + sum(choices[start].flash for choices in items)
     start_loss = sum(choices[start].loss for choices in items)
-    for _ in range(GOALS_ROUNDS):
-        pareto = front(items, capacity)
+    for _ in range(KNAPSACK_ROUNDS):
+        pareto = pareto_front(items, capacity)
         if not pareto or pareto[-1].loss >= start_loss:
             return None
         kernel_goals = [candidates[number].make.goal for number in pareto[-1].picks]
@@ -222,13 +238,13 @@ def _calls_sharing_kernels(candidates: Sequence[Compiled]) -> list[list[int]]:
     return list({id(indices): indices for indices in group.values()}.values())
 
 
-def _knapsack_item(number: int, module: Module, indices: Sequence[int]) -> Option:
+def _knapsack_item(number: int, module: Module, indices: Sequence[int]) -> LayerOption:
     """Return instructions (loss) and bytes (flash) of a group in the candidate of this number."""
     calls = [module.calls[index] for index in indices]
     kernels, operands = {call.kernel for call in calls}, {name for call in calls for name in call.args}
     code = sum(kernel.code_bytes for kernel in module.kernels if kernel.name in kernels)
     values = (module.values[name] for name in operands)
-    return Option(
+    return LayerOption(
         number,
         sum(call.instructions for call in calls),
         code + sum(value.nbytes for value in values if value.storage == "const"),
@@ -247,7 +263,7 @@ def _goal_keys(network: Compiled, indices: Sequence[int]) -> Iterator[str]:
 # ---- Building within the flash budget: for the requested goal, else for goals that weigh flash more.
 
 
-def build_within_budget(
+def build_within_flash(
     graph: Graph,
     target: Target,
     source: str,
@@ -267,10 +283,10 @@ def build_within_budget(
     limits = [limit for limit in (options.flash, room) if limit]
 
     def build_at(goal: Goal, kernel_goals: Goals = MappingProxyType({})) -> Compiled:
-        builder = maker_of(graph, target, goal, options, external=external, family=family, goals=kernel_goals)
-        return built(graph, target, source, progress, builder)
+        builder = kernel_builder(graph, target, goal, options, external=external, family=family, goals=kernel_goals)
+        return build_network(graph, target, source, progress, builder)
 
-    requested, *fallbacks = goals(graph, options, target)
+    requested, *fallbacks = goal_ladder(graph, options, target)
     candidates = [build_at(requested)]
     if fits(candidates[0].module, (), limits):
         return candidates[0]
@@ -278,14 +294,14 @@ def build_within_budget(
     candidates += map(build_at, fallbacks)
     fitting = next((candidate for candidate in candidates if fits(candidate.module, (), limits)), None)
     if fitting is not None:
-        return (by_kernels(candidates, fitting, min(limits), build_at) if family is None else None) or fitting
+        return (choose_kernel_goals(candidates, fitting, min(limits), build_at) if family is None else None) or fitting
     smallest = candidates[-1]
-    if options.flash and least_flash(smallest.module) > options.flash:
-        raise refusal(smallest.module, options.flash)
+    if options.flash and min_flash_bytes(smallest.module) > options.flash:
+        raise flash_error(smallest.module, options.flash)
     return smallest
 
 
-def maker_of(
+def kernel_builder(
     graph: Graph,
     target: Target,
     goal: Goal,
@@ -295,13 +311,13 @@ def maker_of(
     family: Family | None = None,
     workspaces: Workspaces = MappingProxyType({}),
     goals: Goals = MappingProxyType({}),
-) -> Maker:
+) -> KernelBuilder:
     """Return the builder of the graph's kernels. ``family``: the graph at several sizes, if these are dynamic."""
     if family is not None:
-        from microc.compiler.sizes.general import GeneralMaker
+        from microc.compiler.sizes.general import GeneralKernelBuilder
 
-        return GeneralMaker(family, target, goal)
-    return Maker(
+        return GeneralKernelBuilder(family, target, goal)
+    return KernelBuilder(
         graph,
         target,
         goal,
@@ -314,12 +330,12 @@ def maker_of(
     )
 
 
-def built(
+def build_network(
     graph: Graph,
     target: Target,
     source: str,
     progress: Progress | None,
-    make: Maker,
+    make: KernelBuilder,
     streams: Sequence[LoweredStream] = (),
 ) -> Compiled:
     """Lower the graph to kernels and calls, with cost estimates."""
@@ -327,13 +343,13 @@ def built(
     # Merging equal kernels saves flash and costs an operand, so it is skipped at price 0. Kernels with dynamic sizes have
     # parameters already.
     merges = make.goal.price > 0 and not make.sizes
-    return Compiled(estimated(merge_kernels(module) if merges else module, target), make)
+    return Compiled(add_estimates(merge_kernels(module) if merges else module, target), make)
 
 
 # ---- Variant: recurrent layers in blocks of iterations, if the saved instructions are worth the memory.
 
 
-def by_turns(
+def try_loop_blocking(
     plain: Compiled,
     optimised: Callable[[Options], Graph],
     build: Callable[[Graph], Compiled],
@@ -350,23 +366,23 @@ def by_turns(
     """
     loops = _count_loops(plain.make.graph)
     is_decided = (
-        BLOCKED_TURNS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
+        LOOP_BLOCKING_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
     )
     if not loops or is_decided or not fits(plain.module, ram):
         return plain
     changed = optimised(
-        replace(options, dump=None, instruments=(), required=options.required | {BLOCKED_TURNS_PASS.name})
+        replace(options, dump=None, instruments=(), required=options.required | {LOOP_BLOCKING_PASS.name})
     )
     if _count_loops(changed) == loops:
         return plain
     blocked = build(changed)
     if (
         not fits(blocked.module, ram, flash)
-        or share_of(blocked.module, plain.module, worth_of(options, plain.make.target)) >= 1
+        or relative_cost(blocked.module, plain.module, memory_per_time(options, plain.make.target)) >= 1
     ):
         return plain
     if options.dump is not None:
-        write_graph(options.dump, BLOCKED_TURNS_PASS.name, blocked.make.graph)
+        write_graph(options.dump, LOOP_BLOCKING_PASS.name, blocked.make.graph)
     return blocked
 
 
@@ -380,11 +396,11 @@ def _count_loops(graph: Graph) -> int:
 # 1 % of the network's time is worth as many percent of the arena as of flash (:mod:`microc.compiler.fit.budget`). For speed alone
 # no time is given up, for size alone as much as memory is saved, and any time if the arena without blocks exceeds its limit.
 
-ROWS = (64, 32, 16, 8)
+ATTENTION_ROWS = (64, 32, 16, 8)
 """Queries of a block, below all of a head. With fewer, preparing the operands of a block costs more than its products."""
 
 
-def by_blocks(
+def try_blocked_attention(
     plain: Compiled, build: Callable[[Graph], Compiled], options: Options, ram: Sequence[int], flash: Sequence[int]
 ) -> Compiled:
     """Compute attention in blocks of queries if a smaller arena is worth the time; else return ``plain``, planned.
@@ -397,13 +413,13 @@ def by_blocks(
     if not layers or options.opt_level < 1 or options.threads > 1:  # threads share whole operators
         return plain
     too_large = any(plain.module.plan is not None and plain.module.plan.main > limit for limit in ram)
-    worth = 0.0 if too_large else worth_of(options, plain.make.target)
+    worth = 0.0 if too_large else memory_per_time(options, plain.make.target)
     all_rows = max(graph.types[layer.scores[0].outputs[0]].shape[-2] for layer in layers)
     best, best_cost = plain, _attention_cost(plain.module, plain.module, worth)
-    for rows in (all_rows, *(rows for rows in ROWS if rows < all_rows)):
-        changed = in_blocks(graph, layers, rows)
+    for rows in (all_rows, *(rows for rows in ATTENTION_ROWS if rows < all_rows)):
+        changed = block_attention(graph, layers, rows)
         # Liveness bounds the arena from below, without compiling.
-        if changed is graph or most_alive(changed, inside=options.io_in_arena) >= _arena(best.module):
+        if changed is graph or peak_live_bytes(changed, inside=options.io_in_arena) >= _arena(best.module):
             continue
         verify(changed, infer, "attention")
         blocked = build(changed)
@@ -417,7 +433,7 @@ def by_blocks(
     return best
 
 
-def most_alive(graph: Graph, *, inside: bool) -> int:
+def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
     """Return the peak of live bytes if every kernel has its own results and no scratch.
 
     ``inside``: inputs and outputs count.
@@ -437,7 +453,7 @@ def most_alive(graph: Graph, *, inside: bool) -> int:
     for time, nodes in enumerate(groups):
         alive |= {name for name in nodes[-1].outputs if name}
         bodies = [nodes[0].attr(name) for name in registry.get(nodes[0].op).regions]
-        own = max((most_alive(body, inside=False) for body in bodies), default=0)
+        own = max((peak_live_bytes(body, inside=False) for body in bodies), default=0)
         most = max(most, own + sum(graph.types[name].nbytes for name in alive - uncounted))
         alive = {name for name in alive if last.get(name, -1) > time}
     return most
@@ -459,11 +475,11 @@ def _arena(module: Module) -> int:
 
 # ---- Variant: packed weights of float layers are widened in RAM before the layer runs, if the time is worth the RAM.
 
-PARTS = (1, 2, 4, 8)
+PREWIDEN_DIVISORS = (1, 2, 4, 8)
 """Divisors n: weights of at most 1/n of the largest are widened. The largest take most RAM, and may serve the fewest rows."""
 
 
-def by_opened(
+def try_prewidened_weights(
     plain: Compiled, build: Callable[[Graph], Compiled], options: Options, ram: Sequence[int], flash: Sequence[int]
 ) -> Compiled:
     """Widen packed weights of float layers in RAM before the layer runs, if the time is worth the RAM; else return ``plain``.
@@ -473,28 +489,28 @@ def by_opened(
     """
     graph = plain.make.graph
     is_decided = (
-        OPENED_WEIGHTS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
+        PREWIDENED_WEIGHTS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
     )
     # For `speed` weights are stored widened. A core with vectors widens a weight for many rows at once, at next to no cost.
     is_free = plain.make.goal == SPEED or float_lanes(plain.make.target)
     if is_decided or is_free or not fits(plain.module, ram):
         return plain
-    packed = find_opened(graph)
+    packed = find_widenable_weights(graph)
     sizes = {name: graph.types[name].nbytes for name in packed}
     best, best_cost, before = plain, 1.0, list[str]()
-    for part in PARTS:
+    for part in PREWIDEN_DIVISORS:
         chosen = [name for name, size in sizes.items() if part * size <= max(sizes.values())]
         if chosen == before:
             continue
         before = chosen
-        changed = with_opened(graph, packed, chosen)
-        verify(changed, infer, OPENED_WEIGHTS_PASS.name)
+        changed = widen_weights(graph, packed, chosen)
+        verify(changed, infer, PREWIDENED_WEIGHTS_PASS.name)
         widened = build(changed)
-        cost = share_of(widened.module, plain.module, worth_of(options, plain.make.target))
+        cost = relative_cost(widened.module, plain.module, memory_per_time(options, plain.make.target))
         if cost < best_cost and fits(widened.module, ram, flash):
             best, best_cost = widened, cost
         elif best is not plain:
             break
     if best is not plain and options.dump is not None:
-        write_graph(options.dump, OPENED_WEIGHTS_PASS.name, best.make.graph)
+        write_graph(options.dump, PREWIDENED_WEIGHTS_PASS.name, best.make.graph)
     return best

@@ -18,9 +18,9 @@ from microc.compiler.lowering.kernel_selection import schedule_group
 from microc.errors import FitError, InternalError
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Streamed
-from microc.ops.lowering import LoweredGroup, Param, companions, macs_of, row_group, row_window
-from microc.plan.liveness import Overlaps, Room, demand, lifetimes, needs, safe_distances
-from microc.plan.placement import CHAINS, LOWERED
+from microc.ops.lowering import LoweredGroup, Param, companion_inputs, node_macs, row_group, row_window
+from microc.plan.liveness import Overlaps, SafeOffsets, call_needs, demand, lifetimes, safe_distances
+from microc.plan.placement import MAX_CHAINS, MAX_LOWERED_CHAINS
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -69,7 +69,7 @@ class _Rows:
     layer: Layer
 
 
-def result_of(group: Group) -> str:
+def group_result(group: Group) -> str:
     """Return the value that a group computes."""
     return group[-1].outputs[0]
 
@@ -84,7 +84,7 @@ class Streams:
 
     def sources(self, chain: Chain) -> tuple[str, ...]:
         """Return for each group of a chain the value that it reads row by row."""
-        return chain.data, *(result_of(self.groups[name]) for name in chain.groups[:-1])
+        return chain.data, *(group_result(self.groups[name]) for name in chain.groups[:-1])
 
     def shapes(self, chain: Chain) -> tuple[Shape, ...]:
         """Return for each layer of a chain the rows that it holds and the rows that it computes at a time."""
@@ -100,7 +100,7 @@ class Streams:
                 row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
                 iterations = shape.computed // shape.block
                 moved += row * (iterations * (shape.held - shape.step) + (0 if k else graph.types[data].shape[1]))
-            macs = sum(macs_of(graph, node) for node in self.groups[name])
+            macs = sum(node_macs(graph, node) for node in self.groups[name])
             extra += macs * (shape.computed - shape.rows) // shape.rows
         return Streamed(tuple(str(self.groups[name][0].loc) for name in chain.groups), extra, moved)
 
@@ -116,7 +116,7 @@ class Streams:
         height = self.graph.types[chain.data].shape[1]
         streamed = stream("stream", [rows.layer for rows in layers], height, words=self.target.has("unaligned"))
         params = tuple(_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
-        result, schedules = result_of(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
+        result, schedules = group_result(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
         return LoweredStream(chain, streamed.func, params, result, schedules, self.price(chain))
 
     def blocks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
@@ -146,7 +146,7 @@ class Streams:
                 func, tables=lowered.tables
             )  # here, since the joined function no longer tells which constants are tables
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
-        by_row = tuple(bound[v] for v in companions(graph, group, data))
+        by_row = tuple(bound[v] for v in companion_inputs(graph, group, data))
         layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
         self._rows[name, shape] = _Rows(lowered, choice.schedule, layer)
         return self._rows[name, shape]
@@ -160,7 +160,7 @@ def _shape(graph: Graph, group: Group, data: str) -> Shape:
     _, _, width, channels = graph.types[data].shape
     top, _, bottom, _ = reads.padding
     window = Window(reads.reach(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
-    return Shape(window, graph.types[result_of(group)].shape[1], whole=bool(companions(graph, group, data)))
+    return Shape(window, graph.types[group_result(group)].shape[1], whole=bool(companion_inputs(graph, group, data)))
 
 
 def _param(row: _Rows, serves: ir.Buffer) -> Param:
@@ -174,7 +174,7 @@ def _param(row: _Rows, serves: ir.Buffer) -> Param:
 
 # ---- Candidates: groups that can run row by row, with the bytes and work of a chain of them.
 
-MOVED = 8
+MACS_PER_MOVED_BYTE = 8
 """Work of a byte that windows copy, in multiply-accumulates: it is moved, and laid out for the kernel once more."""
 
 
@@ -204,7 +204,7 @@ def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
             continue
         run = Run((name,), (data,))
         while True:
-            result = result_of(groups[run.groups[-1]])
+            result = group_result(groups[run.groups[-1]])
             after = next(iter(readers.get(result, ())), "")
             alone = result not in kept and len(readers.get(result, ())) == 1
             if not alone or after not in groups or after in used or not row_window(graph, groups[after], result):
@@ -233,7 +233,7 @@ class Candidate:
     exact: bool = False
 
 
-class Appraiser:
+class ChainEstimator:
     """Estimates the need of chains. ``module``: the network without chains, its calls in their final order."""
 
     def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
@@ -241,10 +241,10 @@ class Appraiser:
         self.graph, self.groups = streams.graph, streams.groups
         self.alive = lifetimes(module, io_in_arena=io_in_arena)
         wanted = demand(module, Overlaps(module), io_in_arena=io_in_arena)
-        self.needs = needs(wanted, len(module.calls))[1:]
+        self.needs = call_needs(wanted, len(module.calls))[1:]
         self.names = {v.label: v.name for v in module.values.values() if v.storage not in ("const", "workspace")}
         writer = {name: time for time, call in enumerate(module.calls) for name in call.writes}
-        times = {name: writer.get(self.names.get(result_of(group), "")) for name, group in self.groups.items()}
+        times = {name: writer.get(self.names.get(group_result(group), "")) for name, group in self.groups.items()}
         self.times = {name: time for name, time in times.items() if time is not None}
 
     def appraise(self, chain: Chain) -> Candidate:
@@ -258,7 +258,7 @@ class Appraiser:
             del windows[0]
         need = self._beside(chain) - self._shared(chain, shapes) + sum(map(_words, windows))
         price = self.streams.price(chain)
-        return Candidate(chain, need, price.extra_macs + MOVED * price.moved)
+        return Candidate(chain, need, price.extra_macs + MACS_PER_MOVED_BYTE * price.moved)
 
     def with_scratch(self, rough: Candidate) -> Candidate:
         """Add the scratch of a chain, which is known once it is lowered."""
@@ -280,7 +280,7 @@ class Appraiser:
     def _beside(self, chain: Chain) -> int:
         """Sum the bytes of the source, the result, and everything else that is alive during the chain."""
         now = self.times[chain.groups[-1]]
-        inner = {self._base(result_of(self.groups[name])) for name in chain.groups[:-1]}
+        inner = {self._base(group_result(self.groups[name])) for name in chain.groups[:-1]}
         late = {self._base(v) for name in chain.groups for v in _varying(self.graph, self.groups[name])}
         here = {
             name
@@ -292,19 +292,21 @@ class Appraiser:
 
     def _shared(self, chain: Chain, shapes: tuple[Shape, ...]) -> int:
         """Return the bytes of the source that the result may overwrite, since its rows are no longer read."""
-        source, result = self._base(chain.data), self._base(result_of(self.groups[chain.groups[-1]]))
+        source, result = self._base(chain.data), self._base(group_result(self.groups[chain.groups[-1]]))
         last = max(self.times[name] for name in chain.groups)
         sizes = [self.module.values[name].nbytes for name in (source, result)]
-        whole = [self.graph.types[v].nbytes for v in (chain.data, result_of(self.groups[chain.groups[-1]]))]
+        whole = [self.graph.types[v].nbytes for v in (chain.data, group_result(self.groups[chain.groups[-1]]))]
         if sizes != whole or any(name not in self.alive for name in (source, result)) or self.alive[source][1] > last:
             return 0
         pairs = zip(chain.groups, self.streams.sources(chain), strict=True)
-        beside = {k for k, (name, v) in enumerate(pairs) if chain.data in companions(self.graph, self.groups[name], v)}
+        beside = {
+            k for k, (name, v) in enumerate(pairs) if chain.data in companion_inputs(self.graph, self.groups[name], v)
+        }
         read, written = timeline(shapes, self.graph.types[chain.data].shape[1], beside)
         source_bytes, result_bytes = sizes
         last_touch = np.repeat(np.array(read), source_bytes // len(read))
         first_write = np.repeat(np.array(written), result_bytes // len(written))
-        return Room(source_bytes, result_bytes, safe_distances(first_write, last_touch)).shared
+        return SafeOffsets(source_bytes, result_bytes, safe_distances(first_write, last_touch)).shared
 
 
 def _words(nbytes: int) -> int:
@@ -314,24 +316,24 @@ def _words(nbytes: int) -> int:
 
 # ---- Search: cover the calls that need too much memory by chains with the least additional work.
 
-LONGEST = 8
+MAX_CHAIN_LAYERS = 8
 """Most layers of a chain. Each one more takes a window, and usually one or two tensors are too large."""
 HEIGHTS = (1, 2, 4, 8)  # rows at a time: with more, windows copy fewer rows and hold more
-ROUNDS = 4
+PLAN_ROUNDS = 4
 """Plans that are tried: a plan may take a little more than the need of its largest call."""
-NEVER = sys.maxsize
+UNAFFORDABLE = sys.maxsize
 """Need of a chain that is not lowered, since the effort for this is spent."""
-CLOSER = 64
+PEAK_STEP_DIVISOR = 64
 """The search for the smallest arena stops at steps of this fraction of it."""
 
 Build = Callable[[tuple[Chain, ...]], Module]
 
 
-class Search:
+class StripeSearch:
     """Covers the calls that need too much by chains. ``module``: the network without chains, its calls in their final order."""
 
     def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
-        self.appraiser = Appraiser(streams, module, io_in_arena=io_in_arena)
+        self.appraiser = ChainEstimator(streams, module, io_in_arena=io_in_arena)
         self.runs = find_runs(streams.graph, streams.groups)
         self.known: dict[Chain, Candidate] = {}
         self.lowered = 0
@@ -345,9 +347,11 @@ class Search:
                 return chains
             for candidate in rough:
                 # Lowering a chain takes long, so only as many as the effort allows get an exact need.
-                affordable, self.lowered = self.lowered < LOWERED, self.lowered + 1
+                affordable, self.lowered = self.lowered < MAX_LOWERED_CHAINS, self.lowered + 1
                 exact = (
-                    self.appraiser.with_scratch(candidate) if affordable else replace(candidate, need=NEVER, exact=True)
+                    self.appraiser.with_scratch(candidate)
+                    if affordable
+                    else replace(candidate, need=UNAFFORDABLE, exact=True)
                 )
                 self.known[candidate.chain] = exact
 
@@ -356,7 +360,7 @@ class Search:
         chains: tuple[Candidate, ...] = ()
         while True:
             peak = self.peak(chains)
-            smaller = self.cover(peak - max(peak // CLOSER, 4))
+            smaller = self.cover(peak - max(peak // PEAK_STEP_DIVISOR, 4))
             if smaller is None:
                 return chains
             chains = smaller
@@ -397,7 +401,7 @@ class Search:
         best: list[tuple[int, list[Candidate]] | None] = [(0, [])]
         for stop in range(1, len(run.groups) + 1):
             cheapest = best[stop - 1] if not large[stop - 1] else None
-            for start in range(max(0, stop - LONGEST), stop - 1):
+            for start in range(max(0, stop - MAX_CHAIN_LAYERS), stop - 1):
                 prefix = best[start]
                 if prefix is None or not any(large[start:stop]):
                     continue
@@ -412,7 +416,7 @@ class Search:
         """Return the chains of a stretch of a run that need at most ``limit`` bytes, one for each height."""
         chains = [run.chain(start, stop, height) for height in HEIGHTS]
         for chain in chains:
-            if chain not in self.known and len(self.known) < CHAINS:
+            if chain not in self.known and len(self.known) < MAX_CHAINS:
                 self.known[chain] = self.appraiser.appraise(chain)
         return [
             candidate
@@ -421,42 +425,42 @@ class Search:
         ]
 
 
-def stream_within(limit: int, plain: Module, search: Search, build: Build) -> Module:
+def stream_within(limit: int, plain: Module, search: StripeSearch, build: Build) -> Module:
     """Build chains until the arena takes at most ``limit`` bytes; else return the smallest module found.
 
     ``plain``: the planned module without chains.
     """
     best, goal = plain, limit
-    for _ in range(ROUNDS):
+    for _ in range(PLAN_ROUNDS):
         chains = search.cover(goal)
         if chains is None:
             break
         best = _smaller(best, build(tuple(c.chain for c in chains)))
-        if arena(best) <= limit:
+        if arena_bytes(best) <= limit:
             return best
         goal = min(goal, search.peak(chains)) - 4
     return _smaller(best, build(tuple(c.chain for c in search.smallest())))
 
 
-def arena(module: Module) -> int:
+def arena_bytes(module: Module) -> int:
     """Return the bytes of a planned module's arena; of several, the one in the memory of the stack."""
     assert module.plan is not None
     return module.plan.main
 
 
 def _smaller(a: Module, b: Module) -> Module:
-    return b if arena(b) < arena(a) else a
+    return b if arena_bytes(b) < arena_bytes(a) else a
 
 
-def ram_refusal(limit: int, best: Module, search: Search) -> FitError:
+def ram_error(limit: int, best: Module, search: StripeSearch) -> FitError:
     """Return the error for an arena limit that no plan fits."""
     closest = search.smallest()
     assert best.plan is not None
     ends = max(best.values[name].nbytes for name in (*best.inputs, *best.outputs))
-    more = f"raise it to --ram {arena(best)}"
+    more = f"raise it to --ram {arena_bytes(best)}"
     apart = f"keep inputs and outputs (one has {ends} bytes) outside with --io caller, "
     return FitError(
-        f"an arena of {limit} bytes cannot hold the network; the smallest found takes {arena(best)}",
+        f"an arena of {limit} bytes cannot hold the network; the smallest found takes {arena_bytes(best)}",
         where=best.source or best.name,
         hint=f"{more}, {apart if best.plan.io_in_arena and 2 * ends > limit else ''}or shrink what needs "
         f"{search.peak(closest)} of it: {search.neediest(closest)}",

@@ -10,11 +10,11 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.compiler.lowering.kernel_selection import alias_of, groups_of
+from microc.compiler.lowering.kernel_selection import groups_of, node_alias
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.control import scanned_of, turns_of
+from microc.ops.control import count_scanned, max_iterations
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup, Param
 from microc.schedule.choose import Choice
@@ -26,7 +26,7 @@ from microc.tir.analysis.simplification import simplify_stmt
 from microc.tir.lower import lower_kinds
 from microc.tir.names import GUARDED
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, substitute_stmt, walk_stmt
-from microc.tir.striped_layers import Place, names_of, placed
+from microc.tir.striped_layers import Place, function_names, rewrite_buffers
 from microc.tir.verify import verify
 
 # ---- A check of workspace reuse inside control flow, independent of the code that decides on it.
@@ -206,7 +206,7 @@ class Memory:
             slot.buffer: ir.Buffer(self.names.fresh(slot.stem), (slot.size,), slot.buffer.dtype, "workspace")
             for slot in self.slots
         }
-        body = placed(body, {key: Place(buffer, ZERO) for key, buffer in workspaces.items()})
+        body = rewrite_buffers(body, {key: Place(buffer, ZERO) for key, buffer in workspaces.items()})
         buffers = (*(buffer for buffer, _ in params), *results, *workspaces.values())
         return body, buffers, tuple(param for _, param in params)
 
@@ -288,7 +288,7 @@ class Flow:
         number = self.memory.workspace("number", 1, "int32")
         bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
-        for name in graph.inputs[len(graph.inputs) - scanned_of(node) :]:
+        for name in graph.inputs[len(graph.inputs) - count_scanned(node) :]:
             bound[name] = replace(bound[name], start=_start(bound[name]) + iteration * graph.types[name].size)
         row_places: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
@@ -397,7 +397,7 @@ class Flow:
             (at[own] for own in func.params[:first]), (at[own] for own in func.params[first:])
         )
         self.memory.release(at[own] for own in scratch)
-        return self.names.rename_scoped(placed(func.body, at))
+        return self.names.rename_scoped(rewrite_buffers(func.body, at))
 
     def copy(self, into: Place, source: Place, size: int) -> ir.Stmt:
         """Emit a copy of ``size`` elements."""
@@ -470,7 +470,7 @@ def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | N
     has the same structure at all sizes.
     """
     step = _lower_step(graph, (node,), schedule)
-    taken = {name for func in _functions(step) for name in names_of(func)}
+    taken = {name for func in _functions(step) for name in function_names(func)}
     names = Names(taken)
     memory = Memory(names, reuse=target is not None)
     places: Places = {}
@@ -494,7 +494,7 @@ def groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tuple[G
     """
     if not registry.get(node.op).regions:
         return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,), iterations)]
-    groups, iterations = [], iterations * turns_of(node)
+    groups, iterations = [], iterations * max_iterations(node)
     for name in registry.get(node.op).regions:
         inner: Graph = node.attr(name)
         for nodes in groups_of(inner):
@@ -506,7 +506,7 @@ def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
     """Return the element of its first operand at which a group's result starts; None if it needs a kernel."""
     if registry.get(nodes[0].op).view:
         return 0
-    alias = alias_of(graph, nodes[0]) if len(nodes) == 1 else None
+    alias = node_alias(graph, nodes[0]) if len(nodes) == 1 else None
     return None if alias is None else alias.source
 
 
@@ -515,7 +515,7 @@ def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterati
     first = nodes[0]
     definition = registry.get(first.op)
     if definition.regions:
-        iterations *= turns_of(first)
+        iterations *= max_iterations(first)
         inside = {
             name: tuple(
                 _lower_step(first.attr(name), group, schedule, iterations) for group in groups_of(first.attr(name))

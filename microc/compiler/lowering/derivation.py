@@ -9,14 +9,14 @@ from pathlib import Path
 
 from microc.base.immutable import frozen
 from microc.codegen.c.source import kernel_text
-from microc.codegen.output_files import replacing_folder
+from microc.codegen.output_files import replace_folder_atomically
 from microc.codegen.render import Label, Name
 from microc.compiler.fit.striping import Chain, Streams
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.control_flow import goal_inside, groups_inside
-from microc.compiler.lowering.kernel_maker import TABLE, Compiled, Copy, Maker, lower_copy
-from microc.compiler.lowering.kernel_selection import algorithms_of, groups_of, stored, ways_of
-from microc.compiler.sizes.general import GeneralMaker, Made, opened
+from microc.compiler.lowering.kernel_maker import TABLE, Compiled, Copy, KernelBuilder, lower_copy
+from microc.compiler.lowering.kernel_selection import group_algorithms, groups_of, list_candidates, with_half_constants
+from microc.compiler.sizes.general import GeneralFunction, GeneralKernelBuilder, unify_bounds
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.graph.text import nodes_text
@@ -24,11 +24,11 @@ from microc.module import Call
 from microc.ops import registry
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.choose import Choice, Rival, best_of, priced, weighed, why_not
+from microc.schedule.choose import Choice, CostedCandidate, best_candidate, cost_candidate, explain_loss, scale_price
 from microc.schedule.cost.cost_model import Cost, estimate
 from microc.schedule.primitives.tree import Step
-from microc.schedule.rules.around_rules import across_threads
-from microc.schedule.schedule import Schedule, steps, trace_to_json
+from microc.schedule.rules.around_rules import split_across_threads
+from microc.schedule.schedule import Schedule, iterate_steps, trace_to_json
 from microc.target import Goal
 from microc.tir import ir
 from microc.tir.analysis.generalise import instantiate
@@ -104,7 +104,7 @@ def derive_kernel(made: Compiled, number: int) -> Kernel:
     return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
 
 
-def _derive_parts(make: Maker, call: Call) -> Iterator[Part]:
+def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[Part]:
     """Yield the parts of a call, by its origin."""
     graph, origin = make.graph, make.origins[call.writes]
     match origin:
@@ -115,25 +115,25 @@ def _derive_parts(make: Maker, call: Call) -> Iterator[Part]:
         case Chain():
             groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
             for alone, nodes, goal in Streams(graph, groups, make.target, make.goal).blocks(origin):
-                yield _part(make, alone, nodes, algorithms_of(alone, nodes, make.target, "rows"), goal)
-        case _ if isinstance(make, GeneralMaker):
+                yield _part(make, alone, nodes, group_algorithms(alone, nodes, make.target, "rows"), goal)
+        case _ if isinstance(make, GeneralKernelBuilder):
             inside = registry.get(origin.nodes[0].op).regions
             for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
                 yield _general_part(make, together, origin.uses, inside=bool(inside))
         case _ if registry.get(origin.nodes[0].op).regions:
             for inner, nodes, iterations in groups_inside(graph, origin.nodes[0]):
-                lowered = algorithms_of(inner, nodes, make.target, "kernel")
+                lowered = group_algorithms(inner, nodes, make.target, "kernel")
                 goal = goal_inside(make.goal_of(origin.nodes), iterations)
                 yield _part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
         case _:
-            lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
+            lowered = group_algorithms(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             goal = make.goal_of(origin.nodes)
             tuned_choice, workspace = make.scheduled(lowered, goal, origin.uses), make.room(lowered, goal, origin.uses)
             yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, tuned_choice, workspace)
 
 
 def _part(
-    make: Maker,
+    make: KernelBuilder,
     graph: Graph,
     nodes: Sequence[Node],
     lowered: Sequence[LoweredGroup],
@@ -148,19 +148,19 @@ def _part(
     ``taken``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``: its
     limit in bytes.
     """
-    schedules, taken_index = _with_taken(ways_of(lowered, make.target, goal, workspace), taken)
-    goal = priced(goal, [schedule for _, schedule in schedules])
+    schedules, taken_index = _with_taken(list_candidates(lowered, make.target, goal, workspace), taken)
+    goal = scale_price(goal, [schedule for _, schedule in schedules])
     weighed_groups = [(lowered[k], _weigh(schedule, make, goal, uses)) for k, schedule in schedules]
     rivals = [rival for _, rival in weighed_groups]
-    best = best_of(rivals, goal) if taken_index is None else rivals[taken_index]
+    best = best_candidate(rivals, goal) if taken_index is None else rivals[taken_index]
     candidates = tuple(
         _candidate(group, rival, "chosen" if rival is best else _verdict(rival, rivals, best, goal, workspace))
         for group, rival in weighed_groups
     )
     start = next(group for group, rival in weighed_groups if rival is best)
     text = nodes_text(graph, nodes)
-    choice = stored(start, best.choice, make.target, goal, uses) if nodes else best.choice
-    schedule = across_threads(choice, make.target, threads).schedule
+    choice = with_half_constants(start, best.choice, make.target, goal, uses) if nodes else best.choice
+    schedule = split_across_threads(choice, make.target, threads).schedule
     return _make_part(text, lowered, candidates, start, schedule, goal, uses)
 
 
@@ -176,13 +176,15 @@ def _with_taken(
     return [*others[:index], (number, schedule), *others[index:]], index
 
 
-def _verdict(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal, workspace: float) -> str:
+def _verdict(
+    rival: CostedCandidate, rivals: Sequence[CostedCandidate], best: CostedCandidate, goal: Goal, workspace: float
+) -> str:
     """Explain why another schedule was taken."""
     if rival.workspace > max(workspace, best.workspace):
         return f"takes {rival.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
     rivals = [each for each in rivals if each.workspace <= max(workspace, best.workspace)]
-    chosen = best_of(rivals, goal)
-    return "measured to be slower or larger" if rival is chosen is not best else why_not(rival, rivals, goal)
+    chosen = best_candidate(rivals, goal)
+    return "measured to be slower or larger" if rival is chosen is not best else explain_loss(rival, rivals, goal)
 
 
 def _make_part(
@@ -195,24 +197,24 @@ def _make_part(
     uses: int,
 ) -> Part:
     """Create a part from the chosen schedule, with the function at every step and stage."""
-    taken, passed = tuple(steps(start.func, schedule.trace)), tuple(stages(schedule.func))
+    taken, passed = tuple(iterate_steps(start.func, schedule.trace)), tuple(stages(schedule.func))
     return Part(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
 
 
 def _general_part(
-    make: GeneralMaker, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
+    make: GeneralKernelBuilder, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
 ) -> Part:
     """Derive a group with dynamic sizes, at the first point of its sizes.
 
     Candidates are tried in the order of their cost until one has the same structure at all sizes.
     """
-    graph, nodes = opened(together)[0]
-    lowered = algorithms_of(graph, nodes, make.target, "kernel")
+    graph, nodes = unify_bounds(together)[0]
+    lowered = group_algorithms(graph, nodes, make.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
-    chosen: Made | None = None
+    chosen: GeneralFunction | None = None
     for way, outcome in make.trials(together, uses, inside=inside):
-        tried.append((way.algorithm, way.schedule, "" if isinstance(outcome, Made) else outcome))
-        if isinstance(outcome, Made):
+        tried.append((way.algorithm, way.schedule, "" if isinstance(outcome, GeneralFunction) else outcome))
+        if isinstance(outcome, GeneralFunction):
             chosen = outcome
             break
     assert chosen is not None
@@ -220,7 +222,7 @@ def _general_part(
         (algorithm or "direct", schedule.trace): f"refused: {reason}" if reason else "chosen"
         for algorithm, schedule, reason in tried
     }
-    weighed = [(lowered[k], schedule) for k, schedule in ways_of(lowered, make.target, make.goal)]
+    weighed = [(lowered[k], schedule) for k, schedule in list_candidates(lowered, make.target, make.goal)]
     if not any(verdicts.get((group.algorithm, schedule.trace)) == "chosen" for group, schedule in weighed):
         weighed.append((lowered[-1], tried[-1][1]))
     candidates = tuple(
@@ -235,12 +237,12 @@ def _general_part(
     return _make_part(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
 
 
-def _weigh(schedule: Schedule, make: Maker, goal: Goal, uses: int) -> Rival:
+def _weigh(schedule: Schedule, make: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:
     """Return a schedule as a candidate with its cost."""
-    return weighed(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
+    return cost_candidate(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
 
 
-def _candidate(group: LoweredGroup, rival: Rival, verdict: str) -> Candidate:
+def _candidate(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> Candidate:
     return Candidate(group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
 
 
@@ -269,7 +271,7 @@ def _notes(made: Compiled, call: Call) -> Iterator[str]:
         yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
 
 
-def _final_notes(make: Maker, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
+def _final_notes(make: KernelBuilder, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
     """Yield changes to the function of a call with one part after lowering.
 
     Raises InternalError if the derived function is not the one of the module.
@@ -300,7 +302,7 @@ def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None)
     """
     calls = made.module.calls
     width = len(str(len(calls)))
-    with replacing_folder(folder / "kernels", INDEX, "--dump") as root:
+    with replace_folder_atomically(folder / "kernels", INDEX, "--dump") as root:
         first: dict[str, str] = {}
         index = []
         for number, call in enumerate(calls):

@@ -7,15 +7,15 @@ from dataclasses import field, replace
 from functools import partial
 
 from microc.base.immutable import frozen
-from microc.codegen.output_files import replacing
+from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import Label
-from microc.compiler.fit.budget import goals
+from microc.compiler.fit.budget import goal_ladder
 from microc.compiler.options import Options
-from microc.compiler.tuned.measured_regions import RegionTask, Verdict, region_task, verdict_of
-from microc.compiler.tuned.records import Database, records_of
+from microc.compiler.tuned.measured_regions import RegionTask, Verdict, region_task, region_verdict
+from microc.compiler.tuned.records import Database, open_records
 from microc.errors import UsageError, suggestion
 from microc.external.backend import BACKENDS, Backend
-from microc.external.partition import Partition, Taken, partition
+from microc.external.partition import ClaimedRegion, Partition, partition
 from microc.graph.ir import Graph
 from microc.isa import FAMILIES
 from microc.module import Decision, Module, Sources, Streaming
@@ -42,7 +42,7 @@ class Division:
 
     graph: Graph
     streaming: Streaming | None
-    external: Mapping[tuple[str, ...], Taken] = field(default_factory=dict)
+    external: Mapping[tuple[str, ...], ClaimedRegion] = field(default_factory=dict)
     sources: tuple[Sources, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
@@ -56,7 +56,7 @@ class Division:
         return replace(module, own=own()) if module.sources else module
 
 
-def divided(passes: Passes, target: Target, options: Options, board: str = "") -> Division:
+def divide_network(passes: Passes, target: Target, options: Options, board: str = "") -> Division:
     """Run ``passes`` on the network and divide it as the options say; ``board``: whose records are preferred.
 
     Raises UsageError for a backend that does not exist, whose library is not where the user says, or which is not for
@@ -67,7 +67,7 @@ def divided(passes: Passes, target: Target, options: Options, board: str = "") -
     if options.relocatable:
         raise UsageError("a network that is loaded has no external code", hint="leave out external, or relocatable")
     backends, places = _backends(target, options)
-    records = records_of(options.tuned) if options.tuned is not None else None
+    records = open_records(options.tuned) if options.tuned is not None else None
     kept_ours: dict[str, Decision] = {}
     measured_goals: tuple[Goal, ...] = ()
     # A region that stays ours is left out of the next partition: its nodes may then be part of other regions.
@@ -78,7 +78,7 @@ def divided(passes: Passes, target: Target, options: Options, board: str = "") -
         }
         if options.external_choice == "cost":
             measured_goals = (
-                measured_goals or goals(graph, options, target)[:1]
+                measured_goals or goal_ladder(graph, options, target)[:1]
             )  # of the first graph, with which regions are measured
             for task in _tasks(partition_, graph, target, places, measured_goals):
                 decisions_by_key[task.taken.key] = _decide(task, records, board)
@@ -92,12 +92,12 @@ def divided(passes: Passes, target: Target, options: Options, board: str = "") -
     decisions = (*decisions_by_key.values(), *kept_ours.values())
     if options.dump is not None:
         lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in partition_.refused))
-        with replacing(options.dump / REPORT) as temporary:
+        with replace_atomically(options.dump / REPORT) as temporary:
             temporary.write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
     return Division(graph, streaming, _by_code(partition_), sources, decisions)
 
 
-def regions(passes: Passes, target: Target, options: Options) -> tuple[RegionTask, ...]:
+def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """List the regions of a network that backends can compute, equal ones once.
 
     After the regions found first come those that patterns match without them. Our code is built for the network's goal,
@@ -125,10 +125,10 @@ def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> It
     flags = FAMILIES[target.isa].options
     for name in dict.fromkeys((options.optimize, *flags)):
         if flags[name] == flags[options.optimize]:
-            yield goals(graph, replace(options, optimize=name), target)[0]
+            yield goal_ladder(graph, replace(options, optimize=name), target)[0]
 
 
-def _decision_by_user(taken: Taken) -> Decision:
+def _decision_by_user(taken: ClaimedRegion) -> Decision:
     """Return the decision for a region that is external because the user asks for all."""
     return Decision(
         str(taken.region.root.loc), taken.backend.name, taken.entry.name, True, "choice", taken.code.differs
@@ -138,7 +138,7 @@ def _decision_by_user(taken: Taken) -> Decision:
 def _decide(task: RegionTask, records: Database | None, board: str) -> Decision:
     """Decide a region: ours if the backend's results differ too much; else by measurement; else by estimated instructions."""
     code, chosen = task.taken.code, _decision_by_user(task.taken)
-    verdict = verdict_of(task, records, board) if records is not None else Verdict()
+    verdict = region_verdict(task, records, board) if records is not None else Verdict()
     measured = replace(
         chosen, by="measurement", ours=verdict.ours, other=verdict.theirs, unit=verdict.unit, why=verdict.words
     )
@@ -187,7 +187,7 @@ def _run_and_partition(
     return result, graph, streaming
 
 
-def _by_code(found: Partition) -> dict[tuple[str, ...], Taken]:
+def _by_code(found: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
     """Return the regions by the attribute ``code`` of their nodes."""
     return {(each.backend.name, str(k)): each for k, each in enumerate(found.taken)}
 
@@ -204,7 +204,7 @@ def _tasks(
             yield region_task(graph, node, taken, opened, wanted)
 
 
-def _sources(backend: Backend, taken: Sequence[Taken], target: Target, place: str) -> Iterator[Sources]:
+def _sources(backend: Backend, taken: Sequence[ClaimedRegion], target: Target, place: str) -> Iterator[Sources]:
     """Yield the sources of a backend's regions, if it has any."""
     mine = [each.code for each in taken if each.backend is backend]
     if mine:

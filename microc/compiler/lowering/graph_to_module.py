@@ -10,27 +10,27 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.fit.striping import LoweredStream
 from microc.compiler.interaction import Progress
-from microc.compiler.lowering.kernel_maker import Copy, Group, Maker
+from microc.compiler.lowering.kernel_maker import Copy, Group, KernelBuilder
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.lowering.module_builder import (
     Builder,
-    applied,
-    copied,
-    in_order,
+    describe_operators,
+    find_in_place_writes,
+    find_partial_updates,
+    is_uniform,
     make_value,
-    partly_updated,
+    order_copies,
+    order_groups,
     register,
     slug,
-    starts_uniform,
     workspaces,
-    written_in_place,
 )
-from microc.external.partition import function
+from microc.external.partition import region_function
 from microc.graph.ir import Graph, Node
 from microc.module import Call, Kernel, Module, View
 from microc.ops import registry
 from microc.ops.external_region import EXTERNAL
-from microc.ops.lowering import LoweredGroup, macs_of
+from microc.ops.lowering import LoweredGroup, node_macs
 from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -45,7 +45,7 @@ _LONGEST = 240
 """Length limit of a formula in a comment."""
 
 
-def kind_of(graph: Graph, node: Node) -> str:
+def operator_name(graph: Graph, node: Node) -> str:
     """Return the usual name of an operator; convolutions by type (pointwise, depthwise, grouped)."""
     if node.op != "conv2d":
         return node.op
@@ -72,7 +72,7 @@ def kernel_comment(
     stages = te.stages(tensors)
     remarks = (remark for step in schedule.trace for remark in _remarks(step, stages))
     return (
-        f"{' + '.join(kind_of(graph, node) for node in nodes)}: {inputs} -> {result}",
+        f"{' + '.join(operator_name(graph, node) for node in nodes)}: {inputs} -> {result}",
         f"schedule: {describe(schedule.trace) or 'as written'}",
         *remarks,
     )
@@ -172,12 +172,12 @@ def add_copy(
 def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> None:
     """Add the kernel of a group and its call; ``state``: the state of which it updates a part in place."""
     graph = builder.graph
-    uses = builder.alike[shapes_of(graph, nodes)]
+    uses = builder.alike[shape_key(graph, nodes)]
     group, choice = builder.make.group(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
-    operator, is_verified = kind_of(graph, group.anchor), choice.verified
+    operator, is_verified = operator_name(graph, group.anchor), choice.verified
     name = register(builder, kernel, f"{operator}_{stem}", verified=is_verified, tables=group.tables)
     args = [argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
@@ -196,7 +196,7 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
             schedule=describe(schedule.trace),
             rule=schedule.rule,
             shipped=choice.shipped,
-            operators=applied(graph, nodes),
+            operators=describe_operators(graph, nodes),
         ),
         Group(nodes, uses, bool(state)),
     )
@@ -230,8 +230,8 @@ def add_control(builder: Builder, node: Node) -> None:
             workspace=scratch,
             layer=str(node.loc),
             op=node.op,
-            macs=macs_of(builder.graph, node),
-            operators=applied(builder.graph, (node,)),
+            macs=node_macs(builder.graph, node),
+            operators=describe_operators(builder.graph, (node,)),
         ),
         Group((node,)),
     )
@@ -241,7 +241,7 @@ def add_external(builder: Builder, node: Node) -> None:
     """Add a region in external code."""
     graph = builder.graph
     taken = builder.make.external[node.attr("code")]
-    func, external = function(taken)
+    func, external = region_function(taken)
     layers = "+".join(inner.op for inner in taken.region.graph.nodes)
     stem = slug(node.loc.name or node.outputs[0])
     comment = (f"external code of {taken.backend.name}: {layers}",)
@@ -262,15 +262,15 @@ def add_external(builder: Builder, node: Node) -> None:
             workspace=scratch,
             layer=str(node.loc),
             op=layers,
-            macs=macs_of(graph, node),
+            macs=node_macs(graph, node),
             rule=f"external: {taken.backend.name} {taken.entry.name}",
-            operators=applied(taken.region.graph, taken.region.graph.nodes),
+            operators=describe_operators(taken.region.graph, taken.region.graph.nodes),
         ),
         Group((node,)),
     )
 
 
-def shapes_of(graph: Graph, nodes: tuple[Node, ...]) -> object:
+def shape_key(graph: Graph, nodes: tuple[Node, ...]) -> object:
     """Return a key that is equal for groups of the same operators, shapes and dtypes, whose kernels may share code."""
     types = ((graph.types[v].shape, graph.types[v].dtype) for n in nodes for v in (*n.inputs, *n.outputs) if v)
     return tuple(node.op for node in nodes), tuple(types)
@@ -303,11 +303,11 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
             workspace=scratch,
             layer=str(groups[0][0].loc),
             op=" > ".join("+".join(node.op for node in nodes) for nodes in groups),
-            macs=sum(macs_of(graph, node) for nodes in groups for node in nodes),
+            macs=sum(node_macs(graph, node) for nodes in groups for node in nodes),
             schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
             rule=" | ".join(dict.fromkeys(s.rule for s in lowered.schedules)),
             streamed=lowered.price,
-            operators=applied(graph, [node for nodes in groups for node in nodes]),
+            operators=describe_operators(graph, [node for nodes in groups for node in nodes]),
         ),
         lowered.chain,
     )
@@ -332,14 +332,14 @@ def build_module(
     goal: Goal,
     progress: Progress | None = None,
     streams: Sequence[LoweredStream] = (),
-    make: Maker | None = None,
+    make: KernelBuilder | None = None,
 ) -> Module:
     """Lower a fused graph. ``progress(text, done, total)`` is called for every kernel.
 
     Each of ``streams`` is one kernel for several groups, called at the place of the last of them. ``make``: the builder
     of functions.
     """
-    builder = Builder(graph, make or Maker(graph, target, goal))
+    builder = Builder(graph, make or KernelBuilder(graph, target, goal))
     for name in graph.inputs:
         builder.declare(name, "input")
     for name, data in graph.state.items():
@@ -348,9 +348,9 @@ def build_module(
         if builder.name_of(name) not in builder.values:
             builder.declare(name, "output")
     outputs = [_output(builder, name) for name in graph.outputs]
-    partly = partly_updated(graph)
-    groups = in_order(graph, groups_of(graph), partly)
-    builder.alike.update(shapes_of(graph, nodes) for nodes in groups)
+    partly = find_partial_updates(graph)
+    groups = order_groups(graph, groups_of(graph), partly)
+    builder.alike.update(shape_key(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
     streamed = {name: stream for stream in streams for name in stream.chain.groups}
     for k, nodes in enumerate(groups):
@@ -386,7 +386,7 @@ def build_module(
     starts = {
         builder.name_of(n): builder.constant(f"{builder.name_of(n)}_start", data)
         for n, data in graph.state.items()
-        if not starts_uniform(data)
+        if not is_uniform(data)
     }
     return replace(
         module,
@@ -403,7 +403,7 @@ def _update_state(builder: Builder, module: Module, updates: Mapping[str, str]) 
     updates = {state: value for state, value in updates.items() if state != value}
     constants = {state: value for state, value in updates.items() if value in builder.graph.consts}
     named = {builder.name_of(s): builder.name_of(v) for s, v in updates.items() if s not in constants}
-    in_place = written_in_place(module, named)
+    in_place = find_in_place_writes(module, named)
     builder.views += [View(value, state, 0) for value, state in in_place.items()]
     sources = {
         state: value
@@ -413,7 +413,7 @@ def _update_state(builder: Builder, module: Module, updates: Mapping[str, str]) 
     bases = {s: "" if s in constants else module.base_of(builder.name_of(v))[0] for s, v in sources.items()}
     states = {builder.name_of(state): state for state in sources}
     saved: dict[str, str] = {}
-    for name, first in copied({builder.name_of(s): place for s, place in bases.items()}):
+    for name, first in order_copies({builder.name_of(s): place for s, place in bases.items()}):
         state = states[name]
         value = sources[state]
         if first:

@@ -13,16 +13,23 @@ from microc import te
 from microc.base.immutable import frozen
 from microc.compiler.fit.striping import Chain
 from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, place_control
-from microc.compiler.lowering.kernel_selection import algorithms_of, alias_of, chosen, key_of, replayed, stored
+from microc.compiler.lowering.kernel_selection import (
+    group_algorithms,
+    node_alias,
+    replay_on_group,
+    select_group_schedule,
+    tuning_key,
+    with_half_constants,
+)
 from microc.errors import MicrocError
-from microc.external.partition import Taken
+from microc.external.partition import ClaimedRegion
 from microc.graph.ir import Graph, Node
 from microc.module import Call, Kernel, Module, Size, Value
 from microc.ops.lowering import LoweredGroup, Param
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, workspace_bytes
 from microc.schedule.primitives.tree import Step
-from microc.schedule.rules.around_rules import across_threads
+from microc.schedule.rules.around_rules import split_across_threads
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt
@@ -57,7 +64,7 @@ class TunedSchedule:
     trace: tuple[Step, ...]
 
 
-TAKEN = ", tuned"
+TUNED_SUFFIX = ", tuned"
 """Suffix, in reports, of the rules of measured schedules."""
 Tuned = Mapping[str, TunedSchedule]
 """Measured schedules by :func:`key_of`."""
@@ -65,7 +72,7 @@ Workspaces = Mapping[str, int]
 """Limits of kernel workspaces in bytes, by :func:`key_of`; others are unlimited."""
 Goals = Mapping[str, Goal]
 """Goals of groups and control flow that differ from the network's, by their last result."""
-External = Mapping[tuple[str, ...], Taken]
+External = Mapping[tuple[str, ...], ClaimedRegion]
 """Regions that external code computes, by the attribute ``code`` of their nodes."""
 Origin = Group | Copy | Chain
 """The nodes or value that a call was made from."""
@@ -82,7 +89,7 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
     return LoweredGroup(func, (param,), ("out",), node, 0, (out,), (x,) if constant else ())
 
 
-class Maker:
+class KernelBuilder:
     """Builds the functions of a graph.
 
     ``threads`` share its large loops. ``tuned``: measured schedules; ``taken``: the keys of those that were used;
@@ -115,16 +122,16 @@ class Maker:
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """Lower and schedule a group. ``uses``: number of equal groups; ``in_place`` as in :func:`schedule_group`."""
-        lowered = algorithms_of(self.graph, nodes, self.target, "kernel", in_place=in_place)
+        lowered = group_algorithms(self.graph, nodes, self.target, "kernel", in_place=in_place)
         goal = self.goal_of(nodes)
         number, choice = self.scheduled(lowered, goal, uses)
-        choice = stored(lowered[number], choice, self.target, goal, uses)
-        return lowered[number], across_threads(choice, self.target, self.threads)
+        choice = with_half_constants(lowered[number], choice, self.target, goal, uses)
+        return lowered[number], split_across_threads(choice, self.target, self.threads)
 
     def scheduled(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
         """Choose the algorithm, by number, and the schedule of a group: measured, else bundled, else the rules' choice."""
         limit = self._workspace(lowered)
-        return self._tuned_choice(lowered) or chosen(
+        return self._tuned_choice(lowered) or select_group_schedule(
             lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit
         )
 
@@ -137,24 +144,24 @@ class Maker:
         limit = self._workspace(lowered)
         if limit == inf:
             return inf
-        _, choice = chosen(lowered, self.target, goal, uses, shipped=self.shipped)
+        _, choice = select_group_schedule(lowered, self.target, goal, uses, shipped=self.shipped)
         return limit if workspace_bytes(choice.func) > limit else inf
 
     def _workspace(self, lowered: Sequence[LoweredGroup]) -> float:
         """Return the workspace limit of a group's kernel in bytes."""
-        return self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
+        return self.workspaces.get(tuning_key(lowered, self.target), inf) if self.workspaces else inf
 
     def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
         """Choose algorithm and schedule for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""
-        return self._tuned_choice(lowered) or chosen(lowered, self.target, goal)
+        return self._tuned_choice(lowered) or select_group_schedule(lowered, self.target, goal)
 
     def _tuned_choice(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
         """Return the measured schedule of a group; None if there is none, or if it does not fit this layer."""
-        if not self.tuned or (tuned := self.tuned.get(key := key_of(lowered, self.target))) is None:
+        if not self.tuned or (tuned := self.tuned.get(key := tuning_key(lowered, self.target))) is None:
             return None
         try:
             number = next(k for k, group in enumerate(lowered) if group.algorithm == tuned.algorithm)
-            choice = replayed(lowered[number], tuned.trace, tuned.rule + TAKEN)
+            choice = replay_on_group(lowered[number], tuned.trace, tuned.rule + TUNED_SUFFIX)
         except (StopIteration, MicrocError):
             # The bounds of this layer's constants are weaker than those of the layer that was measured.
             return None
@@ -166,22 +173,22 @@ class Maker:
 
         def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
             lowered, goal = (
-                algorithms_of(inner, nodes, self.target, "kernel"),
+                group_algorithms(inner, nodes, self.target, "kernel"),
                 goal_inside(self.goal_of((node,)), iterations),
             )
             number, choice = self.inside(lowered, goal)
-            return lowered[number], stored(lowered[number], choice, self.target, goal)
+            return lowered[number], with_half_constants(lowered[number], choice, self.target, goal)
 
         return place_control(self.graph, node, schedule, self.target)
 
     def copy(self, copy: Copy) -> ir.PrimFunc:
         """Lower a copy of a whole value, by the widest moves of the core."""
-        choice = chosen((lower_copy(self.graph, copy),), self.target, self.goal)[1]
-        return across_threads(choice, self.target, self.threads).func
+        choice = select_group_schedule((lower_copy(self.graph, copy),), self.target, self.goal)[1]
+        return split_across_threads(choice, self.target, self.threads).func
 
     def alias(self, node: Node) -> Alias | None:
         """Return the placement that replaces a node; None if it needs a kernel."""
-        return alias_of(self.graph, node)
+        return node_alias(self.graph, node)
 
     def extents(self, value: str) -> tuple[ir.Expr, ...]:
         """Return the shape of a value as expressions of the dynamic sizes; empty if it is static."""
@@ -193,7 +200,7 @@ class Compiled:
     """A module, and the builder of its functions."""
 
     module: Module
-    make: Maker
+    make: KernelBuilder
 
 
 # ---- Merging: kernels that differ in a few literals become one C function that reads these from a table.
@@ -202,7 +209,7 @@ class Compiled:
 # tile and saves hundreds of bytes of code per layer.
 
 TABLE = "constants"
-MOST = 8
+MAX_TABLE_ENTRIES = 8
 """Most entries of a table: more would cost more loads than the merged code is worth."""
 
 
@@ -271,7 +278,7 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
     for column in columns:
         if len(set(column)) > 1:
             slots.setdefault(column, len(slots))
-    if not 0 < len(slots) <= MOST:
+    if not 0 < len(slots) <= MAX_TABLE_ENTRIES:
         return module
     first = family[0][0]
     table = ir.Buffer(TABLE, (len(slots),), "int32", "const")

@@ -19,15 +19,23 @@ from microc.module import Kernel, Module
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
-from microc.schedule.choose import Choice, best_of, choose, lightest, priced, weighed, workspace_bytes
-from microc.schedule.cost.cost_model import Cost, estimate, unit_use
+from microc.schedule.choose import (
+    Choice,
+    best_candidate,
+    cheapest,
+    choose_schedule,
+    cost_candidate,
+    scale_price,
+    workspace_bytes,
+)
+from microc.schedule.cost.cost_model import Cost, estimate, tensor_unit_use
 from microc.schedule.primitives.padding import WORDS
 from microc.schedule.primitives.selection import THIRDS
 from microc.schedule.primitives.tensorize import SUM_LIMIT
-from microc.schedule.primitives.tree import Step, buffer_named
+from microc.schedule.primitives.tree import Step, find_buffer
 from microc.schedule.rules import RULES, candidates
-from microc.schedule.rules.rule import HALF_WEIGHTS, THREADS, multiples_of, suits_core, unbeaten
-from microc.schedule.schedule import Schedule, replay
+from microc.schedule.rules.rule import HALF_WEIGHTS, THREADS, multiples_of, suits_target, undominated_algorithms
+from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import Goal, Target, Traffic
 from microc.tir import ir
 from microc.tir.analysis.generalise import instantiate
@@ -44,25 +52,25 @@ from microc.tir.verify import verify
 # (:mod:`microc.transform.quantised.weight_types`) rounds them. Results are bit-identical. If the user asks for 16 bits, all such
 # constants are stored so; else on boards, if the goal prefers it, as for weights of few bits (:mod:`microc.schedule.choose`).
 
-LEAST = 64
+MIN_HALF_ELEMENTS = 64
 """Fewest elements of such a constant: fewer save less than the code that widens them."""
 
 
-def stored(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
+def with_half_constants(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
     """Return the choice for a group, or the better one with 16-bit constants; ``uses`` as in ``choose``."""
     is_required = target.has(HALF_WEIGHTS)
     if not is_required and FAMILIES[target.isa].threads:
         return choice
-    variants = halved(group, choice.schedule, target)
+    variants = half_constant_variants(group, choice.schedule, target)
     if not variants:
         return choice
-    rivals = [weighed(Choice(schedule, lower(schedule.func)), target, goal, uses) for schedule in variants]
+    rivals = [cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, uses) for schedule in variants]
     if not is_required:
-        rivals.append(weighed(choice, target, goal, uses))
-    return best_of(rivals, priced(goal, variants)).choice
+        rivals.append(cost_candidate(choice, target, goal, uses))
+    return best_candidate(rivals, scale_price(goal, variants)).choice
 
 
-def halved(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
+def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
     """Return the schedule with 16-bit constants: one for each form that is preferred if several represent the values."""
     exact_forms = {
         buffer.name: [dtype for dtype in dtypes.HALF if _keeps(param.array, dtype)]
@@ -80,7 +88,7 @@ def halved(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Sche
 
 
 def _keeps(array: Array | None, dtype: str) -> bool:
-    return array is not None and array.size >= LEAST and dtypes.keeps(array, dtype)
+    return array is not None and array.size >= MIN_HALF_ELEMENTS and dtypes.is_exact_in(array, dtype)
 
 
 def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) -> Schedule:
@@ -90,7 +98,7 @@ def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) 
     reads stay as they are.
     """
     for name, halves in names.items():
-        even = buffer_named(schedule.func, name).shape[-1] % 2 == 0
+        even = find_buffer(schedule.func, name).shape[-1] % 2 == 0
         preferred = "float16" if form == WORDS else form
         own = halves[0] if preferred not in halves else form if even or form != WORDS else preferred
         try:
@@ -103,7 +111,7 @@ def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) 
 # ---- Estimates of a module: code bytes of every kernel, instructions and cycles of every call.
 
 
-def estimated(module: Module, target: Target) -> Module:
+def add_estimates(module: Module, target: Target) -> Module:
     """Fill in the estimates of ``module``, at the largest sizes if these are dynamic.
 
     Cycles include the waits for constants in flash, but not a tensor unit's cycles, which are separate. External code
@@ -127,7 +135,7 @@ def estimated(module: Module, target: Target) -> Module:
                 c,
                 instructions=round(costs[c.kernel].instructions),
                 cycles=round(costs[c.kernel].cycles),
-                unit=unit_use(funcs[c.kernel], target.core.tensor_unit, c.macs),
+                unit=tensor_unit_use(funcs[c.kernel], target.core.tensor_unit, c.macs),
                 waits=round(target.flash_wait * sum(t.bytes_read for t in constants[c.kernel])),
                 traffic=tuple(costs[c.kernel].traffic.get(p, Traffic()) for p in params[c.kernel]),
             )
@@ -145,7 +153,7 @@ def _kernel_cost(kernel: Kernel, func: PrimFunc, target: Target) -> Cost:
 
 # ---- The best schedule of a group by cost, over all of its algorithms and the schedules of the rules.
 
-KEPT = 256
+MEMO_ENTRIES = 256
 """Entries of the memo, more than a large network has distinct kernels: quantisation compiles equal networks many times."""
 _CHOICES: dict[object, tuple[int, Choice]] = {}
 """Memo of choices (number of the algorithm, schedule) by everything that they depend on; the oldest entry is dropped first."""
@@ -174,12 +182,12 @@ def schedule_group(
 
     ``in_place``: its only node updates a part of its first operand in place.
     """
-    lowered = algorithms_of(graph, nodes, target, name, in_place=in_place)
-    number, choice = chosen(lowered, target, goal, uses)
-    return lowered[number], stored(lowered[number], choice, target, goal, uses)
+    lowered = group_algorithms(graph, nodes, target, name, in_place=in_place)
+    number, choice = select_group_schedule(lowered, target, goal, uses)
+    return lowered[number], with_half_constants(lowered[number], choice, target, goal, uses)
 
 
-def chosen(
+def select_group_schedule(
     lowered: Sequence[LoweredGroup],
     target: Target,
     goal: Goal,
@@ -195,29 +203,29 @@ def chosen(
     network or another, share them.
     """
     if workspace < inf:
-        number, choice = chosen(lowered, target, goal, uses, shipped=shipped)
+        number, choice = select_group_schedule(lowered, target, goal, uses, shipped=shipped)
         if workspace_bytes(choice.func) <= workspace:
             return number, choice
     registries = tuple(registry.entries for registry in (RULES, CORES, SCALAR, TENSOR))
-    key = (texts_of(lowered), target, goal, uses, registries, shipped, workspace)
+    key = (memo_key(lowered), target, goal, uses, registries, shipped, workspace)
     result = _CHOICES.get(key)
     if result is None:
         use_shipped = shipped and workspace == inf
         result = (_shipped_or_best if use_shipped else _best)(lowered, target, goal, uses, workspace)
         with _LOCK:
             _CHOICES[key] = result
-            if len(_CHOICES) > KEPT:
+            if len(_CHOICES) > MEMO_ENTRIES:
                 del _CHOICES[next(iter(_CHOICES))]
     return result
 
 
-def forget() -> None:
+def clear_memo() -> None:
     """Clear the memo, for callers that change the candidates."""
     with _LOCK:
         _CHOICES.clear()
 
 
-def texts_of(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
+def memo_key(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
     """Return the memo key of a group: operator and function of every algorithm.
 
     Bounds of constants are reduced to their number of bits, since rules compare them with powers of two alone.
@@ -236,17 +244,17 @@ def _bound_in_bits(promise: re.Match[str]) -> str:
     return f"{name} of {beyond[name].bit_length()} bits" if name in beyond else promise[0]
 
 
-def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:
+def tuning_key(lowered: Sequence[LoweredGroup], target: Target) -> str:
     """Return the key of tuning records: 40 hex digits of the functions' structure and of the core with its features.
 
     Numbers do not count, neither bounds of constants nor literals: layers of one shape with other zero points or shifts
     share a key.
     """
-    known = structure_of(lowered, lambda promise, number: ""), target.cpu, sorted(target.features - {THREADS})
+    known = structure_texts(lowered, lambda promise, number: ""), target.cpu, sorted(target.features - {THREADS})
     return hashlib.sha256(repr(known).encode()).hexdigest()[:40]
 
 
-def structure_of(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int], str]) -> list[tuple[str, str]]:
+def structure_texts(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int], str]) -> list[tuple[str, str]]:
     """Return operator and function of every algorithm without literals; ``bound_text`` formats a bound of constants."""
     return [
         (
@@ -257,7 +265,7 @@ def structure_of(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int
     ]
 
 
-def function_of(group: LoweredGroup) -> str:
+def function_text(group: LoweredGroup) -> str:
     """Return a group's function without bounds: layers with equal texts and schedules share a kernel."""
     return _BOUND_TEXT.sub("", to_text(group.func))
 
@@ -282,12 +290,14 @@ def _without_literals(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, body=map_stmt(func.body, stmt))
 
 
-def shape_of(lowered: Sequence[LoweredGroup]) -> str:
+def shipped_key(lowered: Sequence[LoweredGroup]) -> str:
     """Return the key of bundled schedules, the same on every core.
 
     It has the functions' structure, and on which side of the limits for schedule steps the bounds of constants are.
     """
-    return shipped_schedules.key_of(structure_of(lowered, lambda name, number: str(number < _LIMITS.get(name, inf))))
+    return shipped_schedules.shipped_line_key(
+        structure_texts(lowered, lambda name, number: str(number < _LIMITS.get(name, inf)))
+    )
 
 
 def shipped_choice(
@@ -299,40 +309,42 @@ def shipped_choice(
     """
     if not shipped_schedules.is_known(target) or RULES:
         return None
-    schedules = shipped_schedules.schedules_of(target.cpu, shape_of(lowered))
+    schedules = shipped_schedules.schedules_of(target.cpu, shipped_key(lowered))
     offers = shipped_schedules.offers(schedules, target, goal, uses)
     if not offers:
         return None
-    best = lightest(offers, goal).shipped
+    best = cheapest(offers, goal).shipped
     number = next((k for k, group in enumerate(lowered) if group.algorithm == best.algorithm), None)
     if number is None:
         raise ScheduleError(f"there is no algorithm {best.algorithm!r}")
-    return number, replace(replayed(lowered[number], best.trace, best.name), shipped=True)
+    return number, replace(replay_on_group(lowered[number], best.trace, best.name), shipped=True)
 
 
-def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
+def replay_on_group(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
     """Replay a trace on a group and lower it; MicrocError if its steps do not fit this function."""
-    return verified(replay(lowered.func, trace).named(rule), lowered)
+    return lower_verified(replay_trace(lowered.func, trace).named(rule), lowered)
 
 
-def verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
+def lower_verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
     """Lower a schedule from a search or a record, and verify it; MicrocError if it is no valid kernel."""
     choice = Choice(schedule, lower(schedule.func))
     verify(choice.func, tables=lowered.tables)
     return replace(choice, verified=True)
 
 
-def algorithms_of(
+def group_algorithms(
     graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
 ) -> tuple[LoweredGroup, ...]:
     """Lower a group by every algorithm that suits the core; ``in_place`` as in :func:`schedule_group`."""
     if in_place:
         return (lower_update(graph, nodes[0], name),)
     multiples = multiples_of(target)
-    return lower_algorithms(graph, nodes, multiples, name, lambda algorithm: suits_core(algorithm, target), unbeaten)
+    return lower_algorithms(
+        graph, nodes, multiples, name, lambda algorithm: suits_target(algorithm, target), undominated_algorithms
+    )
 
 
-def ways_of(
+def list_candidates(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, workspace: float = inf
 ) -> list[tuple[int, Schedule]]:
     """List all candidates: number of the algorithm, schedule. ``workspace``: with a limit, also those of small workspaces."""
@@ -347,14 +359,14 @@ def _best(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
 ) -> tuple[int, Choice]:
     """Choose by cost; with a limited workspace the winner is verified, since rules propose more candidates for it."""
-    remaining = ways_of(lowered, target, goal, workspace)
+    remaining = list_candidates(lowered, target, goal, workspace)
     while True:
-        choice = choose([schedule for _, schedule in remaining], target, goal, uses, workspace)
+        choice = choose_schedule([schedule for _, schedule in remaining], target, goal, uses, workspace)
         number = next(number for number, schedule in remaining if schedule is choice.schedule)
         if workspace == inf:
             return number, choice
         try:
-            return number, verified(choice.schedule, lowered[number])
+            return number, lower_verified(choice.schedule, lowered[number])
         except MicrocError:
             remaining = [(k, schedule) for k, schedule in remaining if schedule is not choice.schedule]
             if not remaining:
@@ -372,7 +384,7 @@ def _shipped_or_best(
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
 
 
-def alias_of(graph: Graph, node: Node) -> Alias | None:
+def node_alias(graph: Graph, node: Node) -> Alias | None:
     """Return the placement that replaces a node; None if it needs a kernel."""
     alias = registry.get(node.op).alias
     if alias is None:

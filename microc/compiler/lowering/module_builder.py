@@ -13,10 +13,10 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.codegen.c.identifiers import is_free, is_free_of
-from microc.codegen.c.interface import SUFFIXES
-from microc.compiler.fit.budget import Room, ends_bytes
-from microc.compiler.lowering.kernel_maker import Maker, Origin
+from microc.codegen.c.identifiers import is_free_identifier, is_free_in_network
+from microc.codegen.c.interface import TENSOR_FUNCTION_SUFFIXES
+from microc.compiler.fit.budget import BoardCapacity, io_bytes
+from microc.compiler.lowering.kernel_maker import KernelBuilder, Origin
 from microc.compiler.options import Options
 from microc.errors import UsageError
 from microc.graph.ir import Attr, Graph, Node, TensorType
@@ -29,7 +29,7 @@ from microc.target import CodeMemory, Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
 from microc.tir.verify import verify
-from microc.transform.boundary import ties_of
+from microc.transform.boundary import rounding_of_ties
 
 # ---- Description of a call in terms of the model: operators, attributes as text, constants.
 
@@ -39,7 +39,7 @@ _INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"}
 """Attributes that only passes use."""
 
 
-def applied(graph: Graph, nodes: Sequence[Node]) -> tuple[Applied, ...]:
+def describe_operators(graph: Graph, nodes: Sequence[Node]) -> tuple[Applied, ...]:
     """Describe the operators of some nodes, in order."""
     return tuple(Applied(node.op, _attributes(node), _weights(graph, node)) for node in nodes)
 
@@ -110,9 +110,9 @@ def slug(name: str, limit: int = 32) -> str:
     return f"t_{short}" if not short or short[0].isdigit() or short.startswith("assert_") else short
 
 
-def spellings(name: str) -> tuple[str, ...]:
+def derived_names(name: str) -> tuple[str, ...]:
     """Return all identifiers derived from an input's or output's name: in the header, firmware, samples and exports."""
-    behind = (*SUFFIXES, "memory", "values")
+    behind = (*TENSOR_FUNCTION_SUFFIXES, "memory", "values")
     return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
 
 
@@ -121,7 +121,7 @@ class Builder:
     """Collects the parts of a module while the graph is walked."""
 
     graph: Graph
-    make: Maker
+    make: KernelBuilder
     alike: Counter[object] = field(default_factory=Counter)
     values: dict[str, Value] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
@@ -133,22 +133,22 @@ class Builder:
 
     def unique(self, stem: str) -> str:
         """Return a name for a value that callers do not see."""
-        return self._first(stem, lambda name: is_free_of(self.graph.name, name))
+        return self._first(stem, lambda name: is_free_in_network(self.graph.name, name))
 
     def function(self, stem: str) -> str:
         """Return a name for a kernel, distinct from names of the header, which begin with the network's name."""
         stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
-        return self._first(f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free)
+        return self._first(f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free_identifier)
 
     def end(self, stem: str) -> str:
         """Return a name for an input or output, such that its derived identifiers are free too."""
 
         def free(name: str) -> bool:
-            return is_free_of(self.graph.name, name) and self.end_names.isdisjoint(spellings(name))
+            return is_free_in_network(self.graph.name, name) and self.end_names.isdisjoint(derived_names(name))
 
         name = self._first(stem, free)
-        self.end_names.update(spellings(name))
-        self.c_names.update(f"{name}_{word}" for word in SUFFIXES)
+        self.end_names.update(derived_names(name))
+        self.c_names.update(f"{name}_{word}" for word in TENSOR_FUNCTION_SUFFIXES)
         return name
 
     def _first(self, stem: str, free: Callable[[str], bool]) -> str:
@@ -230,7 +230,7 @@ def register(
 # ---- Facts about inputs and outputs beside their types: rounding of ties, requested names, classes.
 
 
-def ends_of(module: Module, read: Graph, options: Options) -> dict[str, Any]:
+def io_fields(module: Module, read: Graph, options: Options) -> dict[str, Any]:
     """Return the fields ``ties``, ``classes`` and ``class_output`` of a module of the graph ``read``.
 
     Raises UsageError if a requested name is not free in C, or if no output distinguishes the classes.
@@ -243,7 +243,7 @@ def ends_of(module: Module, read: Graph, options: Options) -> dict[str, Any]:
                 where=module.source,
                 hint="choose another name",
             )
-    return {"ties": str(ties_of(read)), **_classes(module, options.class_names)}
+    return {"ties": str(rounding_of_ties(read)), **_classes(module, options.class_names)}
 
 
 def _classes(module: Module, names: Sequence[str]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _classes(module: Module, names: Sequence[str]) -> dict[str, Any]:
 # the end of a run.
 
 
-def partly_updated(graph: Graph) -> dict[str, str]:
+def find_partial_updates(graph: Graph) -> dict[str, str]:
     """Return results that are the next contents of a state, and update a part of it: result -> state.
 
     Their nodes write into the state (``OpDef.update``), after all readers of it.
@@ -295,7 +295,7 @@ def _names_of(graph: Graph, state: str) -> set[str]:
     return names
 
 
-def in_order(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[str, str]) -> list[tuple[Node, ...]]:
+def order_groups(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[str, str]) -> list[tuple[Node, ...]]:
     """Reorder groups such that those which write into a state follow all of its readers."""
     order = list(groups)
     for value, state in partly.items():
@@ -310,7 +310,7 @@ def in_order(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[s
     return order
 
 
-def written_in_place(module: Module, updates: Mapping[str, str]) -> dict[str, str]:
+def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str, str]:
     """Return values whose kernel may write them directly into the state that they update: value -> state.
 
     No later call reads the state, and the kernel has read every byte of it before writing there.
@@ -346,7 +346,7 @@ def _bases(module: Module, names: Sequence[str]) -> set[str]:
     return {module.base_of(name)[0] for name in names}
 
 
-def copied(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
+def order_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
     """Order the copies of next contents into states; ``sources``: state -> memory of its next contents, perhaps another state.
 
     Yields a state with True first if it is overwritten before another one is copied from it: its next contents must be
@@ -364,7 +364,7 @@ def copied(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
             yield first, True
 
 
-def starts_uniform(data: Array) -> bool:
+def is_uniform(data: Array) -> bool:
     """Test whether all elements have the same bits, so that a single number describes the initial state."""
     raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(data.size, -1)
     return bool((raw == raw[:1]).all())
@@ -373,7 +373,7 @@ def starts_uniform(data: Array) -> bool:
 # ---- Hot code in RAM (``--code-in-ram``): the memory that is left for it.
 
 
-def refuse_without_memory(options: Options, room: Room | None) -> None:
+def refuse_without_memory(options: Options, room: BoardCapacity | None) -> None:
     """Raise UsageError if code should run from RAM and no memory for it is known."""
     if options.code_in_ram and (room is None or room.code is None):
         raise UsageError(
@@ -382,7 +382,7 @@ def refuse_without_memory(options: Options, room: Room | None) -> None:
         )
 
 
-def code_placed(module: Module, options: Options, room: Room | None) -> Module:
+def place_hot_code(module: Module, options: Options, room: BoardCapacity | None) -> Module:
     """Place hot kernels in the memory for code that the arena leaves, if the options ask for it."""
     if not options.code_in_ram:
         return module
@@ -390,7 +390,7 @@ def code_placed(module: Module, options: Options, room: Room | None) -> Module:
     return with_hot_code(module, _remaining_memory(module, room.code, options.io_in_arena))
 
 
-def gain_in_ram(module: Module, room: Room) -> float:
+def gain_in_ram(module: Module, room: BoardCapacity) -> float:
     """Return the fraction of the time that ``--code-in-ram`` would save.
 
     0 if the board has no memory for code, or has code there already. The time includes waits for code, which are
@@ -408,6 +408,6 @@ def _remaining_memory(module: Module, code: CodeMemory, io_in_arena: bool) -> Co
     plan = module.plan
     assert plan is not None
     arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main
-    outside = 0 if io_in_arena else ends_bytes(module)
+    outside = 0 if io_in_arena else io_bytes(module)
     taken = arena + outside if code.main else arena if plan.arenas else 0
     return replace(code, size=max(code.size - taken, 0))

@@ -21,7 +21,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
-from microc.tir.analysis.size_forms import Extent, Fitter, Point, strided, value_at
+from microc.tir.analysis.size_forms import Extent, Fitter, Point, strided_rules, value_at
 
 # ---- Reading: the graph at several sizes, each read once, and the comparison of their structure.
 
@@ -113,7 +113,7 @@ _POINTS, _MANY = 5, 8
 """Points for one symbol, and for several: two more than a usual rule has terms."""
 
 
-def chosen_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
+def choose_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
     """Choose sizes that the model can have. They grow until no dynamic extent is small in any layer."""
     static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
     points: tuple[Point, ...] = ()
@@ -258,7 +258,7 @@ Nodes = Sequence[Node]
 """A node at several sizes."""
 
 
-def with_open_averages(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
+def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
     """Add nodes that compute the multiplier of each mean whose number of elements differs between the graphs.
 
     ``graphs``: one network at several sizes, with the same nodes. The multiplier becomes an operand of the mean.
@@ -286,7 +286,7 @@ def _with_multiplier(together: Nodes) -> list[tuple[Node, ...]]:
     inside: dict[str, tuple[Graph, ...]] = {}
     for key, value in together[0].attrs.items():
         if isinstance(value, Graph):
-            inside[key] = with_open_averages([node.attrs[key] for node in together])  # type: ignore[misc]
+            inside[key] = add_mean_multipliers([node.attrs[key] for node in together])  # type: ignore[misc]
     return [
         (replace(node, attrs={**node.attrs, **{key: graphs[k] for key, graphs in inside.items()}}),)
         for k, node in enumerate(together)
@@ -373,11 +373,11 @@ class _Reader:
         """Read the graphs, derive and check the rules."""
         maxima = tuple(size.maximum for size in self.sizes)
         largest = self.largest(maxima)
-        points = chosen_points(self.readings, largest)
+        points = choose_points(self.readings, largest)
         graphs = [g for g in map(self.readings.graph_or_none, points) if g is not None]
         for point, graph in zip(points, graphs, strict=True):
             self.readings.agree(largest, maxima, graph, point)
-        largest, *graphs = with_open_averages((largest, *graphs))
+        largest, *graphs = add_mean_multipliers((largest, *graphs))
         extents, fitter = self.rules(points, graphs)
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
         self.check(shapes, largest, maxima)
@@ -447,7 +447,7 @@ class _Reader:
             if any(pairs.setdefault(p[k], v) != v for p, v in zip(points, values, strict=True)):
                 continue
             for _ in range(_QUESTIONS):
-                rules = strided(size.scalar, pairs)
+                rules = strided_rules(size.scalar, pairs)
                 if not rules:
                     break
                 question = self.question(size, k, rules, pairs, points[0])

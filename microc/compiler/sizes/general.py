@@ -11,34 +11,34 @@ import numpy as np
 from microc.base.dtypes import Array, to_numpy
 from microc.base.immutable import frozen
 from microc.compiler.lowering.control_flow import LoweredControl, groups_inside, place_control
-from microc.compiler.lowering.kernel_maker import Copy, Maker, lower_copy
-from microc.compiler.lowering.kernel_selection import algorithms_of, alias_of, groups_of, halved
+from microc.compiler.lowering.kernel_maker import Copy, KernelBuilder, lower_copy
+from microc.compiler.lowering.kernel_selection import group_algorithms, groups_of, half_constant_variants, node_alias
 from microc.compiler.sizes.family import Family
 from microc.errors import ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import Alias
-from microc.schedule.choose import Choice, choose
-from microc.schedule.intrinsic_meanings import meanings
-from microc.schedule.rules import as_written, candidates
+from microc.schedule.choose import Choice, choose_schedule
+from microc.schedule.intrinsic_meanings import intrinsic_functions
+from microc.schedule.rules import candidates, schedule_as_written
 from microc.schedule.rules.rule import HALF_WEIGHTS, multiples_of
-from microc.schedule.schedule import Schedule, narrowed, replay
+from microc.schedule.schedule import Schedule, generalise_trace, replay_trace
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.analysis.generalise import Unlike, generalise, lowered_alike
+from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_with_hidden_sizes
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.rewrite import stmt_children
-from microc.tir.verify import constants_of, fault
+from microc.tir.verify import constants_of, find_fault
 
 # ---- Comparison of two functions by running both in the interpreter.
 
-PATIENCE = 200_000
+MAX_INTERPRETED_STORES = 200_000
 """Most stores that are interpreted to compare two functions at small sizes; beyond that only bounds are proved."""
 
 
-def computes_alike(
+def computes_same(
     func: ir.PrimFunc, constants: Sequence[Array], direct: ir.PrimFunc, own_constants: Sequence[Array]
 ) -> bool:
     """Test whether two functions compute the same results, bit by bit, from random data.
@@ -72,7 +72,7 @@ def steps(stmt: ir.Stmt) -> int:
 def _execute(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
     """Run a function; return the contents of its parameters."""
     scratch = [np.zeros(b.shape, to_numpy(b.dtype)) for b in func.params[len(arrays) :]]
-    return execute(func, [*arrays, *scratch], meanings())
+    return execute(func, [*arrays, *scratch], intrinsic_functions())
 
 
 def _random(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
@@ -92,7 +92,7 @@ _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 
 @frozen
-class Way:
+class FunctionVariant:
     """A candidate for a group's function: algorithm of the anchor, schedule."""
 
     algorithm: str
@@ -104,11 +104,11 @@ class Way:
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
         group = lower_group(graph, (first, *nodes[1:]), multiples_of(target), "kernel")
-        return group, replay(group.func, self.schedule.trace).named(self.schedule.rule)
+        return group, replay_trace(group.func, self.schedule.trace).named(self.schedule.rule)
 
 
 @frozen
-class Made:
+class GeneralFunction:
     """A group at every size (as lowered, and as scheduled), and the function for all sizes."""
 
     groups: tuple[LoweredGroup, ...]
@@ -116,7 +116,7 @@ class Made:
     func: ir.PrimFunc
 
 
-class GeneralMaker(Maker):
+class GeneralKernelBuilder(KernelBuilder):
     """Builds the functions of a family; groups and constants are those of its largest graph."""
 
     def __init__(self, family: Family, target: Target, goal: Goal) -> None:
@@ -150,7 +150,7 @@ class GeneralMaker(Maker):
             func = self.generalise_functions(
                 [p.func for p in lowered_sizes], arrays, constants_of(lowered_sizes[-1].func)
             )
-        except Unlike as error:
+        except StructureMismatch as error:
             raise _unsupported_error(str(error), str(node.loc)) from error
         return replace(lowered_sizes[len(self.family.graphs)], func=func)
 
@@ -159,11 +159,11 @@ class GeneralMaker(Maker):
         arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.every]
         try:
             return self.generalise_functions(funcs, arrays)
-        except Unlike as error:
+        except StructureMismatch as error:
             raise _unsupported_error(str(error), f"copy of {copy.value}") from error
 
     def alias(self, node: Node) -> Alias | None:
-        found = [alias_of(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+        found = [node_alias(g, self.nodes[id(g)][node.outputs]) for g in self.every]
         return found[0] if all(alias == found[0] for alias in found) else None
 
     def extents(self, value: str) -> tuple[ir.Expr, ...]:
@@ -181,28 +181,30 @@ class GeneralMaker(Maker):
         inside = [[(inner, nodes) for inner, nodes, _ in groups_inside(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
 
-    def build_group(self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False) -> Made:
+    def build_group(
+        self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
+    ) -> GeneralFunction:
         """Return the group by the first candidate that has the same structure at all sizes."""
         reason = ""
         for _, made in self.trials(together, uses, inside=inside):
-            if isinstance(made, Made):
+            if isinstance(made, GeneralFunction):
                 return made
             reason = made
         raise _unsupported_error(reason, str(together[0][1][0].loc))
 
     def trials(
         self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
-    ) -> Iterator[tuple[Way, Made | str]]:
+    ) -> Iterator[tuple[FunctionVariant, GeneralFunction | str]]:
         """Try candidates for a group, the cheapest first; yield each with its result, or the reason why there is none.
 
         At the smallest sizes, which only serve for comparison, loops are as written: operators leave out axes of one
         element there.
         """
-        together, count = opened(together), len(self.family.graphs) + 1
+        together, count = unify_bounds(together), len(self.family.graphs) + 1
         multiples = multiples_of(self.target)
         small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in together[count:]]
-        plain = [as_written(group.func, self.target) for group in small]
-        compared = max((group.macs for group in small), default=0) <= PATIENCE
+        plain = [schedule_as_written(group.func, self.target) for group in small]
+        compared = max((group.macs for group in small), default=0) <= MAX_INTERPRETED_STORES
         direct = [lower(schedule.func) for schedule in plain] if compared else []
         for way in self.ways(*together[0], uses):
             try:
@@ -210,39 +212,41 @@ class GeneralMaker(Maker):
                 made = [narrowed_way.at(graph, nodes, self.target) for graph, nodes in together[:count]]
                 groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
                 *points, largest = (schedule.func for _, schedule in made)
-                funcs = [*lowered_alike(points, lower), lower(largest) if inside else largest, *direct]
+                funcs = [*lower_with_hidden_sizes(points, lower), lower(largest) if inside else largest, *direct]
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalise_functions(funcs, arrays, groups[count - 1].tables)
-                yield way, Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
-            except (Unlike, ScheduleError) as error:
+                yield way, GeneralFunction(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
+            except (StructureMismatch, ScheduleError) as error:
                 yield way, str(error)
 
-    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[Way]:
+    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[FunctionVariant]:
         """Yield every schedule of every algorithm, the cheapest first; then the loops as written."""
         left = []
         algorithms: dict[int, str] = {}
-        for group in algorithms_of(graph, nodes, self.target, "kernel"):
+        for group in group_algorithms(graph, nodes, self.target, "kernel"):
             algorithm = str(group.anchor.attrs.get("algorithm", ""))
             for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
                 for variant in self.storage_variants(group, schedule):
                     left.append(variant)
                     algorithms[id(variant)] = algorithm
-        plain = Way(algorithm, as_written(group.func, self.target))
+        plain = FunctionVariant(algorithm, schedule_as_written(group.func, self.target))
         while left:
-            best = choose(left, self.target, self.goal, uses).schedule
-            yield Way(algorithms[id(best)], best)
+            best = choose_schedule(left, self.target, self.goal, uses).schedule
+            yield FunctionVariant(algorithms[id(best)], best)
             left = [schedule for schedule in left if schedule is not best]
         yield plain
 
     def storage_variants(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
         """Return the schedule; with 16-bit constants if the user asks for these."""
-        return (halved(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()) or (schedule,)
+        return (half_constant_variants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()) or (
+            schedule,
+        )
 
-    def narrow(self, way: Way, together: Sequence[tuple[Graph, Nodes]]) -> Way:
+    def narrow(self, way: FunctionVariant, together: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
         """Restrict the tiles of a schedule so that none leaves a tail at any point."""
         points = together[: len(self.family.graphs)]
         funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
-        trace = narrowed(way.schedule.trace, funcs, self.family.fitter.divides)
+        trace = generalise_trace(way.schedule.trace, funcs, self.family.fitter.divides)
         return replace(way, schedule=replace(way.schedule, trace=trace))
 
     def generalise_functions(
@@ -261,20 +265,20 @@ class GeneralMaker(Maker):
         largest = arrays[count]
         for parts in arrays[:count]:
             if not all(_is_part(part, whole) for part, whole in zip(parts, largest, strict=True)):
-                raise Unlike("a constant is computed from the sizes")
+                raise StructureMismatch("a constant is computed from the sizes")
         general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
         if general.func.scalars:
             _require_valid(general.at(self.family.maxima), "at the largest sizes", tables)
             for k, (point, _) in enumerate(self.family.small, count + 1):
                 small = _require_valid(general.at(self.family.at(point)), f"at sizes {point}", tables)
-                if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > PATIENCE:
+                if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > MAX_INTERPRETED_STORES:
                     continue
-                if not computes_alike(small, largest, funcs[k], arrays[k]):
-                    raise Unlike(f"it is computed by other loops at sizes {point}")
+                if not computes_same(small, largest, funcs[k], arrays[k]):
+                    raise StructureMismatch(f"it is computed by other loops at sizes {point}")
         return general.func
 
 
-def opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
+def unify_bounds(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
     """Give the nodes of all sizes common bounds: the largest padding of anchors, the largest bound of data."""
     columns = [
         _with_common_bounds([nodes[k] for _, nodes in together], anchor=k == 0)
@@ -314,8 +318,8 @@ def _is_part(part: Array, whole: Array) -> bool:
 
 def _require_valid(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.PrimFunc:
     """Return the function if it is valid; else raise :class:`Unlike` with the fault."""
-    if wrong := fault(func, tables=tables):
-        raise Unlike(f"{when} {wrong}")
+    if wrong := find_fault(func, tables=tables):
+        raise StructureMismatch(f"{when} {wrong}")
     return func
 
 

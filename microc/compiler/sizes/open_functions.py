@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from microc.codegen.c.identifiers import is_free
+from microc.codegen.c.identifiers import is_free_identifier
 from microc.compiler.model import read_model
 from microc.compiler.options import Bound, Options
-from microc.compiler.single_function import ends_of, planned
+from microc.compiler.single_function import boundary_graph, plan_function
 from microc.compiler.sizes.family import Family, read_family
-from microc.compiler.sizes.general import GeneralMaker
+from microc.compiler.sizes.general import GeneralKernelBuilder
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.detect import Shape, symbolic_inputs
 from microc.graph.ir import Graph
@@ -23,7 +23,7 @@ from microc.module import Module, Size
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
 from microc.tir import ir
-from microc.tir.analysis.generalise import Unlike, lowered_alike
+from microc.tir.analysis.generalise import StructureMismatch, lower_with_hidden_sizes
 from microc.tir.analysis.size_forms import Point
 from microc.tir.lower import lower
 from microc.tir.symbolic import specialize
@@ -100,14 +100,14 @@ def _identifier(label: str, taken: Collection[str]) -> str:
     """Return a unique C name for a size: a member of the struct of sizes; kernels use it with the prefix ``size_``."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
     name = name if name and not name[0].isdigit() else f"n_{name}"
-    while name in taken or not is_free(name) or not is_free(f"size_{name}"):
+    while name in taken or not is_free_identifier(name) or not is_free_identifier(f"size_{name}"):
         name += "_"
     return name
 
 
 # ---- Functions of the user's own with dynamic sizes: built at several sizes and generalised like kernels of networks.
 
-Make = Callable[[Mapping[str, int]], Schedule]
+ScheduleAt = Callable[[Mapping[str, int]], Schedule]
 """Returns the schedule of a function at some sizes, by label."""
 
 
@@ -134,7 +134,7 @@ def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
     return lambda at: what(**at)
 
 
-def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]) -> Module:
+def sized_module(make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]) -> Module:
     """Compile a function for all sizes within bounds; ``constants`` as in :func:`microc.build`.
 
     Raises UsageError or UnsupportedError if its structure differs between sizes.
@@ -144,26 +144,26 @@ def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, consta
     def read(at: Mapping[str, int]) -> Graph:
         point, schedule = tuple(at.values()), make(at)
         schedules[point] = schedule
-        return ends_of(schedule, constants)
+        return boundary_graph(schedule, constants)
 
     family = read_family(named_sizes(bounds), read)
     _require_sizes_of_inputs(family)
     largest = schedules[tuple(size.maximum for size in family.sizes)]
     small = [Schedule(schedules[point].start) for point, _ in family.small]
-    points = lowered_alike([schedules[point].func for point in family.points], lower)
+    points = lower_with_hidden_sizes([schedules[point].func for point in family.points], lower)
     funcs = [*points, lower(largest.func), *(lower(schedule.func) for schedule in small)]
-    graphs = [*family.graphs, family.largest, *(ends_of(schedule, constants) for schedule in small)]
-    maker = GeneralMaker(family, target, SPEED)
+    graphs = [*family.graphs, family.largest, *(boundary_graph(schedule, constants) for schedule in small)]
+    maker = GeneralKernelBuilder(family, target, SPEED)
     try:
         func = maker.generalise_functions(
             funcs, [list(graph.consts.values()) for graph in graphs], constants_of(funcs[-1])
         )
-    except Unlike as error:
+    except StructureMismatch as error:
         raise UnsupportedError(
             f"function {largest.func.name} cannot have sizes that vary: {error}",
             hint="its loops must be alike at all sizes: split by what divides them, bounds={'n': microc.Bound(1024, step=8)}",
         ) from error
-    return planned(largest, func, maker)
+    return plan_function(largest, func, maker)
 
 
 def _require_sizes_of_inputs(family: Family) -> None:

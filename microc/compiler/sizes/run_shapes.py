@@ -10,7 +10,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import UsageError
-from microc.run.data.pictures import one_shaped
+from microc.run.data.pictures import reshape_expression
 
 Tensor = Mapping[str, Any]
 """A tensor of a manifest."""
@@ -99,7 +99,7 @@ class RunShapes:
         if array.shape != shape:
             raise UsageError(
                 f"input {tensor['name']} has shape {shape}, {array.shape} was given",
-                hint=one_shaped(array.shape, shape),
+                hint=reshape_expression(array.shape, shape),
             )
         if array.dtype != dtype:
             hint = f'array.astype("{dtype}")'

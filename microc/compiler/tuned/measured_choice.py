@@ -9,8 +9,8 @@ from itertools import product
 from types import MappingProxyType
 
 from microc.base.immutable import frozen
-from microc.base.knapsack import Option, front
-from microc.compiler.tuned.records import NETWORK, OK, Database, Record, Task, unbeaten
+from microc.base.knapsack import LayerOption, pareto_front
+from microc.compiler.tuned.records import NETWORK, OK, Database, Record, Task, pareto_records
 
 # ---- Measurements of whole networks: combinations of kernel schedules that ran together.
 #
@@ -21,7 +21,7 @@ from microc.compiler.tuned.records import NETWORK, OK, Database, Record, Task, u
 
 
 @frozen
-class Together:
+class NetworkMeasurements:
     """Measurements of a network on one board by one compiler.
 
     ``untuned``: without records; ``combinations``: all combinations, the untuned one included, the fastest first.
@@ -37,17 +37,20 @@ class Together:
     @property
     def kept(self) -> frozenset[str]:
         """Keys of kernels that keep their default in the best combination, though another schedule is faster alone."""
-        return frozenset(key for each in self.combinations for key in parts_of(each)) - parts_of(self.best).keys()
+        return (
+            frozenset(key for each in self.combinations for key in combination_parts(each))
+            - combination_parts(self.best).keys()
+        )
 
     @property
     def beaten(self) -> frozenset[str]:
         """Ids of the records that are part of some combination, but not of the best one."""
-        return frozenset(id_ for each in self.combinations for id_ in parts_of(each).values()) - {
-            *parts_of(self.best).values()
+        return frozenset(id_ for each in self.combinations for id_ in combination_parts(each).values()) - {
+            *combination_parts(self.best).values()
         }
 
 
-def parts_of(record: Record) -> Mapping[str, str]:
+def combination_parts(record: Record) -> Mapping[str, str]:
     """Return a combination as a mapping from the key of a kernel to the id of the record that it takes."""
     return {} if record.untuned else {key: str(number) for key, number in record.decisions}
 
@@ -66,7 +69,7 @@ def network_key(tasks: Sequence[Task], threads: int) -> str:
     return hashlib.sha256(repr((NETWORK, threads, known)).encode()).hexdigest()[:40]
 
 
-def measured_together(key: str, cpu: str, database: Database, board: str) -> Together | None:
+def measured_together(key: str, cpu: str, database: Database, board: str) -> NetworkMeasurements | None:
     """Return the measurements of a network on a core; None if there are none.
 
     Records of ``board`` are preferred to those of other boards, then the latest measured.
@@ -76,22 +79,24 @@ def measured_together(key: str, cpu: str, database: Database, board: str) -> Tog
         if record.cpu == cpu and record.status == OK:
             origin = (record.board, record.unit, record.toolchain)
             group = groups[origin] = groups.pop(origin, {})  # the one that was measured with last is the last
-            group[frozenset(parts_of(record).items())] = record
+            group[frozenset(combination_parts(record).items())] = record
     newest = list(reversed(groups))
     for origin in sorted(newest, key=lambda origin: origin[0] != board):
         untuned = groups[origin].get(frozenset())
         if untuned is not None:
-            return Together(untuned, tuple(sorted(groups[origin].values(), key=lambda record: record.ticks)))
+            return NetworkMeasurements(untuned, tuple(sorted(groups[origin].values(), key=lambda record: record.ticks)))
     return None
 
 
-def ways_together(together: Together, tasks: Sequence[Task], database: Database) -> Iterator[list[tuple[Task, Record]]]:
+def measured_combinations(
+    together: NetworkMeasurements, tasks: Sequence[Task], database: Database
+) -> Iterator[list[tuple[Task, Record]]]:
     """Yield each combination, fastest first, as the kernels with the record that each takes.
 
     Combinations with a missing record are left out.
     """
     for combination in together.combinations:
-        parts = parts_of(combination)
+        parts = combination_parts(combination)
         pairs = [
             (task, record)
             for task in tasks
@@ -109,12 +114,12 @@ def ways_together(together: Together, tasks: Sequence[Task], database: Database)
 # Kernels that differ in constants alone share a function if they have the same schedule, and its code counts once: they form one
 # group. The workspace of a schedule counts only if the arena would grow.
 
-TOGETHER = 1 << 10
+MAX_GROUP_COMBINATIONS = 1 << 10
 """Most combinations within a group of kernels with a shared function that are all compared."""
 
 
 @frozen
-class Chosen:
+class KernelChoice:
     """The choice for a kernel: ``record``, None for the default; ``default``: the measurement of the default."""
 
     task: Task
@@ -122,7 +127,7 @@ class Chosen:
     default: Record
 
 
-def fronts(
+def kernel_fronts(
     tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
 ) -> dict[str, list[Record]]:
     """Return for every kernel with a measured default: that, and the records that beat it in time, flash or workspace.
@@ -132,7 +137,7 @@ def fronts(
     arena (None: unlimited).
     """
     known = _measured_schedules(tasks, database, board, room)
-    return {key: [default, *unbeaten(others)] for key, (default, others) in known.items()}
+    return {key: [default, *pareto_records(others)] for key, (default, others) in known.items()}
 
 
 def _measured_schedules(
@@ -142,7 +147,7 @@ def _measured_schedules(
     schedules = {}
     for task in tasks:
         records = _comparable([r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board)
-        default = default_of(task, records)
+        default = default_record(task, records)
         if default is not None:
             most = math.inf if room is None else max(default.workspace, room.get(task.key, 0))
             schedules[task.key] = default, [r for r in records if r.workspace <= most and r is not default]
@@ -154,17 +159,17 @@ def _by_algorithm(records: Sequence[Record]) -> list[Record]:
     by_algorithm: dict[str, list[Record]] = {}
     for record in records:
         by_algorithm.setdefault(record.algorithm, []).append(record)
-    return [record for algorithm_records in by_algorithm.values() for record in unbeaten(algorithm_records)]
+    return [record for algorithm_records in by_algorithm.values() for record in pareto_records(algorithm_records)]
 
 
-def default_of(task: Task, records: Sequence[Record]) -> Record | None:
+def default_record(task: Task, records: Sequence[Record]) -> Record | None:
     """Return the measurement of a kernel's default: of the bundled schedule, else of the rules' choice."""
     by_trace = {(record.algorithm, record.trace): record for record in records}
     traces = ((task.algorithms[untuned.number], untuned.choice.schedule.trace) for untuned in task.untuned)
     return next((by_trace[trace] for trace in traces if trace in by_trace), None)
 
 
-def choose(
+def choose_records(
     tasks: Sequence[Task],
     database: Database,
     *,
@@ -173,7 +178,7 @@ def choose(
     room: Mapping[str, int] = MappingProxyType({}),
     least: bool = False,
     without: Collection[object] = (),
-) -> list[Chosen]:
+) -> list[KernelChoice]:
     """Choose the records with the least ticks of all measured kernels together; with ``least``, the least flash.
 
     Kernels without measurements keep their default. ``flash``: bytes by which code and constants may grow (None:
@@ -191,12 +196,12 @@ def choose(
         for group, group_alternatives in zip(groups, alternatives, strict=True)
     ]
     limit = None if flash is None else flash + sum(group_alternatives[0].flash for group_alternatives in options)
-    points = front([_best(group_alternatives) for group_alternatives in options], limit)
+    points = pareto_front([_best(group_alternatives) for group_alternatives in options], limit)
     weighed = (lambda point: (point.flash, point.loss)) if least else (lambda point: (point.loss, point.flash))
     best = min(points, key=weighed) if points else None
     picks = best.picks if best is not None else (0,) * len(groups)
     choices = {
-        task.key: Chosen(task, None if record is measured[task.key][0] else record, measured[task.key][0])
+        task.key: KernelChoice(task, None if record is measured[task.key][0] else record, measured[task.key][0])
         for group, group_alternatives, pick in zip(groups, alternatives, picks, strict=True)
         for task, record in zip(group, group_alternatives[pick], strict=True)
     }
@@ -220,7 +225,7 @@ def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) 
     have the same schedule, and those in which a single kernel leaves its default.
     """
     default = tuple(records[0] for records in measured)
-    if math.prod(map(len, measured)) <= TOGETHER:
+    if math.prod(map(len, measured)) <= MAX_GROUP_COMBINATIONS:
         return list(product(*measured))
     by_trace = [{(record.algorithm, record.trace): record for record in records} for records in measured]
     uniform = [
@@ -235,7 +240,7 @@ def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) 
     return list(dict.fromkeys((default, *uniform, *single)))
 
 
-def _option(group: Sequence[Task], number: int, choice: Sequence[Record]) -> Option:
+def _option(group: Sequence[Task], number: int, choice: Sequence[Record]) -> LayerOption:
     """Return the choice of schedules for a group as one item; equal layers share code, but not constants."""
     code: dict[object, int] = {}
     for task, record in zip(group, choice, strict=True):
@@ -243,12 +248,12 @@ def _option(group: Sequence[Task], number: int, choice: Sequence[Record]) -> Opt
         code[function] = max(code.get(function, 0), record.code)
     constants = sum(len(task.layers) * record.constants for task, record in zip(group, choice, strict=True))
     ticks = sum(task.runs * record.ticks for task, record in zip(group, choice, strict=True))
-    return Option(number, ticks, round(sum(code.values()) + constants), 0)
+    return LayerOption(number, ticks, round(sum(code.values()) + constants), 0)
 
 
-def _best(options: Sequence[Option]) -> list[Option]:
+def _best(options: Sequence[LayerOption]) -> list[LayerOption]:
     """Return the options of a group that no other beats."""
-    return [options[point.picks[0]] for point in front([options])]
+    return [options[point.picks[0]] for point in pareto_front([options])]
 
 
 def _comparable(records: Sequence[Record], board: str) -> list[Record]:

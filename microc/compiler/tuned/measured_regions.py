@@ -11,13 +11,19 @@ from types import MappingProxyType
 from typing import Any
 
 from microc.base.immutable import frozen
-from microc.codegen.project.firmware import optimisation
+from microc.codegen.project.firmware import optimisation_options
 from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, place_control
-from microc.compiler.lowering.kernel_maker import TAKEN, Tuned, TunedSchedule
-from microc.compiler.lowering.kernel_selection import algorithms_of, chosen, key_of, replayed, stored
+from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, Tuned, TunedSchedule
+from microc.compiler.lowering.kernel_selection import (
+    group_algorithms,
+    replay_on_group,
+    select_group_schedule,
+    tuning_key,
+    with_half_constants,
+)
 from microc.compiler.tuned.records import NAME, OK, UNBUILT, WRONG, Database, Record, Task
 from microc.errors import MicrocError, ScheduleError
-from microc.external.partition import Taken
+from microc.external.partition import ClaimedRegion
 from microc.graph.ir import Graph, Node
 from microc.module import Sources
 from microc.ops.lowering import LoweredGroup
@@ -36,12 +42,12 @@ KERNEL = "kernel"
 """Primitive of the step in front of those of a kernel."""
 OURS = "ours"
 """Algorithm of the records of our code for a region."""
-Pick = Callable[[Sequence[LoweredGroup], Goal, bool], tuple[int, Choice]]
+PickSchedule = Callable[[Sequence[LoweredGroup], Goal, bool], tuple[int, Choice]]
 """Chooses algorithm (by number) and schedule of a kernel. The last argument is False inside of loops, where no records apply."""
 
 
 @frozen
-class Ours:
+class OwnCode:
     """Our code for a region.
 
     ``trace``: the steps of its kernels; ``rule``: their rules, as text; ``constants`` in bytes; ``kernels``: by
@@ -64,9 +70,9 @@ class RegionTask(Task):
     for the network's goal first. Its ``lowered`` and ``untuned`` are empty, since no rule schedules it.
     """
 
-    taken: Taken
+    taken: ClaimedRegion
     opened: Callable[[], Sources]
-    ours: tuple[Ours, ...]
+    ours: tuple[OwnCode, ...]
 
     @cached_property
     def sources(self) -> Sources:
@@ -82,7 +88,7 @@ class RegionTask(Task):
         taken, code = self.taken, self.taken.code
         types = [(type_.shape, type_.dtype) for type_ in (*taken.region.input_types, *taken.region.output_types)]
         data = [(name, array.shape, str(array.dtype)) for name, array in code.data.items()]
-        options = optimisation(self.target, self.ours[0].goal.name)
+        options = optimisation_options(self.target, self.ours[0].goal.name)
         known = (
             (taken.backend.name, taken.entry.name, taken.backend.headers, code.functions),
             (code.lines, code.workspace, code.align, code.fails, types, data),
@@ -106,7 +112,7 @@ class RegionTask(Task):
 
 
 def region_task(
-    graph: Graph, node: Node, taken: Taken, opened: Callable[[], Sources], goals: Sequence[Goal]
+    graph: Graph, node: Node, taken: ClaimedRegion, opened: Callable[[], Sources], goals: Sequence[Goal]
 ) -> RegionTask:
     """Create the task for a node of operator ``external``.
 
@@ -118,24 +124,26 @@ def region_task(
     consts = {name: graph.consts[name] for name in graph.consts if name in named}
     inputs = tuple(dict.fromkeys(name for name in node.inputs if name and name not in consts))
     part = Graph("region", inputs, node.outputs, (node,), types, consts)
-    ours = tuple(our_code(part, node, target, goal) for goal in goals)
+    ours = tuple(build_own_code(part, node, target, goal) for goal in goals)
     return RegionTask(part, (str(taken.region.root.loc),), layers, target, 1, (), (), taken, opened, ours)
 
 
-def our_code(graph: Graph, node: Node, target: Target, goal: Goal, tuned: Tuned = MappingProxyType({})) -> Ours:
+def build_own_code(
+    graph: Graph, node: Node, target: Target, goal: Goal, tuned: Tuned = MappingProxyType({})
+) -> OwnCode:
     """Build our code for a region as the rules choose, except kernels of ``tuned`` whose trace can still be replayed."""
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
-        found = tuned.get(key_of(lowered, target)) if tuned and own else None
+        found = tuned.get(tuning_key(lowered, target)) if tuned and own else None
         if found is not None:
             with suppress(MicrocError):
                 return _replay(lowered, found)
-        return chosen(lowered, target, inside)
+        return select_group_schedule(lowered, target, inside)
 
     return _build_ours(graph, node, target, goal, pick)
 
 
-def repeated_code(task: RegionTask, trace: Sequence[Step]) -> Ours:
+def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
     """Build our code for a region from the trace of a record; MicrocError if that is not possible any more."""
     kernels = list(_kernels(trace))
 
@@ -150,7 +158,7 @@ def repeated_code(task: RegionTask, trace: Sequence[Step]) -> Ours:
     return found
 
 
-def best_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) -> Ours:
+def best_own_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) -> OwnCode:
     """Build our code for a region with the fastest measured schedules of its kernels.
 
     ``records(key)`` returns the records of a kernel on one board. Except for speed, a schedule must not take more flash
@@ -167,10 +175,10 @@ def best_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) -> O
         best = min((r for r in good if r.flash <= flash), key=lambda record: record.ticks)
         if best.ticks < default_record.ticks:
             faster[key] = TunedSchedule(best.algorithm, best.rule, best.trace)
-    return our_code(task.graph, task.graph.nodes[0], task.target, ours.goal, faster) if faster else ours
+    return build_own_code(task.graph, task.graph.nodes[0], task.target, ours.goal, faster) if faster else ours
 
 
-def _build_ours(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick) -> Ours:
+def _build_ours(graph: Graph, node: Node, target: Target, goal: Goal, pick: PickSchedule) -> OwnCode:
     """Build the function of a region, with a schedule for each kernel by ``pick``."""
     steps: list[Step] = []
     rules: dict[str, None] = {}
@@ -180,16 +188,16 @@ def _build_ours(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick
 
     def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
         nonlocal constants
-        lowered, inside = algorithms_of(inner, nodes, target, NAME), goal_inside(goal, iterations)
+        lowered, inside = group_algorithms(inner, nodes, target, NAME), goal_inside(goal, iterations)
         own = inner is node.attr("body")
         number, choice = pick(lowered, inside, own)
-        rule = choice.schedule.rule.removesuffix(TAKEN)
+        rule = choice.schedule.rule.removesuffix(TUNED_SUFFIX)
         tuned_schedule = TunedSchedule(lowered[number].algorithm, rule, choice.schedule.trace)
         steps.extend((Step(KERNEL, (tuned_schedule.algorithm, rule)), *tuned_schedule.trace))
         if own:
-            kernels[key_of(lowered, target)] = tuned_schedule
+            kernels[tuning_key(lowered, target)] = tuned_schedule
         rules[rule or "as written"] = None
-        choice = stored(lowered[number], choice, target, inside)
+        choice = with_half_constants(lowered[number], choice, target, inside)
         constants += constant_bytes(choice.schedule)
         annotations[choice.func.annotations] = None
         return lowered[number], choice
@@ -197,7 +205,7 @@ def _build_ours(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick
     control = place_control(graph, node, schedule, target)
     if len(annotations) == 1:  # options of the C compiler are a whole function's
         control = replace(control, func=replace(control.func, annotations=next(iter(annotations))))
-    return Ours(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
+    return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
 def _replay(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int, Choice]:
@@ -205,7 +213,7 @@ def _replay(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int,
     number = next((k for k, group in enumerate(lowered) if group.algorithm == found.algorithm), None)
     if number is None:
         raise ScheduleError(f"there is no algorithm {found.algorithm!r}")
-    return number, replayed(lowered[number], found.trace, found.rule + TAKEN)
+    return number, replay_on_group(lowered[number], found.trace, found.rule + TUNED_SUFFIX)
 
 
 def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
@@ -255,7 +263,7 @@ class Verdict:
         return f"measured: ours {self.ours:,.0f}, theirs {self.theirs:,.0f} {self.unit}"
 
 
-def verdict_of(task: RegionTask, database: Database, board: str) -> Verdict:
+def region_verdict(task: RegionTask, database: Database, board: str) -> Verdict:
     """Return the verdict of the records on a region.
 
     Records of ``board`` are preferred to those of other boards of its core, then those of the board, unit and toolchain
@@ -305,7 +313,7 @@ def _fastest_ours(task: RegionTask, records: Iterable[Record]) -> Record | None:
 def _can_replay(task: RegionTask, record: Record) -> bool:
     """Test whether the trace of a record can still be replayed."""
     try:
-        repeated_code(task, record.trace)
+        replay_own_code(task, record.trace)
     except MicrocError:
         return False
     return True

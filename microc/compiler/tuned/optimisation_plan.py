@@ -9,17 +9,33 @@ from pathlib import Path
 from typing import Any
 
 from microc.base.file_access import read_bytes
-from microc.codegen.output_files import replacing
-from microc.compiler.fit.search import workspaces_within
-from microc.compiler.lowering.kernel_maker import TAKEN, Compiled, TunedSchedule
-from microc.compiler.lowering.kernel_selection import replayed
+from microc.codegen.output_files import replace_atomically
+from microc.compiler.fit.search import workspace_limits
+from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, Compiled, TunedSchedule
+from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.options import Options
-from microc.compiler.tuned.measured_choice import Chosen, choose, fronts, measured_together, network_key, ways_together
-from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, records_of, refuse_absent, tasks_of
-from microc.device.board_info import readable
+from microc.compiler.tuned.measured_choice import (
+    KernelChoice,
+    choose_records,
+    kernel_fronts,
+    measured_combinations,
+    measured_together,
+    network_key,
+)
+from microc.compiler.tuned.records import (
+    OK,
+    UNTUNED,
+    Database,
+    Record,
+    Task,
+    list_tasks,
+    open_records,
+    require_records_file,
+)
+from microc.device.board_info import printable
 from microc.errors import MicrocError, UsageError
 from microc.module import Module
-from microc.schedule.primitives.tree import Step, frozen_argument
+from microc.schedule.primitives.tree import Step, freeze_argument
 
 # ---- Optimisation plans (``microc tune --plan``): for each kernel its choice, the reason, and the alternatives.
 #
@@ -28,7 +44,7 @@ from microc.schedule.primitives.tree import Step, frozen_argument
 
 LARGEST = 16 << 20
 """Size limit of a plan in bytes."""
-MOST = 16
+MAX_ALTERNATIVES = 16
 """Most alternatives of a kernel in a plan, fastest first."""
 _TEXT = {"type": "string", "maxLength": 4096}
 _COUNT = {"type": "number", "minimum": 0}
@@ -64,11 +80,11 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def plan_of(made: Compiled, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
+def make_plan(made: Compiled, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
     """Create the plan of a network that was compiled with ``database`` (``tuned=``)."""
-    tasks = tasks_of(made)
+    tasks = list_tasks(made)
     measured_whole = bool(database.of(network_key(tasks, made.make.threads)))
-    candidates = fronts(tasks, database, board, None)
+    candidates = kernel_fronts(tasks, database, board, None)
     first = next((records_[0] for records_ in candidates.values()), None)
     return {
         "microc_plan": 1,
@@ -107,10 +123,14 @@ def _taken_record(task: Task, made: Compiled, default: Record, database: Databas
 def _kernel(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
     """Return a kernel's entry: ``measured`` is the default, then the records that beat it; ``whole`` as in :func:`_reason`."""
     default, *others = measured
-    shown = others[:MOST] if chosen is None or chosen in others[:MOST] else [*others[: MOST - 1], chosen]
+    shown = (
+        others[:MAX_ALTERNATIVES]
+        if chosen is None or chosen in others[:MAX_ALTERNATIVES]
+        else [*others[: MAX_ALTERNATIVES - 1], chosen]
+    )
     return {
         "key": task.key,
-        "layers": [readable(layer, 200) for layer in task.layers],
+        "layers": [printable(layer, 200) for layer in task.layers],
         "op": task.op,
         "choice": chosen.id if chosen else UNTUNED,
         "why": _reason(chosen, default, others, whole=whole),
@@ -143,7 +163,7 @@ def _reason(chosen: Record | None, default: Record, others: Sequence[Record], *,
 
 def write_plan(path: Path, plan: Mapping[str, Any]) -> None:
     """Write a plan, a line for each alternative, so that it is readable and diffs show each change."""
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text("\n".join(_lines(plan)) + "\n", encoding="utf-8")
 
 
@@ -179,15 +199,15 @@ def read_plan(path: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"this is no plan: {readable(str(error), 200)}",
+            f"this is no plan: {printable(str(error), 200)}",
             where=str(path),
             hint="microc tune MODEL --plan FILE writes one",
         ) from error
     wrong = next(iter(jsonschema.Draft202012Validator(SCHEMA).iter_errors(plan)), None)
     if wrong is not None:
-        place = "".join(f"[{key}]" if isinstance(key, int) else f".{readable(key)}" for key in wrong.absolute_path)
+        place = "".join(f"[{key}]" if isinstance(key, int) else f".{printable(key)}" for key in wrong.absolute_path)
         raise UsageError(
-            f"wrong plan: {readable(wrong.message, 200)}", where=f"{path}{place}", hint="write it anew, or mend it"
+            f"wrong plan: {printable(wrong.message, 200)}", where=f"{path}{place}", hint="write it anew, or mend it"
         )
     found: dict[str, Any] = plan
     return found
@@ -195,10 +215,10 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]:
     """Return the schedules that a plan chooses for the kernels of a network; UsageError if it fits no longer."""
-    plan, tasks = read_plan(path), {task.key: task for task in tasks_of(made)}
+    plan, tasks = read_plan(path), {task.key: task for task in list_tasks(made)}
     if plan["core"] != made.make.target.cpu:
         raise UsageError(
-            f"the plan is for {readable(plan['core'])}, not {made.make.target.cpu}",
+            f"the plan is for {printable(plan['core'])}, not {made.make.target.cpu}",
             where=str(path),
             hint="tune for this core",
         )
@@ -208,7 +228,7 @@ def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]
         task = tasks.get(kernel["key"])
         if task is None:
             raise UsageError(
-                f"the network has no such kernel: {readable(kernel['layers'][0])}",
+                f"the network has no such kernel: {printable(kernel['layers'][0])}",
                 where=where,
                 hint="was it made of this model, under these options, by this microc? Write it anew, or leave the kernel out",
             )
@@ -224,41 +244,41 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
     if choice == UNTUNED:
         return None
     layer, known = (
-        readable(kernel["layers"][0]),
-        [UNTUNED, *(readable(n) for n, a in alternatives.items() if "steps" in a)],
+        printable(kernel["layers"][0]),
+        [UNTUNED, *(printable(n) for n, a in alternatives.items() if "steps" in a)],
     )
     if choice not in known:
         raise UsageError(
-            f"{layer} has no alternative {readable(choice)!r}", where=where, hint="one of: " + ", ".join(known)
+            f"{layer} has no alternative {printable(choice)!r}", where=where, hint="one of: " + ", ".join(known)
         )
     alternative = alternatives[choice]
     try:
-        trace = tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in alternative["steps"])
+        trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in alternative["steps"])
         hash(trace)  # of plain values only
         group = next(each for each in task.lowered if each.algorithm == alternative["algorithm"])
-        replayed(group, trace, readable(alternative["rule"]))
+        replay_on_group(group, trace, printable(alternative["rule"]))
     except (MicrocError, StopIteration, TypeError, ValueError) as error:
         why = error.what if isinstance(error, MicrocError) else "it is of another microc"
         raise UsageError(
-            f"alternative {choice} of {layer} makes no schedule any more: {readable(why, 200)}",
+            f"alternative {choice} of {layer} makes no schedule any more: {printable(why, 200)}",
             where=where,
             hint=f"choose another, or {UNTUNED!r}; or tune again",
         ) from error
-    return TunedSchedule(alternative["algorithm"], readable(alternative["rule"]), trace)
+    return TunedSchedule(alternative["algorithm"], printable(alternative["rule"]), trace)
 
 
-def refuse_untaken(untuned: Compiled, made: Compiled, path: Path) -> None:
+def refuse_unused_choices(untuned: Compiled, made: Compiled, path: Path) -> None:
     """Raise UsageError if a layer of ``made`` does not use the plan's choice. ``untuned``: the network without the plan."""
     rules = {call.layer: call.rule for call in made.module.calls}
     outer = {call.layer for call in untuned.module.calls}
-    for task in tasks_of(untuned):
+    for task in list_tasks(untuned):
         for layer in task.layers if task.key in made.make.tuned else ():
-            took = TAKEN in rules.get(layer, "") if layer in outer else task.key in made.make.taken
+            took = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in made.make.taken
             if not took:
                 by_rows = layer in outer and layer not in rules
                 why = "it is computed row by row to keep within the arena" if by_rows else "its constants promise less"
                 raise UsageError(
-                    f"layer {readable(layer, 200)} cannot take what the plan chooses: {why}",
+                    f"layer {printable(layer, 200)} cannot take what the plan chooses: {why}",
                     where=str(path),
                     hint=f"choose {UNTUNED!r} for it" + (", or raise --ram" if by_rows else ""),
                 )
@@ -270,7 +290,7 @@ def refuse_untaken(untuned: Compiled, made: Compiled, path: Path) -> None:
 # ``size`` the least flash wins, then time. Workspaces may enlarge the arena by :data:`GROWTH`, within the RAM limit. If
 # time alone counts and the network was measured as a whole, the best combination decides.
 
-GROWTH = 1 / 32
+ARENA_GROWTH = 1 / 32
 """Fraction by which the arena may grow: enough for one more row of a plane, too little for a copy of a whole image."""
 
 
@@ -280,30 +300,30 @@ def tuned_schedules(made: Compiled, path: Path, board: str = "", ram: int = 0) -
     ``board``: whose records are preferred. ``ram``: limit of the arena in bytes (0: unlimited). Raises UsageError if
     the file is not a file of records.
     """
-    database, tasks = records_of(path), tasks_of(made)
+    database, tasks = open_records(path), list_tasks(made)
     room = workspace_room(made.module, tasks, ram)
     pairs = _measured_combination(made, tasks, database, board, room)
     if pairs is None:
-        apart = chosen_apart(made, tasks, database, board, room)
+        apart = choose_independently(made, tasks, database, board, room)
         pairs = [(each.task, each.record) for each in apart if each.record is not None]
     return {task.key: TunedSchedule(record.algorithm, record.rule, record.trace) for task, record in pairs}
 
 
-def chosen_apart(
+def choose_independently(
     made: Compiled,
     tasks: Sequence[Task],
     database: Database,
     board: str,
     room: Mapping[str, int],
     without: Collection[object] = (),
-) -> list[Chosen]:
+) -> list[KernelChoice]:
     """Choose for each kernel by its own measurements; ``without`` as in :func:`choose`."""
     goal = made.make.goal
     flash = None if goal.price == 0 else 0
     excluded = set(without)
     # A record may be of an earlier compiler, whose trace no longer replays: exclude it and choose again.
     while True:
-        choices = choose(
+        choices = choose_records(
             tasks, database, board=board, flash=flash, room=room, least=isinf(goal.price), without=excluded
         )
         stale = [
@@ -326,7 +346,7 @@ def _measured_combination(
     if made.make.goal.price > 0:
         return None
     together = measured_together(network_key(tasks, made.make.threads), made.make.target.cpu, database, board)
-    ways = ways_together(together, tasks, database) if together is not None else ()
+    ways = measured_combinations(together, tasks, database) if together is not None else ()
     return next((pairs for pairs in ways if all(_can_replay(*each) and _has_room(*each, room) for each in pairs)), None)
 
 
@@ -340,7 +360,7 @@ def _can_replay(task: Task, record: Record) -> bool:
     if group is None:
         return False
     try:
-        replayed(group, record.trace, record.rule)
+        replay_on_group(group, record.trace, record.rule)
     except MicrocError:
         return False
     return True
@@ -349,9 +369,9 @@ def _can_replay(task: Task, record: Record) -> bool:
 def workspace_room(module: Module, tasks: Sequence[Task], ram: int) -> Mapping[str, int]:
     """Return for each kernel, by key, the workspace that it may take in all of its layers."""
     assert module.plan is not None
-    grown = int((1 + GROWTH) * module.plan.size)
+    grown = int((1 + ARENA_GROWTH) * module.plan.size)
     most = max(module.plan.size, min(grown, ram) if ram else grown)
-    return workspaces_within(most, module, tasks)
+    return workspace_limits(most, module, tasks)
 
 
 # ---- Entry points of the pipeline.
@@ -362,7 +382,7 @@ def refuse_unreadable(options: Options) -> None:
     if options.plan is not None and options.tuned is not None:
         raise UsageError("a plan has schedules of its own", where=str(options.plan), hint="leave out tuned")
     if options.tuned is not None:
-        refuse_absent(options.tuned)
+        require_records_file(options.tuned)
     if options.plan is not None:
         read_plan(options.plan)
 
@@ -375,8 +395,8 @@ def measured_schedules(untuned: Compiled, options: Options, board: str, ram: int
     return planned_schedules(untuned, options.plan)
 
 
-def as_planned(untuned: Compiled, made: Compiled, options: Options) -> Compiled:
+def require_planned(untuned: Compiled, made: Compiled, options: Options) -> Compiled:
     """Return ``made`` if it is what the plan chooses; else raise UsageError."""
     assert options.plan is not None
-    refuse_untaken(untuned, made, options.plan)
+    refuse_unused_choices(untuned, made, options.plan)
     return made

@@ -17,10 +17,10 @@ from typing import IO, Any, NamedTuple, Self
 from microc import __version__
 from microc.base.file_access import open_regular
 from microc.base.immutable import frozen
-from microc.codegen.output_files import replacing
+from microc.codegen.output_files import replace_atomically
 from microc.compiler.lowering.control_flow import goal_inside, groups_inside
 from microc.compiler.lowering.kernel_maker import Compiled, Group
-from microc.compiler.lowering.kernel_selection import algorithms_of, chosen, function_of, key_of
+from microc.compiler.lowering.kernel_selection import function_text, group_algorithms, select_group_schedule, tuning_key
 from microc.compiler.representation import table
 from microc.errors import OutputError, UsageError, nearest_file
 from microc.graph.ir import Graph, Node
@@ -29,7 +29,7 @@ from microc.ops import registry
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice
-from microc.schedule.primitives.tree import Step, frozen_argument
+from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Goal, Target
 
 # ---- Tuning tasks: the kernels of a network, equal ones once.
@@ -42,7 +42,7 @@ SHIPPED = "shipped"
 """Goal of the schedules bundled with the compiler."""
 
 
-class Untuned(NamedTuple):
+class DefaultSchedule(NamedTuple):
     """The default of a kernel for a goal: the algorithm by number, and the schedule.
 
     :data:`SHIPPED` as the goal: the bundled schedule for the network's goal, instead of the rules' choice.
@@ -68,7 +68,7 @@ class Task:
     target: Target
     uses: int
     lowered: tuple[LoweredGroup, ...]
-    untuned: tuple[Untuned, ...]
+    untuned: tuple[DefaultSchedule, ...]
     runs: int = field(default=1, kw_only=True)
     inside: bool = field(default=False, kw_only=True)
 
@@ -80,12 +80,12 @@ class Task:
     @cached_property
     def key(self) -> str:
         """The key of its records."""
-        return key_of(self.lowered, self.target)
+        return tuning_key(self.lowered, self.target)
 
     @cached_property
     def functions(self) -> Mapping[str, str]:
         """The function of each algorithm as text; kernels that differ in constants alone have the same."""
-        return {group.algorithm: function_of(group) for group in self.lowered}
+        return {group.algorithm: function_text(group) for group in self.lowered}
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Task:
         return tuple(group.algorithm for group in self.lowered)
 
 
-def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
+def list_tasks(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
     """List the kernels of a compiled network that rules schedule, in order of execution, those inside of control flow included.
 
     Left out are copies, in-place updates of a part of a state, layers computed row by row, and loops with dynamic
@@ -111,19 +111,25 @@ def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
     target, shipped = made.make.target, made.make.shipped
     tasks: dict[str, Task] = {}
     for site in _kernel_sites(made):
-        lowered = algorithms_of(site.graph, site.nodes, target, NAME)
-        key = key_of(lowered, target)
+        lowered = group_algorithms(site.graph, site.nodes, target, NAME)
+        key = tuning_key(lowered, target)
         if key in tasks:
             task = tasks[key]
             tasks[key] = task.with_layers((site.layer,), site.iterations, inside=site.inside)
             continue
         goals = [goal_inside(goal, site.iterations) for goal in (site.goal, *others)]
         workspace = inf if site.inside else made.make.workspaces.get(key, inf)
-        untuned = [Untuned(goal.name, *chosen(lowered, target, goal, site.uses, workspace=workspace)) for goal in goals]
+        untuned = [
+            DefaultSchedule(goal.name, *select_group_schedule(lowered, target, goal, site.uses, workspace=workspace))
+            for goal in goals
+        ]
         if shipped and not site.inside:
-            choice = chosen(lowered, target, site.goal, site.uses, shipped=True, workspace=workspace)
-            untuned.insert(0, Untuned(SHIPPED, *choice))
-        kernel_graph, op = part_of(site.graph, site.nodes, lowered), "+".join(node.op for node in site.nodes)
+            choice = select_group_schedule(lowered, target, site.goal, site.uses, shipped=True, workspace=workspace)
+            untuned.insert(0, DefaultSchedule(SHIPPED, *choice))
+        kernel_graph, op = (
+            extract_kernel_graph(site.graph, site.nodes, lowered),
+            "+".join(node.op for node in site.nodes),
+        )
         tasks[key] = Task(
             kernel_graph,
             (site.layer,),
@@ -165,7 +171,7 @@ def _kernel_sites(made: Compiled) -> Iterator[_Site]:
                 yield _Site(inner, nodes, f"{call.layer}{PART}{number}", goal, iterations=iterations, inside=True)
 
 
-def part_of(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
+def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
     """Return the nodes of a kernel as a graph of their own, whose inputs are the operands of the kernel."""
     inputs = _unique(p.value for group in lowered for p in group.params if p.array is None)
     outputs = lowered[0].outputs
@@ -209,7 +215,7 @@ class Record:
 
     For a region in external code, ``algorithm`` and ``rule`` are backend and pattern.
 
-    ``key``: :func:`microc.compiler.lowering.kernel_selection.key_of`; ``layer``, ``op``: its first occurrence; ``cpu``,
+    ``key``: :func:`microc.compiler.lowering.kernel_selection.tuning_key`; ``layer``, ``op``: its first occurrence; ``cpu``,
     ``board``, ``toolchain``: core, board and compiler of the measurement. ``unit`` of ``ticks``: ``instructions``,
     ``ticks`` of the board's timer, or ``ns`` of a computer. ``algorithm``, ``rule``, ``decisions``: the point of the
     search space; ``trace``: its steps. ``code``, ``constants``, ``workspace`` in bytes.
@@ -276,7 +282,7 @@ def from_json(line: str) -> Record:
         raise ValueError("trace")
     if any(isinstance(value, (dict, list)) or not _readable(value) for value in data["decisions"].values()):
         raise ValueError("decisions")
-    trace = tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in data["trace"])
+    trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in data["trace"])
     hash(trace)  # of plain values only
     return Record(**{**data, "trace": trace, "decisions": tuple(data["decisions"].items())})
 
@@ -286,13 +292,13 @@ def _readable(value: object) -> bool:
     return not isinstance(value, str) or value.isprintable()
 
 
-def records_of(path: Path) -> Database:
+def open_records(path: Path) -> Database:
     """Open an existing file of records; UsageError if it is missing."""
-    refuse_absent(path)
+    require_records_file(path)
     return Database(path)
 
 
-def refuse_absent(path: Path) -> None:
+def require_records_file(path: Path) -> None:
     """Raise UsageError if a file of records is missing."""
     if not path.is_file():
         hint = nearest_file(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
@@ -388,10 +394,10 @@ def _needed_records(records: Sequence[Record], named: Collection[object]) -> Ite
     ours = [record for record in records if record.status == OK and not record.theirs]
     theirs = {record.theirs: record for record in records if record.theirs}
     kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in named)
-    return dict.fromkeys((*kept, *unbeaten(ours), *theirs.values()))
+    return dict.fromkeys((*kept, *pareto_records(ours), *theirs.values()))
 
 
-def unbeaten(records: Sequence[Record]) -> list[Record]:
+def pareto_records(records: Sequence[Record]) -> list[Record]:
     """Return the Pareto front of ticks, flash and workspace, fastest first; of equal records the first."""
     pareto_front: list[Record] = []
     for record in sorted(records, key=lambda r: (r.ticks, r.flash, r.workspace)):
@@ -400,17 +406,17 @@ def unbeaten(records: Sequence[Record]) -> list[Record]:
     return pareto_front
 
 
-def write(path: Path, records: Iterable[Record]) -> int:
+def write_records(path: Path, records: Iterable[Record]) -> int:
     """Write a file of exactly these records, completely or not at all; return their number."""
     kept = list(dict.fromkeys(records))
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text("".join(record.to_json() + "\n" for record in kept), encoding="utf-8")
     return len(kept)
 
 
-def merged(paths: Sequence[Path]) -> list[Record]:
+def merge_records(paths: Sequence[Path]) -> list[Record]:
     """Return the records of several files without duplicates."""
-    return list(dict.fromkeys(record for path in paths for record in records_of(path)))
+    return list(dict.fromkeys(record for path in paths for record in open_records(path)))
 
 
 def _read(path: Path) -> tuple[list[Record], int]:

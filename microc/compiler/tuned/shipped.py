@@ -21,12 +21,12 @@ from typing import Any
 
 from microc.base.immutable import frozen
 from microc.isa import CORES
-from microc.schedule.choose import weight
+from microc.schedule.choose import weighted_cost
 from microc.schedule.cost.cost_model import Cost
-from microc.schedule.primitives.tree import Step, frozen_argument
+from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Goal, Target
 
-MEASURED = ", shipped"
+MEASURED_SUFFIX = ", shipped"
 """Suffix, in reports, of the rule of a schedule that was found by measurement."""
 FOLDER = Path(__file__).parent / "shipped"
 WAITING = "constant_byte"
@@ -36,7 +36,7 @@ _KEY = len('{"key":"'), len('{"key":"') + 40
 
 
 @frozen
-class Shipped:
+class ShippedSchedule:
     """A schedule of a kernel: algorithm and rule by name, trace, and the cost model's result when it was written.
 
     ``constants`` in bytes; ``prices``: lowest and highest price of flash at which rules propose it. ``measured``: found
@@ -54,7 +54,7 @@ class Shipped:
     @property
     def name(self) -> str:
         """The rule's name in reports."""
-        return self.rule + MEASURED if self.measured else self.rule
+        return self.rule + MEASURED_SUFFIX if self.measured else self.rule
 
 
 @frozen
@@ -63,19 +63,19 @@ class Kernel:
 
     key: str
     layer: str
-    schedules: tuple[Shipped, ...]
+    schedules: tuple[ShippedSchedule, ...]
 
 
 @frozen
 class Offer:
-    """A schedule as a candidate: ``weight`` and ``cycles`` as :func:`microc.schedule.choose.lightest` compares them."""
+    """A schedule as a candidate: ``weight`` and ``cycles`` as :func:`microc.schedule.choose.cheapest` compares them."""
 
-    shipped: Shipped
+    shipped: ShippedSchedule
     weight: tuple[float, float]
     cycles: float
 
 
-def key_of(texts: Sequence[tuple[str, str]]) -> str:
+def shipped_line_key(texts: Sequence[tuple[str, str]]) -> str:
     """Return the key of a kernel's line: 40 hex digits of the digest of its functions' structure."""
     return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:40]
 
@@ -85,7 +85,7 @@ def is_known(target: Target) -> bool:
     return target.cpu in CORES.sealed and target.features == target.core.has and _path(target.cpu).is_file()
 
 
-def schedules_of(cpu: str, key: str) -> tuple[Shipped, ...]:
+def schedules_of(cpu: str, key: str) -> tuple[ShippedSchedule, ...]:
     """Return the bundled schedules of a kernel on a core; empty if it is unknown."""
     steps, lines = _file(cpu)
     return _kernel(lines[key], steps).schedules if key in lines else ()
@@ -102,12 +102,13 @@ def cores() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 
 
-def offers(schedules: Iterable[Shipped], target: Target, goal: Goal, uses: int) -> list[Offer]:
-    """Return schedules as candidates for a goal and a board's flash; ``uses`` as in :func:`microc.schedule.choose.choose`."""
+def offers(schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, uses: int) -> list[Offer]:
+    """Return schedules as candidates for a goal and a board's flash; ``uses`` as in
+    :func:`microc.schedule.choose.choose_schedule`."""
     return [
         Offer(
             schedule,
-            weight(schedule.cost, schedule.constants, goal, uses),
+            weighted_cost(schedule.cost, schedule.constants, goal, uses),
             schedule.cost.cycles + target.flash_wait * schedule.cost.operations[WAITING],
         )
         for schedule in schedules
@@ -115,7 +116,7 @@ def offers(schedules: Iterable[Shipped], target: Target, goal: Goal, uses: int) 
     ]
 
 
-def text_of(kernels: Iterable[Kernel]) -> str:
+def format_kernels(kernels: Iterable[Kernel]) -> str:
     """Write kernels as the text of a core's file."""
     indices: dict[Step, int] = {}
     rows = [
@@ -153,9 +154,9 @@ def _kernel(line: str, steps: Sequence[Any]) -> Kernel:
     return Kernel(data["key"], data["layer"], tuple(_schedule(row, steps) for row in data["schedules"]))
 
 
-def _schedule(row: Sequence[Any], steps: Sequence[Any]) -> Shipped:
+def _schedule(row: Sequence[Any], steps: Sequence[Any]) -> ShippedSchedule:
     algorithm, rule, instructions, cycles, waiting, code, constants, (low, high), measured, indices = row
-    trace = tuple(Step(steps[k][0], tuple(map(frozen_argument, steps[k][1:]))) for k in indices)
+    trace = tuple(Step(steps[k][0], tuple(map(freeze_argument, steps[k][1:]))) for k in indices)
     cost = Cost(instructions, cycles, code, 0.0, {WAITING: waiting})
     prices = low, inf if high is None else high
-    return Shipped(algorithm, rule, trace, cost, constants, prices, bool(measured))
+    return ShippedSchedule(algorithm, rule, trace, cost, constants, prices, bool(measured))

@@ -29,7 +29,7 @@ MVE, DSP, PLAIN = "mve", "dsp", "plain"
 _SETS = (("Arm MVE", MVE), ("Arm DSP", DSP))
 
 
-def kind_of(target: Target) -> str:
+def library_version(target: Target) -> str:
     """Return the version of the library (MVE, DSP, plain C) that is compiled for a core."""
     sets = {each.name for each in CORES[target.cpu].sets}
     return next((kind for name, kind in _SETS if name in sets), PLAIN)
@@ -46,7 +46,7 @@ class Scaled:
     maximum: int
 
 
-def core_of(region: Region) -> dict[str, Node]:
+def core_operators(region: Region) -> dict[str, Node]:
     """Return the region's core operators by name; empty if one occurs twice, or if there is no integer form."""
     try:
         nodes = legalize(region.graph, PassContext()).nodes
@@ -56,7 +56,7 @@ def core_of(region: Region) -> dict[str, Node]:
     return by_name if len(by_name) == len(nodes) else {}
 
 
-def scaled(region: Region) -> Scaled:
+def requantisation_of(region: Region) -> Scaled:
     """Return the requantisation of a region that passed its check."""
     graph = legalize(region.graph, PassContext())
     return requantisation(graph, next(node for node in graph.nodes if node.op == "requantize"))
@@ -89,7 +89,7 @@ def suffix_of(region: Region) -> str:
     return SUFFIXES[region.output_types[0].dtype]
 
 
-def refused(region: Region, ops: Sequence[str]) -> str:
+def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
     """Return the reason against a region's dtypes, rounding or integer form; empty if the library supports them."""
     types = [region.type(name) for name in (region.root.inputs[0], region.root.outputs[0])]
     for type_ in types:
@@ -99,7 +99,7 @@ def refused(region: Region, ops: Sequence[str]) -> str:
             return "its data are not quantised, or by channel"
     if region.root.attrs.get("rounding", Rounding.DOUBLE) != Rounding.DOUBLE:
         return f"it is rounded as {region.root.attr('rounding')}, the library rounds twice, as TFLite Micro does"
-    core = core_of(region)
+    core = core_operators(region)
     if set(core) != set(ops):
         return f"it is {' and '.join(core) or 'no layer'} of integers, not {' and '.join(ops)}"
     return ""

@@ -13,18 +13,18 @@ from microc.external.backend import Code, Region
 from microc.external.cmsis_nn.cmsis_library import (
     MVE,
     Scaled,
-    core_of,
+    core_operators,
     dims,
-    kind_of,
-    refused,
+    library_version,
     requantisation,
     structure,
     suffix_of,
+    unsupported_reason,
     zero_point,
 )
 from microc.external.cmsis_nn.weighted_layers import CALL, RESULT, ROW
 from microc.graph.ir import Graph, Node
-from microc.ops.meaning import expanded
+from microc.ops.meaning import expand_composed
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
@@ -58,13 +58,13 @@ class _LoopBody:
 
 
 def _loop_body(region: Region) -> _LoopBody:
-    (loop,) = (node for node in expanded(region.graph).nodes if node.op == "loop")
+    (loop,) = (node for node in expand_composed(region.graph).nodes if node.op == "loop")
     return _LoopBody(legalize(loop.attr("body"), PassContext()))
 
 
 def check_lstm(region: Region) -> str:
     """Return the reason against computing an LSTM by the library."""
-    why = refused(region, ("lstm",))
+    why = unsupported_reason(region, ("lstm",))
     if why:
         return why
     _, weights, recurrent, hidden, _, *bias = region.root.inputs
@@ -120,7 +120,7 @@ def _cell_mismatch(region: Region, body: _LoopBody) -> str:
 
 def lstm(region: Region) -> Code:
     """Generate the call of ``arm_lstm_unidirectional_s8`` or ``_s16``."""
-    node, kind, body = region.root, kind_of(region.target), _loop_body(region)
+    node, kind, body = region.root, library_version(region.target), _loop_body(region)
     data, _, _, hidden, cell, *_ = node.inputs
     (first, second, depth), (batch, units) = region.type(data).shape, region.type(hidden).shape
     steps = first if node.attr("time_major") else second
@@ -218,7 +218,7 @@ FUNCTIONS = {"int8": "arm_svdf_s8", "int16": "arm_svdf_state_s16_s8"}
 
 def check_svdf(region: Region) -> str:
     """Return the reason against computing an SVDF by the library."""
-    why = refused(region, ("qsvdf",))
+    why = unsupported_reason(region, ("qsvdf",))
     if why:
         return why
     data, *weights, state = region.root.inputs
@@ -236,7 +236,7 @@ def check_svdf(region: Region) -> str:
 
 def svdf(region: Region) -> Code:
     """Generate the call of ``arm_svdf_s8`` or ``arm_svdf_state_s16_s8``."""
-    node, kind = core_of(region)["qsvdf"], kind_of(region.target)
+    node, kind = core_operators(region)["qsvdf"], library_version(region.target)
     data, *names, state = region.root.inputs
     feature, time, bias = (_const(region, name) for name in names)
     (batch, depth), (filters, memory) = region.type(data).shape, time.shape

@@ -16,15 +16,15 @@ from microc.external.cmsis_nn.cmsis_library import (
     convolution_bytes,
     depthwise_bytes,
     dims,
-    kind_of,
-    refused,
-    scaled,
+    library_version,
+    requantisation_of,
     structure,
     suffix_of,
     tile,
+    unsupported_reason,
     zero_point,
 )
-from microc.ops.convolution.geometry import Geometry, geometry
+from microc.ops.convolution.geometry import Geometry, infer_geometry
 
 # ---- int8 convolutions for which the library has special versions that assume more than the layer guarantees.
 #
@@ -33,7 +33,7 @@ from microc.ops.convolution.geometry import Geometry, geometry
 # the right, and that the last windows lack nothing but padding at their ends.
 
 
-def misread(g: Geometry, *, vectors: bool) -> str:
+def misread_reason(g: Geometry, *, vectors: bool) -> str:
     """Return why the library would compute something else or read out of bounds; ``vectors``: in its MVE version."""
     top, left, bottom, right = g.padding
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
@@ -95,20 +95,20 @@ def check_convolution(region: Region) -> str:
         return "its channels come first"
     if _is_depthwise(region) or region.output_types[0].dtype == "int16":
         return ""
-    return misread(g, vectors=kind_of(region.target) == MVE)
+    return misread_reason(g, vectors=library_version(region.target) == MVE)
 
 
 def check_dense(region: Region) -> str:
     """Return the reason against computing a dense layer by the library."""
     why = _check(region, "dense")
-    if not why and region.output_types[0].dtype == "int16" and scaled(region).multiplier.size > 1:
+    if not why and region.output_types[0].dtype == "int16" and requantisation_of(region).multiplier.size > 1:
         return "its weights have a scale for each unit"
     return why
 
 
 def _check(region: Region, op: str) -> str:
     """Return the reason against the weights or numbers of a layer."""
-    why = refused(region, (op, "requantize"))
+    why = unsupported_reason(region, (op, "requantize"))
     if why:
         return why
     names = [name for name in region.root.inputs[1:] if name]
@@ -133,7 +133,7 @@ def _is_depthwise(region: Region) -> bool:
 
 def convolution(region: Region) -> Code:
     """Generate ``arm_convolve_wrapper_s8``, or for depthwise layers ``arm_depthwise_conv_wrapper_s8``; for int16 ``_s16``."""
-    g, quant, kind = _geometry(region), scaled(region), kind_of(region.target)
+    g, quant, kind = _geometry(region), requantisation_of(region), library_version(region.target)
     weight, bias = _weights(region, g.out_channels)
     depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
     name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{suffix_of(region)}"
@@ -185,7 +185,7 @@ def dense(region: Region) -> Code:
 
     MVE versions of int8 read sums of the weights, which are constants here.
     """
-    requant, kind = scaled(region), kind_of(region.target)
+    requant, kind = requantisation_of(region), library_version(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
     weight, bias = _weights(region, units)
@@ -243,4 +243,4 @@ def _weights(region: Region, channels: int) -> tuple[Array, Array]:
 
 def _geometry(region: Region) -> Geometry:
     data, weight = (region.type(name).shape for name in region.root.inputs[:2])
-    return geometry(region.root.attrs, data, weight)
+    return infer_geometry(region.root.attrs, data, weight)

@@ -13,13 +13,13 @@ from microc.external.cmsis_nn.cmsis_library import (
     PLAIN,
     average_bytes,
     context,
-    core_of,
+    core_operators,
     dims,
-    kind_of,
-    refused,
+    library_version,
     structure,
     suffix_of,
     tile,
+    unsupported_reason,
 )
 from microc.external.cmsis_nn.weighted_layers import CALL
 from microc.numerics import INT32_MAX, quantize_multiplier
@@ -47,12 +47,12 @@ def check_pool(region: Region) -> str:
         return "it counts padding"
     if "dilation" in region.root.attrs and any(n != 1 for n in region.root.attr("dilation")):
         return "its window is dilated"
-    return refused(region, (op, "clip") if region.root.attr("activation") else (op,))
+    return unsupported_reason(region, (op, "clip") if region.root.attr("activation") else (op,))
 
 
 def pool(region: Region) -> Code:
     """Generate ``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from zero, like ours."""
-    node, kind = region.root, kind_of(region.target)
+    node, kind = region.root, library_version(region.target)
     x, y = region.type(node.inputs[0]), region.type(node.outputs[0])
     assert y.quant is not None
     low, high = activation_range(str(node.attr("activation")), y.quant, y.dtype)
@@ -80,12 +80,12 @@ def check_add(region: Region) -> str:
     types = [region.type(name) for name in region.root.inputs]
     if any(type_.dtype != types[0].dtype or type_.shape != types[0].shape for type_ in types):
         return "its operands differ in dtype or shape"
-    return refused(region, ("qadd",))
+    return unsupported_reason(region, ("qadd",))
 
 
 def add(region: Region) -> Code:
     """Generate ``arm_elementwise_add_s8`` or ``_s16``."""
-    node, kind = core_of(region)["qadd"], kind_of(region.target)
+    node, kind = core_operators(region)["qadd"], library_version(region.target)
     size, data, operands = region.output_types[0].size, {}, list[str]()
     for name, role in zip(region.root.inputs, ("left", "right"), strict=True):
         array = region.const(name)
@@ -105,7 +105,7 @@ def add(region: Region) -> Code:
 
 def check_softmax(region: Region) -> str:
     """Return the reason against computing a softmax by the library."""
-    why = refused(region, ("qsoftmax" if region.output_types[0].dtype == "int8" else "qsoftmax16",))
+    why = unsupported_reason(region, ("qsoftmax" if region.output_types[0].dtype == "int8" else "qsoftmax16",))
     if why:
         return why
     rank = len(region.output_types[0].shape)

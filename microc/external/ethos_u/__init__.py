@@ -7,13 +7,13 @@ generates the C around a region and the setup of Arm's driver.
 
 from microc.external.backend import Backend
 from microc.external.ethos_u.accelerator import NAME, folder_of, on_board
-from microc.external.ethos_u.driver import given, unconfigured
+from microc.external.ethos_u.driver import configured_backend, refuse_unconfigured
 
 BACKEND = Backend(
     NAME,
     (),
-    open=unconfigured,
-    given=given,
+    open=refuse_unconfigured,
+    given=configured_backend,
     folder=folder_of,
     on=lambda place, target: on_board(place, target.npu),
 )

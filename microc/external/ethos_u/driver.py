@@ -12,8 +12,8 @@ from microc.base.file_access import read_bytes
 from microc.errors import ToolError, UnsupportedError, UsageError
 from microc.external.backend import Backend, Code, Entry, Region, Span
 from microc.external.ethos_u.accelerator import ALIGN, NAME, Configuration, check_payload, parse
-from microc.external.ethos_u.vela import Compiled, Left, compile_model, require
-from microc.frontend.tflite.writer import name_of, to_tflite, written
+from microc.external.ethos_u.vela import LeftOperators, VelaModel, compile_model, require
+from microc.frontend.tflite.writer import convert_node, tflite_names, to_tflite
 from microc.graph.ir import Graph, Node
 from microc.module import Sources
 from microc.target import Target
@@ -227,32 +227,32 @@ or more for each.
 _CODE = 120  # bytes of code of a region
 
 
-def given(text: str) -> Backend:
+def configured_backend(text: str) -> Backend:
     """Return the backend for a configured accelerator."""
     configuration = parse(text)
 
     def leaves(region: Region) -> Mapping[str, str]:
         result = compile_model(to_tflite(region.graph), configuration) if not check(region) else None
-        return _layers_left_out(region, result) if isinstance(result, Left) else {}
+        return _layers_left_out(region, result) if isinstance(result, LeftOperators) else {}
 
     def sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
         driver_sources = open_driver(configuration, target)
         require()
         return driver_sources
 
-    entry = Entry("region", Span(refuses, leaves), lambda region: code(region, configuration), check)
+    entry = Entry("region", Span(layer_refusal, leaves), lambda region: code(region, configuration), check)
     return Backend(NAME, (entry,), open=sources, headers=(HEADER,))
 
 
-def unconfigured(place: str, target: Target, functions: Iterable[str]) -> Sources:
+def refuse_unconfigured(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Raise UsageError: neither user nor board names an accelerator."""
     return open_driver(parse(place), target)
 
 
-def refuses(graph: Graph, node: Node) -> str:
+def layer_refusal(graph: Graph, node: Node) -> str:
     """Return why a layer is in no region: it cannot be written to TFLite."""
     try:
-        written(graph, node)
+        convert_node(graph, node)
     except UnsupportedError as error:
         return error.what
     return ""
@@ -263,12 +263,12 @@ def check(region: Region) -> str:
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
 
 
-def _layers_left_out(region: Region, found: Left) -> Mapping[str, str]:
+def _layers_left_out(region: Region, found: LeftOperators) -> Mapping[str, str]:
     """Return the layers that Vela leaves to the processor, by first output, with its reasons.
 
     Vela names operators after their results.
     """
-    names = {name.partition("_")[0]: value for value, name in name_of(region.graph).items()}
+    names = {name.partition("_")[0]: value for value, name in tflite_names(region.graph).items()}
     producers = {value: node.outputs[0] for node in region.graph.nodes for value in node.outputs}
     values = {names.get(name.partition("_")[0], ""): why for name, why in found.reasons.items()}
     prefix = "Vela leaves it to the processor"
@@ -283,9 +283,9 @@ def _layers_left_out(region: Region, found: Left) -> Mapping[str, str]:
 def code(region: Region, configuration: Configuration) -> Code:
     """Generate the call of the driver for a region."""
     compiled = compile_model(to_tflite(region.graph), configuration)
-    names = name_of(region.graph)
+    names = tflite_names(region.graph)
     ends = (*region.graph.inputs, *region.graph.outputs)
-    if not isinstance(compiled, Compiled) or {names[value] for value in ends} != set(compiled.places):
+    if not isinstance(compiled, VelaModel) or {names[value] for value in ends} != set(compiled.places):
         raise ToolError("Vela's model has other inputs and outputs than the region", hint="ethos-u-vela 5.2.0 is known")
     fast = compiled.fast or compiled.scratch
     check_payload(compiled.payload, configuration.target, (len(compiled.weights), compiled.scratch, fast))

@@ -19,7 +19,7 @@ import tflite
 from microc.base.immutable import frozen
 from microc.errors import ModelError, ToolError
 from microc.external.ethos_u.accelerator import ALIGN, Configuration
-from microc.frontend.tflite.options import reading
+from microc.frontend.tflite.builtin_options import guard_flatbuffer
 
 SECONDS, MEMORY = 300, 8 << 30
 """Limits of a run in seconds and bytes. A network of a megabyte takes one second and 256 MB."""
@@ -42,7 +42,7 @@ runpy.run_module("ethosu.vela", run_name="__main__", alter_sys=True)
 
 
 @frozen
-class Compiled:
+class VelaModel:
     """A compiled model for the driver.
 
     ``payload``: the command stream with its headers; ``scratch``, ``fast``: bytes of scratch and fast scratch memory
@@ -59,7 +59,7 @@ class Compiled:
 
 
 @frozen
-class Left:
+class LeftOperators:
     """Operators that Vela leaves to a processor: their results by name, each with Vela's reason, or empty if it gives none."""
 
     reasons: Mapping[str, str]
@@ -76,7 +76,7 @@ def require() -> None:
 
 
 @lru_cache(maxsize=16)
-def compile_model(model: bytes, configuration: Configuration) -> Compiled | Left:
+def compile_model(model: bytes, configuration: Configuration) -> VelaModel | LeftOperators:
     """Run Vela; ToolError if it is missing, refuses the model, takes too long, or writes something malformed."""
     require()
     with tempfile.TemporaryDirectory(prefix="microc-vela-") as folder:
@@ -87,7 +87,7 @@ def compile_model(model: bytes, configuration: Configuration) -> Compiled | Left
         if not model_file.is_file() or summary is None or model_file.stat().st_size > LARGEST:
             raise ToolError("Vela wrote no model, or no summary", hint="ethos-u-vela 5.2.0 is known")
         try:
-            with reading(model_file.name):
+            with guard_flatbuffer(model_file.name):
                 return _read(model_file.read_bytes(), _cycles(summary), reasons(output))
         except ModelError as error:
             raise ToolError(f"Vela's model cannot be read: {error.what}", hint="ethos-u-vela 5.2.0 is known") from error
@@ -133,7 +133,7 @@ def _cycles(summary: Path) -> float:
         raise ToolError("Vela's summary says nothing about cycles", hint="ethos-u-vela 5.2.0 is known") from error
 
 
-def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> Compiled | Left:
+def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> VelaModel | LeftOperators:
     """Read Vela's model: a single operator for the accelerator, or the results of operators that are left, with their reasons.
 
     The operands of the accelerator's operator are: stream, weights, scratch and fast scratch memory, then the model's
@@ -145,7 +145,7 @@ def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> Com
     names = [graph.Tensors(k).Name().decode("utf-8", "replace") for k in range(graph.TensorsLength())]
     left = [each for each in operators if model.OperatorCodes(each.OpcodeIndex()).CustomCode() != OPERATOR]
     if left:
-        return Left(
+        return LeftOperators(
             {
                 name: reasons_by_name.get(name, "")
                 for each in left
@@ -165,7 +165,7 @@ def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> Com
     payload, constants = (_data(model, graph.Tensors(k)) for k in (command, weights))
     fast_bytes = 0 if fast == scratch else -(-sizes[fast] // ALIGN) * ALIGN
     scratch_bytes = -(-sizes[scratch] // ALIGN) * ALIGN
-    return Compiled(
+    return VelaModel(
         payload, constants, scratch_bytes, fast_bytes, {names[k]: offsets[k] for k in (*inputs, *outputs)}, cycles
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, ToolError, UnsupportedError
-from microc.frontend.budget import MAX_STORED, check_shape, members, read_json
+from microc.frontend.model_limits import MAX_STORED, archive_names, check_shape, read_json
 
 # ---- Groups and arrays that are stored in the HDF5 file itself.
 #
@@ -171,7 +171,7 @@ _FILE_CONFIG, _FILE_WEIGHTS = "config.json", "model.weights.h5"
 
 def is_keras(data: bytes) -> bool:
     """Test whether a zip archive's bytes hold a Keras 3 model."""
-    return {_FILE_CONFIG, "metadata.json"} <= set(members(data))
+    return {_FILE_CONFIG, "metadata.json"} <= set(archive_names(data))
 
 
 class Weights:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, exchanged, gate, over_time
+from microc.frontend.formulas import Gates, State, gate, run_over_time, swap_batch_and_time
 from microc.frontend.keras.context import Converter, Layer, LayerWeights
 
 Cell = Callable[[Layer, str, State], State]
@@ -31,9 +31,9 @@ def recurrent(cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Arr
             layer.refuse("a state from outside", "make the state an input and an output of the model")
         kernel, bias, step = cell(config, layer.weights.inside("cell"))
         start = _start(layer, states, (layer.shape()[0], int(config["units"])))
-        rows, state = over_time(
+        rows, state = run_over_time(
             layer.write,
-            exchanged(layer.write, layer.x),
+            swap_batch_and_time(layer.write, layer.x),
             Gates(kernel.T, bias),
             start,
             lambda body, share, old: step(replace(layer, write=body), share, old),
@@ -43,7 +43,7 @@ def recurrent(cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Arr
         if config.get("stateful"):
             for old_state, new_state in zip(start, state, strict=True):
                 layer.write.update(old_state, new_state)
-        value = exchanged(layer.write, rows) if config.get("return_sequences") else state[0]
+        value = swap_batch_and_time(layer.write, rows) if config.get("return_sequences") else state[0]
         return (value, *state) if config.get("return_state") else value
 
     return convert

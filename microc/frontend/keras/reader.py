@@ -10,7 +10,6 @@ from typing import Any
 
 from microc.base import dtypes
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend.budget import HDF5
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras import file as keras_file
 from microc.frontend.keras import file as legacy
@@ -20,9 +19,10 @@ from microc.frontend.keras import operators_merge as keras_attention
 from microc.frontend.keras import operators_merge as keras_merge
 from microc.frontend.keras import operators_recurrent as keras_recurrent
 from microc.frontend.keras.context import Converter, Layer, LayerWeights, Weights, dtype_of
+from microc.frontend.model_limits import HDF5_MAGIC
 from microc.graph.ir import Graph
 
-SPELLINGS: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     **keras_attention.ATTENTION_CONVERTERS,
     **keras_layers.LAYER_CONVERTERS,
     **keras_merge.MERGE_CONVERTERS,
@@ -56,7 +56,7 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
 
 def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
     """Return the configuration and the weights of a file of either format."""
-    if data.startswith(HDF5):
+    if data.startswith(HDF5_MAGIC):
         return legacy.decode_legacy(data, file_name)
     config, weights = keras_file.decode_config(data, file_name)
     return legacy.modernise_config(config), weights
@@ -245,7 +245,7 @@ class _Reader:
         self.write.at(self.index, config["name"])
         self.index += 1
         try:
-            converter = SPELLINGS.get(code)
+            converter = CONVERTERS.get(code)
             if converter is None:
                 hint = "it holds code, which is not run: write it with layers" if code in _CODE else ""
                 raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where, hint=hint)
@@ -256,7 +256,7 @@ class _Reader:
                     where=self.write.where,
                     hint="save the model before quantize(); Dense and Embedding are read in int8",
                 )
-            result = converter(Layer(self.write, code, config, weights, tuple(operands), kwargs, SPELLINGS))
+            result = converter(Layer(self.write, code, config, weights, tuple(operands), kwargs, CONVERTERS))
             return list(result) if isinstance(result, tuple) else [result]
         except UnsupportedError as error:
             self.refusals.append(error)

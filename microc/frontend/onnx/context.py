@@ -13,8 +13,8 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import MAX_STORED, check_shape, inferred
 from microc.frontend.graph_builder import Operands
+from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
 from microc.frontend.onnx.file import OnnxFile, Operator
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 from microc.ops import registry
@@ -199,19 +199,19 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 
 @frozen
-class Spelling:
+class Converter:
     """Converter of one ONNX operator: the function, and the dtypes that its first input may have (empty: any).
 
     ``stepwise``: on 16-bit floats the operator is converted by its function body, since each step of that rounds.
     """
 
-    spell: Callable[[Application], None]
+    spell: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = FLOAT
     stepwise: bool = False
 
 
 @frozen
-class Application(Operands):
+class OpContext(Operands):
     """One operator of the file, as its converter sees it: operands and attributes to read, the builder to write nodes to."""
 
     operator: Operator
@@ -373,7 +373,7 @@ class Application(Operands):
         """Append a node that makes ``output``, or fold it to a constant; return its name."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        (type_,) = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
+        (type_,) = infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
         if self._can_fold(op, inputs, type_):
             return self._fold(op, inputs, attrs, output)
         if 0 in type_.shape:
@@ -405,7 +405,7 @@ class Application(Operands):
         """Append a node with several results; those that the file does not name get new names."""
         definition, builder = registry.get(op), self.builder
         attrs = {**definition.defaults, **attrs}
-        types = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
+        types = infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
         names = [
             name or builder.unique(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(types))[: len(types)]
         ]
@@ -416,27 +416,27 @@ class Application(Operands):
 
 # ---- Operators without a converter that are supported on constants only: they make tensors of numbers and shapes.
 #
-# Operators with a converter are folded by :meth:`Application.write`, using the reference of each node.
+# Operators with a converter are folded by :meth:`OpContext.write`, using the reference of each node.
 
-Fold = Callable[[Application], Array]
+Fold = Callable[[OpContext], Array]
 
 
-def fold(application: Application) -> None:
+def fold(application: OpContext) -> None:
     """Compute an operator of :data:`FOLDS`, whose inputs are all constant, and define its output."""
     try:
         with np.errstate(all="ignore"):
-            application.result_constant(FOLDS[application.operator.code](application))
+            application.result_constant(CONSTANT_OPERATORS[application.operator.code](application))
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
         raise ModelError(f"constants that cannot be computed with: {error}", where=application.where) from error
 
 
-def _check_size(application: Application, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
+def _check_size(application: OpContext, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
     """Return ``shape``; an error if a tensor of it is too large. ``kind`` is its dtype."""
     check_shape(shape, kind, application.where)
     return shape
 
 
-def _constant_of_shape(application: Application) -> Array:
+def _constant_of_shape(application: OpContext) -> Array:
     attributes = application.operator.attributes
     value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
     if value.size != 1:
@@ -444,7 +444,7 @@ def _constant_of_shape(application: Application) -> Array:
     return np.full(_check_size(application, application.integers(0), value.dtype.name), value.reshape(()))
 
 
-def _range(application: Application) -> Array:
+def _range(application: OpContext) -> Array:
     start, limit, delta = (application.constant(position).reshape(()) for position in range(3))
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
         application.broken(f"a range from {start} to {limit} by {delta}")
@@ -453,4 +453,4 @@ def _range(application: Application) -> Array:
     return (start + np.arange(count) * delta).astype(start.dtype)
 
 
-FOLDS: Mapping[str, Fold] = {"ConstantOfShape": _constant_of_shape, "Range": _range}
+CONSTANT_OPERATORS: Mapping[str, Fold] = {"ConstantOfShape": _constant_of_shape, "Range": _range}

@@ -13,7 +13,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import check_shape
+from microc.frontend.model_limits import check_shape
 
 # ---- Tensors: data is checked against shape and dtype.
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.budget import inferred
-from microc.frontend.onnx.context import Application, Builder, Spelling
+from microc.frontend.model_limits import infer_types
+from microc.frontend.onnx.context import Builder, Converter, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_body
 from microc.frontend.onnx.operators_shape import join_along, slice_along
 from microc.graph.ir import Attr, Graph, Node, TensorType
@@ -23,7 +23,7 @@ from microc.ops.control import UNBOUNDED
 _GRAPH = 5
 
 
-def body_of(application: Application, name: str) -> OnnxFile:
+def body_of(application: OpContext, name: str) -> OnnxFile:
     """Decode the subgraph in an attribute, with its values renamed to names that nothing else has."""
     proto = type(application.operator.attributes.graph(name))()
     proto.CopyFrom(application.operator.attributes.graph(name))
@@ -46,7 +46,7 @@ def _rename(proto: Any, names: Mapping[str, str]) -> None:
                 _rename(attribute.g, names)
 
 
-def read_here(application: Application, body: OnnxFile, operands: Sequence[str]) -> list[str]:
+def read_here(application: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
     """Inline a subgraph: convert its operators in place, with ``operands`` as its inputs; return its outputs."""
     builder = application.builder
     if body.unreadable:
@@ -64,11 +64,11 @@ def read_here(application: Application, body: OnnxFile, operands: Sequence[str])
 class BodyBuilder:
     """Builds the graph of a body. Its outputs are distinct, and each is the result of a node."""
 
-    def __init__(self, application: Application, body: OnnxFile) -> None:
+    def __init__(self, application: OpContext, body: OnnxFile) -> None:
         outer = application.builder
         self.body = body
         self.builder = Builder(body, outer.translate, outer)
-        self.application = Application(application.operator, self.builder, application.loc)
+        self.application = OpContext(application.operator, self.builder, application.loc)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
 
@@ -106,25 +106,25 @@ class BodyBuilder:
 
 
 def append(
-    application: Application, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
+    application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
 ) -> None:
     """Append a node of several results."""
     definition = registry.get(op)
     attrs = {**definition.defaults, **attrs}
-    kinds = inferred(op, attrs, [application.type(name) for name in inputs], application.where)
+    kinds = infer_types(op, attrs, [application.type(name) for name in inputs], application.where)
     for name, kind in zip(outputs, kinds, strict=True):
         application.builder.define(name, kind, application.where)
     application.builder.nodes.append(Node(op, tuple(inputs), tuple(outputs), attrs, application.loc))
 
 
-def scalar(application: Application, value: str) -> str:
+def scalar(application: OpContext, value: str) -> str:
     """Return a value of one element as a scalar, without axes."""
     if application.type(value).size != 1:
         application.broken(f"{value!r} of shape {application.type(value).shape} is not one element")
     return application.reshaped(value, ())
 
 
-def logical_and_all(application: Application, conditions: Sequence[str]) -> str:
+def logical_and_all(application: OpContext, conditions: Sequence[str]) -> str:
     """Return the conjunction of bool scalars."""
     first, *rest = conditions
     for other in rest:
@@ -132,7 +132,7 @@ def logical_and_all(application: Application, conditions: Sequence[str]) -> str:
     return first
 
 
-def constant_element(application: Application, value: str) -> np.generic | None:
+def constant_element(application: OpContext, value: str) -> np.generic | None:
     """Return the number in a constant of one element; None if the value is not constant."""
     data = application.builder.consts.get(value)
     if data is None:
@@ -151,7 +151,7 @@ def constant_element(application: Application, value: str) -> np.generic | None:
 ITERATION = TensorType((), "int32")
 
 
-def branch(application: Application) -> None:
+def branch(application: OpContext) -> None:
     """If: inlines the branch that a constant condition selects, else emits ``branch`` with both."""
     condition = application.value(0)
     condition_value = constant_element(application, condition)
@@ -172,7 +172,7 @@ def branch(application: Application) -> None:
     append(application, "branch", (condition, *captured), graphs, _output_names(application, len(kinds[0])))
 
 
-def _output_names(application: Application, count: int) -> list[str]:
+def _output_names(application: OpContext, count: int) -> list[str]:
     """Return the names of the operator's outputs, with new ones for those that the file omits."""
     if len(application.operator.outputs) > count:
         application.broken(f"{len(application.operator.outputs)} outputs of {count}")
@@ -182,7 +182,7 @@ def _output_names(application: Application, count: int) -> list[str]:
 # ---------------------------------------------------------------- Loop
 
 
-def loop(application: Application) -> None:
+def loop(application: OpContext) -> None:
     """Loop: iterations up to a limit, while a condition holds. None or one known iteration is inlined."""
     limit, condition = (application.value(k) if application.has(k) else "" for k in (0, 1))
     max_iterations, start = (constant_element(application, value) if value else None for value in (limit, condition))
@@ -209,7 +209,7 @@ def loop(application: Application) -> None:
     )
 
 
-def _inline_single_iteration(application: Application, body: Any, start_values: Sequence[str]) -> None:
+def _inline_single_iteration(application: OpContext, body: Any, start_values: Sequence[str]) -> None:
     """Inline the body of a loop of one iteration."""
     number = application.new_constant("turn", np.array(0, np.int64))
     going = application.new_constant("going", np.array(True))
@@ -221,7 +221,7 @@ def _inline_single_iteration(application: Application, body: Any, start_values: 
             application.result_reshape(value, (1, *application.type(value).shape), position)
 
 
-def _iteration_bound(application: Application, max_iterations: Any, stacks: bool, carried: int) -> int:
+def _iteration_bound(application: OpContext, max_iterations: Any, stacks: bool, carried: int) -> int:
     """Return the maximum number of iterations; UNBOUNDED if only the condition ends the loop."""
     file, bounds = application.builder.file, [] if max_iterations is None else [int(max_iterations)]
     stacked = [name for name in application.operator.outputs[carried:] if name]
@@ -246,7 +246,7 @@ class _LoopEmitter:
     ``limit``: the number of iterations if it is computed at run time; ``start_values``: the initial carried values.
     """
 
-    application: Application
+    application: OpContext
     inside: BodyBuilder
     limit: str
     start_values: Sequence[str]
@@ -321,9 +321,9 @@ class _LoopEmitter:
         )
 
 
-CONTROL_CONVERTERS: Mapping[str, Spelling] = {
-    "If": Spelling(branch, ()),
-    "Loop": Spelling(loop, ()),
+CONTROL_CONVERTERS: Mapping[str, Converter] = {
+    "If": Converter(branch, ()),
+    "Loop": Converter(loop, ()),
 }
 
 
@@ -340,7 +340,7 @@ class _ScanAxes:
     out_reversed: tuple[int, ...]
 
 
-def scan(application: Application) -> None:
+def scan(application: OpContext) -> None:
     """Scan: one iteration for every element along an axis.
 
     Before opset 9 it runs along axis 1, separately for every batch.
@@ -379,7 +379,7 @@ def scan(application: Application) -> None:
             application.result_alias(value, position)
 
 
-def _batches(application: Application, values: Sequence[str], axes: _ScanAxes) -> None:
+def _batches(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
     """Emit a scan for every element of the batch, and join their results (opset 8)."""
     if application.has(0):
         application.refuse("sequences of different lengths", "export with opset 9 or later")
@@ -394,7 +394,7 @@ def _batches(application: Application, values: Sequence[str], axes: _ScanAxes) -
             application.result_alias(join_along(application, column, 0), position)
 
 
-def _emit_scan(application: Application, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
+def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
     """Emit the loop of a scan; return its results, under the names in ``outputs`` if the loop makes them directly."""
     inside = BodyBuilder(application, body_of(application, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
@@ -427,7 +427,7 @@ def _emit_scan(application: Application, values: Sequence[str], axes: _ScanAxes,
 
 
 def _give_elements(
-    application: Application, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
+    application: OpContext, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
 ) -> int:
     """Give the body one element of every scanned value in each iteration; return the number of iterations."""
     builder, inner = inside.builder, inside.application
@@ -452,7 +452,7 @@ def _give_elements(
     return extents[0]
 
 
-def _move_stacked_axis(application: Application, value: str, axis: int, is_reversed: int) -> str:
+def _move_stacked_axis(application: OpContext, value: str, axis: int, is_reversed: int) -> str:
     """Move the axis of a stacked output from 0 to ``axis``, and reverse its order if asked for."""
     if is_reversed:
         value = application.emit("reverse", (value,), {"axes": (0,)})
@@ -464,4 +464,4 @@ def _move_stacked_axis(application: Application, value: str, axis: int, is_rever
     return application.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
-SCAN_CONVERTERS: Mapping[str, Spelling] = {"Scan": Spelling(scan, ())}
+SCAN_CONVERTERS: Mapping[str, Converter] = {"Scan": Converter(scan, ())}

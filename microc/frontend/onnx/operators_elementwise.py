@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.frontend import formulas
 from microc.frontend.formulas import composer
-from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, Application, Spelling
+from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, Converter, OpContext
 from microc.frontend.onnx.file import dtype
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
@@ -95,24 +95,24 @@ COMPARISONS = (
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
-def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
+def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Converter:
     """Make a converter of an operator with one operand, whose attributes are real numbers."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attributes = application.operator.attributes
         attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in defaults.items()}
         application.result(op, (application.operand(0),), attrs)
 
-    return Spelling(convert, kinds)
+    return Converter(convert, kinds)
 
 
-def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
+def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Converter:
     """Make a converter of an operator whose operands broadcast and are folded from the left.
 
     One operand is itself the result.
     """
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         value = application.operand(0)
         if application.count() == 1:
             application.result_alias(value)
@@ -121,30 +121,30 @@ def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
         if application.count() > 1:
             application.result(op, (value, application.operand(application.count() - 1)))
 
-    return Spelling(convert, kinds)
+    return Converter(convert, kinds)
 
 
-def by_formula(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
+def by_formula(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Converter:
     """Make a converter that expands an operator with one operand to a formula.
 
     The formula's parameters are the attributes.
     """
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attributes = application.operator.attributes
         parameters = {name: attributes.real(name, default) for name, default in defaults.items()}
         application.result_alias(formula(composer(application), application.operand(0), **parameters))
 
-    return Spelling(convert, kinds)
+    return Converter(convert, kinds)
 
 
-def gelu(application: Application) -> None:
+def gelu(application: OpContext) -> None:
     """Gelu: exact, or the approximation by tanh."""
     approximate = application.operator.attributes.text("approximate", "none") == "tanh"
     application.result_alias(formulas.gelu(composer(application), application.operand(0), approximate))
 
 
-def clip(application: Application) -> None:
+def clip(application: OpContext) -> None:
     """Clip: bounds are attributes before opset 11, then optional scalars.
 
     Bounds that are not constant become minimum and maximum.
@@ -168,7 +168,7 @@ def clip(application: Application) -> None:
     application.result_alias(data)
 
 
-def _clip(application: Application, data: str, low: float, high: float) -> None:
+def _clip(application: OpContext, data: str, low: float, high: float) -> None:
     if math.isnan(low) or math.isnan(high):
         application.broken(f"bounds {low} and {high}")
     low, high = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (low, high))
@@ -180,7 +180,7 @@ def _clip(application: Application, data: str, low: float, high: float) -> None:
         application.result("clip", (data,), {"minimum": min(low, high), "maximum": high})
 
 
-def power(application: Application) -> None:
+def power(application: OpContext) -> None:
     """Pow: the exponent may have another dtype; a constant exponent of 2 becomes a multiplication."""
     data, exponent = application.operand(0), application.value(1)
     constant = application.builder.consts.get(exponent)
@@ -200,7 +200,7 @@ def power(application: Application) -> None:
         application.result("cast", (application.emit("pow", operands),), {"dtype": kind})
 
 
-def mean(application: Application) -> None:
+def mean(application: OpContext) -> None:
     """Mean of operands that broadcast."""
     value = application.operand(0)
     for position in range(1, application.count()):
@@ -209,7 +209,7 @@ def mean(application: Application) -> None:
     application.result("mul", (value, count))
 
 
-def prelu(application: Application) -> None:
+def prelu(application: OpContext) -> None:
     """PRelu: slope * x where x is negative, else x; the slope broadcasts to x."""
     data, slope = application.operand(0), application.operand(1)
     shape = application.type(data).shape
@@ -218,13 +218,13 @@ def prelu(application: Application) -> None:
     application.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
 
 
-def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Spelling:
+def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Converter:
     """Make a converter of a reduction.
 
     Axes are an input from opset ``since`` on. ``before`` and ``after`` are operators on its operand and result.
     """
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attributes, data = application.operator.attributes, application.operand(0)
         axes, kind = _reduced_axes(application, since), application.type(data).dtype
         if kind == "bool":
@@ -245,10 +245,10 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
         else:
             application.result(op, (data,), attrs)
 
-    return Spelling(convert, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
+    return Converter(convert, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
-def _reduced_axes(application: Application, since: int) -> tuple[int, ...]:
+def _reduced_axes(application: OpContext, since: int) -> tuple[int, ...]:
     """Return the axes of a reduction; empty if it reduces nothing."""
     attributes, rank = application.operator.attributes, len(application.shape(0))
     axes: tuple[int, ...] = ()
@@ -261,7 +261,7 @@ def _reduced_axes(application: Application, since: int) -> tuple[int, ...]:
     return tuple(sorted(application.axes(axes, rank))) or tuple(range(rank))
 
 
-def reduce_log_sum_exp(application: Application) -> None:
+def reduce_log_sum_exp(application: OpContext) -> None:
     """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, limited to finite numbers."""
     data, axes, make = application.operand(0), _reduced_axes(application, 18), composer(application)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
@@ -275,7 +275,7 @@ def reduce_log_sum_exp(application: Application) -> None:
     application.result_reshape(result, shape)
 
 
-def cast(application: Application) -> None:
+def cast(application: OpContext) -> None:
     """Cast between numeric dtypes."""
     data, to = application.value(0), dtype(application.operator.attributes.integer("to"), application.where)
     if to not in MOVABLE:
@@ -286,21 +286,21 @@ def cast(application: Application) -> None:
         application.result("cast", (data,), {"dtype": to})
 
 
-ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
+ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     **{row.code: unary(row.op, row.dtypes, **row.reals) for row in FUNCTIONS},
     **{row.code: variadic(row.op, row.dtypes) for row in PAIRS},
-    "Cast": Spelling(cast, MOVABLE),
-    "Clip": Spelling(clip, NUMBERS),
-    "Gelu": Spelling(gelu),
+    "Cast": Converter(cast, MOVABLE),
+    "Clip": Converter(clip, NUMBERS),
+    "Gelu": Converter(gelu),
     "HardSigmoid": by_formula(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
     "Mish": by_formula(formulas.mish),
-    "PRelu": Spelling(prelu, FLOAT),
-    "Pow": Spelling(power, NUMBERS),
+    "PRelu": Converter(prelu, FLOAT),
+    "Pow": Converter(power, NUMBERS),
     "Reciprocal": by_formula(formulas.reciprocal),
     "ReduceL1": reduction("sum", before="abs"),
     "ReduceL2": reduction("sum", before="mul", after="sqrt"),
     "ReduceLogSum": reduction("sum", after="log"),
-    "ReduceLogSumExp": Spelling(reduce_log_sum_exp),
+    "ReduceLogSumExp": Converter(reduce_log_sum_exp),
     "ReduceMax": reduction("max"),
     "ReduceMean": reduction("mean"),
     "ReduceMin": reduction("min"),
@@ -309,7 +309,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
     "ReduceSumSquare": reduction("sum", before="mul"),
     "Selu": by_formula(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
     "Softsign": by_formula(formulas.softsign),
-    "Mean": Spelling(mean),
+    "Mean": Converter(mean),
     "Sum": variadic("add"),
 }
 
@@ -317,22 +317,24 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
 # ---- Converters of comparisons, logic, selection and bit operations.
 
 
-def comparison(op: str, *kinds: str) -> Spelling:
+def comparison(op: str, *kinds: str) -> Converter:
     """Make a converter of a comparison of two operands of one dtype."""
-    return Spelling(lambda application: application.result(op, (application.operand(0), application.operand(1))), kinds)
+    return Converter(
+        lambda application: application.result(op, (application.operand(0), application.operand(1))), kinds
+    )
 
 
-def logical_not(application: Application) -> None:
+def logical_not(application: OpContext) -> None:
     """Not."""
     application.result("logical_not", (application.value(0),))
 
 
-def where(application: Application) -> None:
+def where(application: OpContext) -> None:
     """Where: selects elements of two operands by a condition."""
     application.result("where", tuple(application.value(position) for position in range(3)))
 
 
-def quotient(application: Application) -> None:
+def quotient(application: OpContext) -> None:
     """Div, and Mod with the sign of the divisor, or of the dividend if ``fmod`` is set."""
     data, divisor = application.operand(0), application.operand(1)
     constant_divisor = application.builder.consts.get(divisor)
@@ -342,7 +344,7 @@ def quotient(application: Application) -> None:
     application.result("div" if application.operator.code == "Div" else op, (data, divisor))
 
 
-def shift(application: Application) -> None:
+def shift(application: OpContext) -> None:
     """BitShift of unsigned integers."""
     direction = application.operator.attributes.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
@@ -350,7 +352,7 @@ def shift(application: Application) -> None:
     application.result(f"shift_{direction.lower()}", (application.operand(0), application.operand(1)))
 
 
-def cast_like(application: Application) -> None:
+def cast_like(application: OpContext) -> None:
     """CastLike: cast to the dtype of the second operand."""
     data, to = application.value(0), application.type(application.value(1)).dtype
     if to == application.type(data).dtype:
@@ -359,12 +361,12 @@ def cast_like(application: Application) -> None:
         application.result("cast", (data,), {"dtype": to})
 
 
-def is_nan(application: Application) -> None:
+def is_nan(application: OpContext) -> None:
     """IsNaN: x != x, which holds for NaN only."""
     application.result("not_equal", (application.operand(0), application.operand(0)))
 
 
-def is_inf(application: Application) -> None:
+def is_inf(application: OpContext) -> None:
     """IsInf: tests for infinities of the signs that attributes select."""
     attributes, make, x = application.operator.attributes, composer(application), application.operand(0)
     infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
@@ -375,7 +377,7 @@ def is_inf(application: Application) -> None:
     application.result_alias(make("logical_or", *tests) if len(tests) == 2 else tests[0])
 
 
-def eye_like(application: Application) -> None:
+def eye_like(application: OpContext) -> None:
     """EyeLike: ones on a diagonal; the operand gives the shape, and the dtype unless an attribute does."""
     from microc.frontend.onnx.file import dtype
 
@@ -387,20 +389,20 @@ def eye_like(application: Application) -> None:
     application.result_constant(eye.astype(dtypes.to_numpy(to)))
 
 
-LOGIC_CONVERTERS: Mapping[str, Spelling] = {
+LOGIC_CONVERTERS: Mapping[str, Converter] = {
     **{row.code: comparison(row.op, *row.dtypes) for row in COMPARISONS},
-    "BitShift": Spelling(shift, INTEGERS),
-    "CastLike": Spelling(cast_like, MOVABLE),
+    "BitShift": Converter(shift, INTEGERS),
+    "CastLike": Converter(cast_like, MOVABLE),
     "Celu": by_formula(formulas.celu, alpha=1.0),
-    "Div": Spelling(quotient, NUMBERS),
-    "EyeLike": Spelling(eye_like, MOVABLE),
-    "IsInf": Spelling(is_inf, FLOAT),
-    "IsNaN": Spelling(is_nan, FLOAT),
-    "Mod": Spelling(quotient, NUMBERS),
-    "Not": Spelling(logical_not, ("bool",)),
+    "Div": Converter(quotient, NUMBERS),
+    "EyeLike": Converter(eye_like, MOVABLE),
+    "IsInf": Converter(is_inf, FLOAT),
+    "IsNaN": Converter(is_nan, FLOAT),
+    "Mod": Converter(quotient, NUMBERS),
+    "Not": Converter(logical_not, ("bool",)),
     "Shrink": by_formula(formulas.shrink, SIGNED, bias=0.0, lambd=0.5),
     "Swish": by_formula(formulas.swish, alpha=1.0),
     "ThresholdedRelu": by_formula(formulas.thresholded_relu, alpha=1.0),
-    "Where": Spelling(where, ("bool",)),
+    "Where": Converter(where, ("bool",)),
     "Xor": comparison("not_equal", "bool"),
 }

@@ -8,59 +8,59 @@ from math import prod
 import numpy as np
 
 from microc.frontend.formulas import composer
-from microc.frontend.onnx.context import MOVABLE, NUMBERS, Application, Spelling
+from microc.frontend.onnx.context import MOVABLE, NUMBERS, Converter, OpContext
 from microc.frontend.onnx.file import dtype
 from microc.graph.ir import Attr
 
 
-def integer_indices(application: Application, position: int) -> str:
+def integer_indices(application: OpContext, position: int) -> str:
     """Return input ``position`` as int32 or int64, with a cast if necessary."""
     value = application.value(position)
     kind = application.type(value).dtype
     return value if kind in ("int32", "int64") else application.emit("cast", (value,), {"dtype": "int64"})
 
 
-def _axis(application: Application, default: int) -> int:
+def _axis(application: OpContext, default: int) -> int:
     rank = len(application.shape(0))
     return application.axis(application.operator.attributes.integer("axis", default), rank)
 
 
-def gather_elements(application: Application) -> None:
+def gather_elements(application: OpContext) -> None:
     """GatherElements."""
     operands = (application.value(0), integer_indices(application, 1))
     application.result("gather_elements", operands, {"axis": _axis(application, 0)})
 
 
-def _reduction(application: Application) -> str:
+def _reduction(application: OpContext) -> str:
     reduction = application.operator.attributes.text("reduction", "none")
     if reduction not in ("none", "add", "mul", "max", "min"):
         application.broken(f"reduction is {reduction!r}")
     return "" if reduction == "none" else reduction
 
 
-def scatter_elements(application: Application) -> None:
+def scatter_elements(application: OpContext) -> None:
     """ScatterElements, and its older name Scatter."""
     operands = (application.value(0), integer_indices(application, 1), application.operand(2))
     attrs: Mapping[str, Attr] = {"axis": _axis(application, 0), "reduction": _reduction(application)}
     application.result("scatter_elements", operands, attrs)
 
 
-def scatter_nd(application: Application) -> None:
+def scatter_nd(application: OpContext) -> None:
     """ScatterND."""
     operands = (application.value(0), integer_indices(application, 1), application.operand(2))
     application.result("scatter_nd", operands, {"reduction": _reduction(application)})
 
 
-def gather_nd(application: Application) -> None:
+def gather_nd(application: OpContext) -> None:
     """GatherND."""
     batch = application.operator.attributes.integer("batch_dims", 0)
     application.result("gather_nd", (application.value(0), integer_indices(application, 1)), {"batch_dims": batch})
 
 
-def arg_extremum(op: str) -> Spelling:
+def arg_extremum(op: str) -> Converter:
     """Make a converter of ArgMax or ArgMin."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attributes = application.operator.attributes
         attrs: Mapping[str, Attr] = {
             "axis": _axis(application, 0),
@@ -70,10 +70,10 @@ def arg_extremum(op: str) -> Spelling:
         }
         application.result(op, (application.value(0),), attrs)
 
-    return Spelling(convert, NUMBERS)
+    return Converter(convert, NUMBERS)
 
 
-def top_k(application: Application) -> None:
+def top_k(application: OpContext) -> None:
     """TopK: values and their indices."""
     attributes = application.operator.attributes
     k_values = application.integers(1) if application.opset >= 10 else (attributes.integer("k"),)
@@ -88,10 +88,10 @@ def top_k(application: Application) -> None:
     application.write_all("topk", (application.value(0),), attrs, application.operator.outputs)
 
 
-def cumulative(op: str) -> Spelling:
+def cumulative(op: str) -> Converter:
     """Make a converter of CumSum or CumProd, along a constant axis."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attributes, rank = application.operator.attributes, len(application.shape(0))
         axes = application.integers(1)
         if len(axes) != 1:
@@ -103,10 +103,10 @@ def cumulative(op: str) -> Spelling:
         }
         application.result(op, (application.value(0),), attrs)
 
-    return Spelling(convert, NUMBERS)
+    return Converter(convert, NUMBERS)
 
 
-def one_hot(application: Application) -> None:
+def one_hot(application: OpContext) -> None:
     """OneHot: off and on value come in one operand of two elements."""
     indices = integer_indices(application, 0)
     depth = int(application.constant(1).reshape(-1)[0])
@@ -116,7 +116,7 @@ def one_hot(application: Application) -> None:
     application.result("one_hot", (indices, on, off), {"depth": depth, "axis": axis, "wrap": True})
 
 
-def hardmax(application: Application) -> None:
+def hardmax(application: OpContext) -> None:
     """Hardmax: 1 at the first largest element along an axis; before opset 13, along that axis and all behind it together."""
     old, data = application.opset < 13, application.value(0)
     shape, axis = application.shape(0), _axis(application, 1 if application.opset < 13 else -1)
@@ -130,14 +130,14 @@ def hardmax(application: Application) -> None:
     application.result_reshape(application.emit("one_hot", (index, on, off), attrs), shape)
 
 
-def triangle(application: Application) -> None:
+def triangle(application: OpContext) -> None:
     """Trilu."""
     diagonal = application.integers(1)[0] if application.has(1) else 0
     upper = application.operator.attributes.flag("upper", True)
     application.result("triangle", (application.value(0),), {"diagonal": diagonal, "upper": upper})
 
 
-def reverse_sequence(application: Application) -> None:
+def reverse_sequence(application: OpContext) -> None:
     """ReverseSequence."""
     attributes = application.operator.attributes
     attrs: Mapping[str, Attr] = {
@@ -147,7 +147,7 @@ def reverse_sequence(application: Application) -> None:
     application.result("reverse_sequence", (application.value(0), integer_indices(application, 1)), attrs)
 
 
-def tensor_scatter(application: Application) -> None:
+def tensor_scatter(application: OpContext) -> None:
     """TensorScatter: overwrites rows of a cache, from a start index of its own for every element of the batch."""
     attributes, shape = application.operator.attributes, application.shape(0)
     starts = integer_indices(application, 2) if application.has(2) else ""
@@ -158,7 +158,7 @@ def tensor_scatter(application: Application) -> None:
     application.result("cache_update", (application.value(0), application.operand(1), starts), attrs)
 
 
-def lp_norm(application: Application) -> None:
+def lp_norm(application: OpContext) -> None:
     """LpNormalization: x divided by its L1 or L2 norm along an axis; 0 where the norm is 0."""
     data, p = application.value(0), application.operator.attributes.integer("p", 2)
     if p not in (1, 2):
@@ -171,28 +171,28 @@ def lp_norm(application: Application) -> None:
     application.result("div", (data, safe))
 
 
-def bit_cast(application: Application) -> None:
+def bit_cast(application: OpContext) -> None:
     """BitCast: reinterprets the bits of every element as another dtype."""
     to = dtype(application.operator.attributes.integer("to"), application.where)
     application.result("bit_cast", (application.value(0),), {"dtype": to})
 
 
-GATHER_CONVERTERS: Mapping[str, Spelling] = {
+GATHER_CONVERTERS: Mapping[str, Converter] = {
     "ArgMax": arg_extremum("argmax"),
     "ArgMin": arg_extremum("argmin"),
-    "BitCast": Spelling(bit_cast, MOVABLE),
+    "BitCast": Converter(bit_cast, MOVABLE),
     "CumProd": cumulative("cumprod"),
     "CumSum": cumulative("cumsum"),
-    "GatherElements": Spelling(gather_elements, MOVABLE),
-    "GatherND": Spelling(gather_nd, MOVABLE),
-    "Hardmax": Spelling(hardmax),
-    "LpNormalization": Spelling(lp_norm),
-    "OneHot": Spelling(one_hot, NUMBERS),
-    "ReverseSequence": Spelling(reverse_sequence, MOVABLE),
-    "Scatter": Spelling(scatter_elements, MOVABLE),
-    "ScatterElements": Spelling(scatter_elements, MOVABLE),
-    "ScatterND": Spelling(scatter_nd, MOVABLE),
-    "TensorScatter": Spelling(tensor_scatter, MOVABLE),
-    "TopK": Spelling(top_k, NUMBERS),
-    "Trilu": Spelling(triangle, MOVABLE),
+    "GatherElements": Converter(gather_elements, MOVABLE),
+    "GatherND": Converter(gather_nd, MOVABLE),
+    "Hardmax": Converter(hardmax),
+    "LpNormalization": Converter(lp_norm),
+    "OneHot": Converter(one_hot, NUMBERS),
+    "ReverseSequence": Converter(reverse_sequence, MOVABLE),
+    "Scatter": Converter(scatter_elements, MOVABLE),
+    "ScatterElements": Converter(scatter_elements, MOVABLE),
+    "ScatterND": Converter(scatter_nd, MOVABLE),
+    "TensorScatter": Converter(tensor_scatter, MOVABLE),
+    "TopK": Converter(top_k, NUMBERS),
+    "Trilu": Converter(triangle, MOVABLE),
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from microc.base.dtypes import Array, is_float
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import MOVABLE, Application, Spelling, Stored
+from microc.frontend.onnx.context import MOVABLE, Converter, OpContext, Stored
 from microc.frontend.onnx.operators_windows import as_image, spans, spatial, weights
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Rounding
@@ -62,7 +62,7 @@ class ResizeRule:
         return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
-def resample(application: Application, axes: Sequence[Axis]) -> None:
+def resample(application: OpContext, axes: Sequence[Axis]) -> None:
     """Write the operator's output: input 0 resized along ``axes``."""
     attributes, data = application.operator.attributes, application.value(0)
     old = application.opset < 11
@@ -92,7 +92,7 @@ def resample(application: Application, axes: Sequence[Axis]) -> None:
     application.result_alias(resized)
 
 
-def _fill_outside(application: Application, value: str, axes: Sequence[Axis], positions: Sequence[Array]) -> str:
+def _fill_outside(application: OpContext, value: str, axes: Sequence[Axis], positions: Sequence[Array]) -> str:
     """Replace results whose position is outside of the data by ``extrapolation_value``."""
     for axis, position in zip(axes, positions, strict=True):
         outside = (position < 0) | (position > axis.extent - 1)
@@ -193,7 +193,7 @@ def _kernel(rule: ResizeRule, x: Array) -> Array:
     return np.asarray(np.where(x <= 1, near, np.where(x < 2, far, 0)))
 
 
-def resize_axes(application: Application) -> tuple[Axis, ...]:
+def resize_axes(application: OpContext) -> tuple[Axis, ...]:
     """Return the axes that Resize or Upsample changes, in order, from scales or sizes, for all axes or those that ``axes``
     names."""
     attributes, shape = application.operator.attributes, application.shape(0)
@@ -234,7 +234,7 @@ def resize_axes(application: Application) -> tuple[Axis, ...]:
 # ---- Converters of operators that sample between elements: GridSample, RoiAlign, DeformConv.
 
 
-def grid_sample(application: Application) -> None:
+def grid_sample(application: OpContext) -> None:
     """GridSample."""
     attributes, shape, grid = application.operator.attributes, application.shape(0), application.shape(1)
     if len(grid) != len(shape):
@@ -247,7 +247,7 @@ def grid_sample(application: Application) -> None:
     application.result("grid_sample", (application.value(0), application.operand(1)), attrs)
 
 
-def roi_align(application: Application) -> None:
+def roi_align(application: OpContext) -> None:
     """RoiAlign with a fixed number of samples."""
     attributes = application.operator.attributes
     default = "half_pixel" if application.opset >= 16 else "output_half_pixel"
@@ -268,7 +268,7 @@ def roi_align(application: Application) -> None:
     application.result("roi_align", (application.value(0), application.operand(1), application.value(2)), attrs)
 
 
-def deform_conv(application: Application) -> None:
+def deform_conv(application: OpContext) -> None:
     """DeformConv: samples all taps of all pixels, multiplies by their masks, then by the weights as a matrix for every
     group."""
     attributes, shape = application.operator.attributes, application.shape(0)
@@ -305,7 +305,7 @@ def deform_conv(application: Application) -> None:
     application.result_alias(summed)
 
 
-def _tap_positions(application: Application, kernel: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
+def _tap_positions(application: OpContext, kernel: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
     """Return positions of the taps of all pixels without offsets, (1, taps * pixels, axes), and the result's extents."""
     extents = application.shape(0)[2:]
     view = spans(application, kernel, extents, ceil_mode=False)
@@ -321,17 +321,17 @@ def _tap_positions(application: Application, kernel: tuple[int, ...]) -> tuple[A
     return np.stack(np.broadcast_arrays(*axes), axis=-1).reshape(1, -1, rank), tuple(size)
 
 
-SAMPLING_CONVERTERS: Mapping[str, Spelling] = {
-    "DeformConv": Spelling(deform_conv),
-    "GridSample": Spelling(grid_sample),
-    "RoiAlign": Spelling(roi_align),
+SAMPLING_CONVERTERS: Mapping[str, Converter] = {
+    "DeformConv": Converter(deform_conv),
+    "GridSample": Converter(grid_sample),
+    "RoiAlign": Converter(roi_align),
 }
 
 
 # ---- Converters of operators that enlarge images: ConvTranspose and Resize.
 
 
-def conv_transpose(application: Application) -> None:
+def conv_transpose(application: OpContext) -> None:
     """ConvTranspose.
 
     ``conv2d_transpose`` over one or two axes with constant float32 weights, else ``convolution_transpose``.
@@ -362,7 +362,7 @@ def conv_transpose(application: Application) -> None:
     )
 
 
-def _channels_last(application: Application, weight: Stored, groups: int) -> Stored:
+def _channels_last(application: OpContext, weight: Stored, groups: int) -> Stored:
     """Reorder weights (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
     inputs, outputs_per_group, *kernel = weight.data.shape
     split = weight.data.reshape(groups, inputs // groups, outputs_per_group, *[1] * (2 - len(kernel)), *kernel)
@@ -378,7 +378,7 @@ def _channels_last(application: Application, weight: Stored, groups: int) -> Sto
     return Stored(moved.reshape(-1, *moved.shape[2:]), quant)
 
 
-def _transpose_attributes(application: Application) -> Mapping[str, Any]:
+def _transpose_attributes(application: OpContext) -> Mapping[str, Any]:
     """Return the attributes of a transposed convolution over any number of axes.
 
     Output padding becomes less padding at the end.
@@ -417,13 +417,13 @@ def _transpose_attributes(application: Application) -> Mapping[str, Any]:
     return {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
 
 
-def resize(application: Application) -> None:
+def resize(application: OpContext) -> None:
     """Resize and Upsample: every result is one of the data's elements, or a weighted sum of a few."""
     resample(application, resize_axes(application))
 
 
-UPSAMPLE_CONVERTERS: Mapping[str, Spelling] = {
-    "ConvTranspose": Spelling(conv_transpose),
-    "Resize": Spelling(resize, MOVABLE),
-    "Upsample": Spelling(resize, MOVABLE),
+UPSAMPLE_CONVERTERS: Mapping[str, Converter] = {
+    "ConvTranspose": Converter(conv_transpose),
+    "Resize": Converter(resize, MOVABLE),
+    "Upsample": Converter(resize, MOVABLE),
 }

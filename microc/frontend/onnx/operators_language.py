@@ -8,7 +8,7 @@ import numpy as np
 
 from microc.base.immutable import frozen
 from microc.frontend.formulas import composer
-from microc.frontend.onnx.context import Application, Spelling
+from microc.frontend.onnx.context import Converter, OpContext
 from microc.graph.ir import Attr
 
 # ---- Converters of ONNX Runtime's RMS norms and rotary embeddings.
@@ -18,7 +18,7 @@ from microc.graph.ir import Attr
 _FLOAT = ("float32",)
 
 
-def root_mean_square_norm(application: Application) -> None:
+def root_mean_square_norm(application: OpContext) -> None:
     """SimplifiedLayerNormalization over the last axis: x / sqrt(mean(x**2) + epsilon), scaled."""
     attributes, data = application.operator.attributes, application.operand(0)
     rank = len(application.type(data).shape)
@@ -28,7 +28,7 @@ def root_mean_square_norm(application: Application) -> None:
     _write_norm(application, data, application.operand(1))
 
 
-def skip_root_mean_square_norm(application: Application) -> None:
+def skip_root_mean_square_norm(application: OpContext) -> None:
     """SkipSimplifiedLayerNormalization: the same norm of a sum; the sum is the fourth output."""
     total = application.emit("add", (application.operand(0), application.operand(1)))
     if application.has(3):
@@ -39,7 +39,7 @@ def skip_root_mean_square_norm(application: Application) -> None:
     application.result_alias(total, 3)
 
 
-def _write_norm(application: Application, data: str, scale: str) -> None:
+def _write_norm(application: OpContext, data: str, scale: str) -> None:
     make = composer(application)
     squares: Mapping[str, Attr] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
     mean = application.emit("mean", (make("mul", data, data),), squares)
@@ -47,7 +47,7 @@ def _write_norm(application: Application, data: str, scale: str) -> None:
     application.result("mul", (make("mul", data, length), scale))
 
 
-def rotary_embedding(application: Application) -> None:
+def rotary_embedding(application: OpContext) -> None:
     """com.microsoft.RotaryEmbedding: rotates data (B, S, heads * D) or (B, heads, S, D) by the angles of their positions."""
     attributes, shape = application.operator.attributes, application.shape(0)
     heads = attributes.integer("num_heads", 0) or 1
@@ -75,7 +75,7 @@ def rotary_embedding(application: Application) -> None:
     application.result_reshape(result, shape)
 
 
-def angles_at(application: Application, position: int, positions: str, length: int) -> str:
+def angles_at(application: OpContext, position: int, positions: str, length: int) -> str:
     """Gather rows of operand ``position`` (a table of cosines or sines) at ``positions``; result (batch, 1, S, half)."""
     table = application.value(position)
     if len(application.type(table).shape) != 2:
@@ -87,7 +87,7 @@ def angles_at(application: Application, position: int, positions: str, length: i
     return application.reshaped(rows, (count // length, 1, length, half))
 
 
-def rotate_pairs(application: Application, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
+def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
     """Rotate pairs of numbers along the last axis by angles. Pairs are neighbours (``interleaved``), or half the rotated
     width apart; numbers behind that width stay."""
     shape, half = application.type(data).shape, application.type(angles[0]).shape[3]
@@ -114,7 +114,7 @@ def rotate_pairs(application: Application, data: str, angles: tuple[str, str], *
     return application.emit("concat", (joined, slice_axis(application, data, 3, 2 * half, shape[3])), {"axis": 3})
 
 
-def slice_axis(application: Application, data: str, axis: int, first: int, last: int) -> str:
+def slice_axis(application: OpContext, data: str, axis: int, first: int, last: int) -> str:
     """Slice elements ``first`` to ``last`` (exclusive) along an axis."""
     shape = application.type(data).shape
     if (first, last) == (0, shape[axis]):
@@ -124,10 +124,10 @@ def slice_axis(application: Application, data: str, axis: int, first: int, last:
     return application.emit("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-LANGUAGE_CONVERTERS: Mapping[str, Spelling] = {
-    "SimplifiedLayerNormalization": Spelling(root_mean_square_norm, _FLOAT),
-    "SkipSimplifiedLayerNormalization": Spelling(skip_root_mean_square_norm, _FLOAT),
-    "RotaryEmbedding": Spelling(rotary_embedding, _FLOAT),
+LANGUAGE_CONVERTERS: Mapping[str, Converter] = {
+    "SimplifiedLayerNormalization": Converter(root_mean_square_norm, _FLOAT),
+    "SkipSimplifiedLayerNormalization": Converter(skip_root_mean_square_norm, _FLOAT),
+    "RotaryEmbedding": Converter(rotary_embedding, _FLOAT),
 }
 """Converters of the domain ``com.microsoft``; exporters write the first one without a domain, too."""
 
@@ -155,7 +155,7 @@ class _Heads:
     width: int
 
 
-def group_query_attention(application: Application) -> None:
+def group_query_attention(application: OpContext) -> None:
     """com.microsoft.GroupQueryAttention of one sequence, causal.
 
     Operands: query, key, value (or all three in the first), past key, past value, last position (seqlens_k), number of
@@ -193,7 +193,7 @@ def group_query_attention(application: Application) -> None:
     _present(application, past, (key, value), length)
 
 
-def _refuse_variants(application: Application) -> None:
+def _refuse_variants(application: OpContext) -> None:
     attributes = application.operator.attributes
     numbers = {name: attributes.integer(name, 0) for name in ("smooth_softmax", "qk_output", "local_window_size")}
     unsupported = [name for name, number in numbers.items() if number > 0]
@@ -208,7 +208,7 @@ def _refuse_variants(application: Application) -> None:
     application.only_output(3)
 
 
-def _split(application: Application) -> tuple[_Heads, tuple[str, str, str]]:
+def _split(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
     """Split the operands into query (1, heads, S, D), key and value (1, key heads, S, D)."""
     attributes, shape = application.operator.attributes, application.shape(_QUERY)
     queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
@@ -240,7 +240,7 @@ def _split(application: Application) -> tuple[_Heads, tuple[str, str, str]]:
     return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
 
 
-def _past_length(application: Application, heads: _Heads) -> str:
+def _past_length(application: OpContext, heads: _Heads) -> str:
     """Return the number of positions that the past holds, as int32 of one element: the last position less this call's other
     rows."""
     if application.type(application.value(_LAST)).size != 1:
@@ -251,7 +251,7 @@ def _past_length(application: Application, heads: _Heads) -> str:
     return application.emit("sub", (last, application.scalar(heads.rows - 1, "int32")))
 
 
-def _rotate_query_and_key(application: Application, heads: _Heads, length: str, pair: Sequence[str]) -> list[str]:
+def _rotate_query_and_key(application: OpContext, heads: _Heads, length: str, pair: Sequence[str]) -> list[str]:
     """Rotate query and key by the angles of their positions."""
     positions = length
     if heads.rows > 1:
@@ -262,7 +262,7 @@ def _rotate_query_and_key(application: Application, heads: _Heads, length: str, 
     return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in pair]
 
 
-def _past(application: Application, heads: _Heads) -> tuple[str, ...]:
+def _past(application: OpContext, heads: _Heads) -> tuple[str, ...]:
     """Return the caches of keys and of values; empty if there is no past."""
     if not application.has(_PAST):
         return ()
@@ -274,17 +274,17 @@ def _past(application: Application, heads: _Heads) -> tuple[str, ...]:
     return caches
 
 
-def _planes(application: Application, value: str) -> tuple[int, ...]:
+def _planes(application: OpContext, value: str) -> tuple[int, ...]:
     """Return the shape of keys or values without the batch axis."""
     return application.type(value).shape[1:]
 
 
-def _product(application: Application, a: str, b: str, *, transpose_b: bool = False) -> str:
+def _product(application: OpContext, a: str, b: str, *, transpose_b: bool = False) -> str:
     right = application.emit("transpose", (b,), {"axes": (0, 2, 1)}) if transpose_b else b
     return application.emit("matmul", (a, right))
 
 
-def _mask_unused_positions(application: Application, scores: str, length: str) -> str:
+def _mask_unused_positions(application: OpContext, scores: str, length: str) -> str:
     """Mask the scores (heads, rows, P) of positions that the past does not hold yet."""
     count = application.type(scores).shape[2]
     positions = application.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
@@ -292,7 +292,7 @@ def _mask_unused_positions(application: Application, scores: str, length: str) -
     return make("where", make("less", positions, length), scores, MASKED_SCORE)
 
 
-def _causal(application: Application, heads: _Heads, scores: str) -> str:
+def _causal(application: OpContext, heads: _Heads, scores: str) -> str:
     """Mask the scores among this call's rows so that none attends to a later one."""
     if heads.rows == 1:
         return scores
@@ -301,7 +301,7 @@ def _causal(application: Application, heads: _Heads, scores: str) -> str:
     return composer(application)("where", application.new_constant("seen", seen), scores, MASKED_SCORE)
 
 
-def _present(application: Application, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
+def _present(application: OpContext, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
     """Write the second and third output, the present keys and values."""
     for position, value in enumerate(fresh):
         if not application.output(position + 1):
@@ -315,7 +315,7 @@ def _present(application: Application, past: Sequence[str], fresh: Sequence[str]
             application.result("dynamic_update_slice", (past[position], value, begin), {}, position + 1)
 
 
-def _is_full(application: Application, capacity: int, rows: int) -> bool:
+def _is_full(application: OpContext, capacity: int, rows: int) -> bool:
     """Test whether the number of positions is a constant above the capacity of the past."""
     total = application.builder.consts.get(application.value(_TOTAL)) if application.has(_TOTAL) else None
     if total is None or total.size != 1 or int(total.reshape(())) <= capacity:
@@ -325,5 +325,5 @@ def _is_full(application: Application, capacity: int, rows: int) -> bool:
     return True
 
 
-ATTENTION_CONVERTERS: Mapping[str, Spelling] = {"GroupQueryAttention": Spelling(group_query_attention, ("float32",))}
+ATTENTION_CONVERTERS: Mapping[str, Converter] = {"GroupQueryAttention": Converter(group_query_attention, ("float32",))}
 """Converters of the domain ``com.microsoft``."""

@@ -12,14 +12,14 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array, is_float
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
+from microc.frontend.onnx.context import FLOAT, Converter, OpContext, Stored
 from microc.frontend.onnx.operators_recurrent import recurrent
 from microc.graph.ir import Attr, Graph
 
 # ---- Converters of matrix products, normalisations and softmaxes.
 
 
-def gemm(application: Application) -> None:
+def gemm(application: OpContext) -> None:
     """Gemm: alpha * A' * B' + beta * C. A constant B makes a ``dense`` layer, anything else a ``matmul``."""
     attributes = application.operator.attributes
     alpha, beta = attributes.real("alpha", 1.0), attributes.real("beta", 1.0)
@@ -49,7 +49,7 @@ def gemm(application: Application) -> None:
         application.result("dense", operands)
 
 
-def _gemm_bias(application: Application, units: int, beta: float) -> Stored | None:
+def _gemm_bias(application: OpContext, units: int, beta: float) -> Stored | None:
     """Return C as a bias of ``units`` elements, or None if it is not constant or differs between rows."""
     if not application.has(2):
         return None
@@ -65,7 +65,7 @@ def _gemm_bias(application: Application, units: int, beta: float) -> Stored | No
     return Stored(np.broadcast_to(flat.data * np.float32(beta), (units,)).astype(np.float32))
 
 
-def scale_by(application: Application, value: str, factor: float) -> str:
+def scale_by(application: OpContext, value: str, factor: float) -> str:
     """Return ``value`` times a number."""
     return (
         value
@@ -74,7 +74,7 @@ def scale_by(application: Application, value: str, factor: float) -> str:
     )
 
 
-def add_term(application: Application, product: str, beta: float) -> None:
+def add_term(application: OpContext, product: str, beta: float) -> None:
     """Write the output as ``product`` + beta * C, if there is a C."""
     if not application.has(2):
         application.result_alias(product)
@@ -85,7 +85,7 @@ def add_term(application: Application, product: str, beta: float) -> None:
     application.result("add", (product, term))
 
 
-def matmul(application: Application) -> None:
+def matmul(application: OpContext) -> None:
     """MatMul: numpy's product. A constant right side of two axes makes a ``dense`` layer over all rows."""
     a, b = application.operand(0), application.operand(1)
     left, right = application.type(a).shape, application.type(b).shape
@@ -101,7 +101,7 @@ def matmul(application: Application) -> None:
     application.result_alias(application.reshaped(application.emit("matmul", (a, b)), shape))
 
 
-def write_dense(application: Application, data: str, weight: Stored, bias: Stored | None) -> str:
+def write_dense(application: OpContext, data: str, weight: Stored, bias: Stored | None) -> str:
     """Write a dense layer over the last axis of ``data``, with any axes before it; return the name of its result."""
     shape, (units, depth) = application.type(data).shape, weight.data.shape
     if not shape or shape[-1] != depth:
@@ -115,7 +115,7 @@ def write_dense(application: Application, data: str, weight: Stored, bias: Store
     return application.reshaped(application.emit("dense", operands), (*shape[:-1], units))
 
 
-def batch_normalization(application: Application) -> None:
+def batch_normalization(application: OpContext) -> None:
     """BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
 
     Parameters are per channel; before opset 9 without ``spatial``, per element of an image.
@@ -140,7 +140,7 @@ def batch_normalization(application: Application) -> None:
     application.result("add", (scaled_data, _per_channel(application, bias - mean * factor, data)))
 
 
-def _batch_normalization_by_values(application: Application, data: str) -> None:
+def _batch_normalization_by_values(application: OpContext, data: str) -> None:
     """Batch normalisation with parameters that are known only at run time."""
     rank, kind = len(application.type(data).shape), application.type(data).dtype
     scale, bias, mean, variance = (_along_channels(application, position, rank) for position in range(1, 5))
@@ -151,19 +151,19 @@ def _batch_normalization_by_values(application: Application, data: str) -> None:
     application.result("add", (scaled_data, bias))
 
 
-def _along_channels(application: Application, position: int, rank: int) -> str:
+def _along_channels(application: OpContext, position: int, rank: int) -> str:
     """Return an operand of one element per channel, shaped to broadcast along axis 1 of a tensor of ``rank``."""
     return application.reshaped(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
 
 
-def _per_channel(application: Application, values: Array, data: str) -> str:
+def _per_channel(application: OpContext, values: Array, data: str) -> str:
     """Add a constant that broadcasts along axis 1 of ``data``, or along that axis and all behind it."""
     kind = application.type(data)
     shape = (*values.shape, *[1] * (len(kind.shape) - 1 - values.ndim))
     return application.new_constant(f"{application.output()}_factor", values.astype(kind.dtype).reshape(shape))
 
 
-def _normalize(application: Application, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:
+def _normalize(application: OpContext, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:
     """Normalise ``data`` over ``axes``: (x - mean) / sqrt(variance + epsilon).
 
     ``names`` are those of the mean and of the inverse deviation, if these are outputs.
@@ -180,7 +180,7 @@ def _normalize(application: Application, data: str, axes: tuple[int, ...], names
     return application.emit("div", (centred, deviation))
 
 
-def layer_normalization(application: Application) -> None:
+def layer_normalization(application: OpContext) -> None:
     """LayerNormalization over the last axes, scaled and shifted."""
     data = application.operand(0)
     rank = len(application.type(data).shape)
@@ -195,7 +195,7 @@ def layer_normalization(application: Application) -> None:
         application.result("mul", (normalized, application.operand(1)))
 
 
-def instance_normalization(application: Application) -> None:
+def instance_normalization(application: OpContext) -> None:
     """InstanceNormalization over the spatial axes of every image and channel, scaled and shifted per channel."""
     data = application.operand(0)
     rank = len(application.type(data).shape)
@@ -206,10 +206,10 @@ def instance_normalization(application: Application) -> None:
     application.result("add", (application.emit("mul", (normalized, scale)), bias))
 
 
-def softmax(write: Callable[[Application, str, int, str], None]) -> Spelling:
+def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
     """Make a converter of a softmax along an axis; before opset 13, over that axis and all behind it together."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         data, old = application.operand(0), application.opset < 13
         shape = application.type(data).shape
         axis = application.axis(application.operator.attributes.integer("axis", 1 if old else -1), len(shape))
@@ -221,14 +221,14 @@ def softmax(write: Callable[[Application, str, int, str], None]) -> Spelling:
         write(application, flat, 1, name)
         application.result("reshape", (name,), {"shape": shape})
 
-    return Spelling(convert, stepwise=True)
+    return Converter(convert, stepwise=True)
 
 
-def _softmax(application: Application, data: str, axis: int, output: str) -> None:
+def _softmax(application: OpContext, data: str, axis: int, output: str) -> None:
     application.write("softmax", (data,), {"axis": axis, "beta": 1.0}, output)
 
 
-def _log_softmax(application: Application, data: str, axis: int, output: str) -> None:
+def _log_softmax(application: OpContext, data: str, axis: int, output: str) -> None:
     """x - max - log(sum(exp(x - max)))."""
     over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
     centred = application.emit("sub", (data, application.emit("max", (data,), over)))
@@ -236,13 +236,13 @@ def _log_softmax(application: Application, data: str, axis: int, output: str) ->
     application.write("sub", (centred, application.emit("log", (total,))), {}, output)
 
 
-NEURAL_CONVERTERS: Mapping[str, Spelling] = {
-    "BatchNormalization": Spelling(batch_normalization),
-    "Gemm": Spelling(gemm),
-    "InstanceNormalization": Spelling(instance_normalization),
-    "LayerNormalization": Spelling(layer_normalization),
+NEURAL_CONVERTERS: Mapping[str, Converter] = {
+    "BatchNormalization": Converter(batch_normalization),
+    "Gemm": Converter(gemm),
+    "InstanceNormalization": Converter(instance_normalization),
+    "LayerNormalization": Converter(layer_normalization),
     "LogSoftmax": softmax(_log_softmax),
-    "MatMul": Spelling(matmul, (*FLOAT, "int32", "int64")),
+    "MatMul": Converter(matmul, (*FLOAT, "int32", "int64")),
     "Softmax": softmax(_softmax),
 }
 
@@ -250,7 +250,7 @@ NEURAL_CONVERTERS: Mapping[str, Spelling] = {
 # ---- Converters of Einsum and of transforms: DFT, STFT, MelWeightMatrix, Col2Im.
 
 
-def einsum(application: Application) -> None:
+def einsum(application: OpContext) -> None:
     """Einsum: labels become numbers, the ellipsis negative numbers, one for each axis that it stands for."""
     equation = application.operator.attributes.text("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -304,7 +304,7 @@ def transform_matrix(length: int, bins: int, complex_in: bool, inverse: bool, re
     return np.stack([real, imaginary], 1) if complex_in else real[:, None]
 
 
-def dft(application: Application) -> None:
+def dft(application: OpContext) -> None:
     """DFT along an axis, of real or complex numbers; the whole spectrum or its lower half."""
     attributes, data = application.operator.attributes, application.value(0)
     shape, kind = application.shape(0), application.type(data).dtype
@@ -332,7 +332,7 @@ def dft(application: Application) -> None:
     application.result("einsum", (data, name), attrs)
 
 
-def _fit_length(application: Application, value: str, axis: int, extent: int) -> str:
+def _fit_length(application: OpContext, value: str, axis: int, extent: int) -> str:
     """Cut ``value``, or pad it with zeros, to ``extent`` elements along ``axis``."""
     shape = application.type(value).shape
     if extent < shape[axis]:
@@ -345,7 +345,7 @@ def _fit_length(application: Application, value: str, axis: int, extent: int) ->
     return value
 
 
-def stft(application: Application) -> None:
+def stft(application: OpContext) -> None:
     """STFT: gathers frames, then windows and transforms them by one einsum."""
     data, kind = application.value(0), application.type(application.value(0)).dtype
     _, samples, parts = application.shape(0)
@@ -366,7 +366,7 @@ def stft(application: Application) -> None:
     application.result("einsum", operands, {"inputs": tuple(labels), "output": (0, 1, 4, 5)})
 
 
-def mel_weight_matrix(application: Application) -> None:
+def mel_weight_matrix(application: OpContext) -> None:
     """MelWeightMatrix, computed at compile time."""
     bins, length, rate, low, high = (float(application.constant(k).reshape(-1)[0]) for k in range(5))
     count = int(length) // 2 + 1
@@ -388,7 +388,7 @@ def mel_weight_matrix(application: Application) -> None:
     application.result_constant(result.astype(kind))
 
 
-def col2im(application: Application) -> None:
+def col2im(application: OpContext) -> None:
     """Col2Im: adds overlapping blocks, as a transposed convolution whose kernel has a single one for each tap."""
     attributes, shape = application.operator.attributes, application.shape(0)
     image, block = application.integers(1), application.integers(2)
@@ -416,12 +416,12 @@ def col2im(application: Application) -> None:
     application.result_reshape(summed, (shape[0], channels, *image))
 
 
-SIGNAL_CONVERTERS: Mapping[str, Spelling] = {
-    "Col2Im": Spelling(col2im),
-    "DFT": Spelling(dft),
-    "Einsum": Spelling(einsum, (*FLOAT, "int32", "int64")),
-    "MelWeightMatrix": Spelling(mel_weight_matrix, ()),
-    "STFT": Spelling(stft),
+SIGNAL_CONVERTERS: Mapping[str, Converter] = {
+    "Col2Im": Converter(col2im),
+    "DFT": Converter(dft),
+    "Einsum": Converter(einsum, (*FLOAT, "int32", "int64")),
+    "MelWeightMatrix": Converter(mel_weight_matrix, ()),
+    "STFT": Converter(stft),
 }
 
 
@@ -432,7 +432,7 @@ SIGNAL_CONVERTERS: Mapping[str, Spelling] = {
 # 3.4.
 
 
-def determinant(application: Application) -> None:
+def determinant(application: OpContext) -> None:
     """Det: matrices (..., N, N) to numbers (...)."""
     data, shape = application.value(0), application.shape(0)
     if len(shape) < 2 or shape[-1] != shape[-2]:
@@ -452,7 +452,7 @@ def determinant(application: Application) -> None:
     application.result_reshape(results[2], shape[:-2])
 
 
-def _elimination_step(application: Application, count: int, size: int, kind: str) -> Graph:
+def _elimination_step(application: OpContext, count: int, size: int, kind: str) -> Graph:
     """Build the loop's body for one column.
 
     It carries the matrices (M, N, N), the unused rows (M, N), the product of pivots (M, 1).
@@ -491,13 +491,13 @@ def _elimination_step(application: Application, count: int, size: int, kind: str
     return body.graph("column", results)
 
 
-DETERMINANT_CONVERTERS: Mapping[str, Spelling] = {"Det": Spelling(determinant)}
+DETERMINANT_CONVERTERS: Mapping[str, Converter] = {"Det": Converter(determinant)}
 
 
 # ---- ONNX Runtime's layers on quantised weights, which quantise their data at run time.
 
 
-def dynamic_quantize_lstm(application: Application) -> None:
+def dynamic_quantize_lstm(application: OpContext) -> None:
     """DynamicQuantizeLSTM: an LSTM on dequantised weights.
 
     It is closer to the trained network than the original, which also rounds data and state at every step.
@@ -510,10 +510,10 @@ def dynamic_quantize_lstm(application: Application) -> None:
     ]
     inputs = application.operator.inputs
     operator = replace(application.operator, code="LSTM", domain="", inputs=(inputs[0], *weights, *inputs[3:8]))
-    recurrent(Application(operator, application.builder, application.loc))
+    recurrent(OpContext(operator, application.builder, application.loc))
 
 
-def _dequantise_weights(application: Application, weight: int, scale: int) -> Array:
+def _dequantise_weights(application: OpContext, weight: int, scale: int) -> Array:
     """Dequantise weights (directions, inputs, 4 * hidden) and order them as LSTM does, (directions, 4 * hidden, inputs).
 
     Scales are per direction, or per column of a direction.
@@ -527,5 +527,5 @@ def _dequantise_weights(application: Application, weight: int, scale: int) -> Ar
     return np.ascontiguousarray(real.transpose(0, 2, 1))
 
 
-DYNAMIC_CONVERTERS: Mapping[str, Spelling] = {"DynamicQuantizeLSTM": Spelling(dynamic_quantize_lstm, ("float32",))}
+DYNAMIC_CONVERTERS: Mapping[str, Converter] = {"DynamicQuantizeLSTM": Converter(dynamic_quantize_lstm, ("float32",))}
 """Converters of the domain ``com.microsoft``."""

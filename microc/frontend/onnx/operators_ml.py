@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.onnx.context import FLOAT, MOVABLE, Application, Spelling
+from microc.frontend.onnx.context import FLOAT, MOVABLE, Converter, OpContext
 from microc.frontend.onnx.operators_trees import (
     class_labels,
     features,
@@ -18,14 +18,14 @@ from microc.frontend.onnx.operators_trees import (
     tree_ensemble,
     tree_regressor,
 )
-from microc.frontend.trees.ensembles import emit_post, two_classes
+from microc.frontend.trees.ensembles import both_probabilities, emit_post
 
 # ---- SVMRegressor and SVMClassifier: a kernel of data and support vectors, then dense layers.
 #
 # The squared distance of a radial kernel is computed as |x|^2 - 2 x.v + |v|^2, limited to 0 from below.
 
 
-def svm_regressor(application: Application) -> None:
+def svm_regressor(application: OpContext) -> None:
     """SVMRegressor: weighted kernel values; a one-class machine returns 1 or -1."""
     attributes = application.operator.attributes
     count = attributes.integer("n_supports", 0)
@@ -45,7 +45,7 @@ def svm_regressor(application: Application) -> None:
     application.result_alias(emit_post(application, scores, post_transform(application), application.where))
 
 
-def svm_classifier(application: Application) -> None:
+def svm_classifier(application: OpContext) -> None:
     """SVMClassifier: one decision for every pair of classes; the class with most votes wins. Probabilities for two classes
     only.
 
@@ -80,14 +80,14 @@ def svm_classifier(application: Application) -> None:
         application.result_alias(decisions, 1)
 
 
-def _support_vectors(application: Application, count: int, width: int) -> Array:
+def _support_vectors(application: OpContext, count: int, width: int) -> Array:
     vectors = np.array(application.operator.attributes.reals("support_vectors"), np.float32)
     if vectors.size != count * width:
         application.broken(f"{vectors.size} numbers for {count} support vectors of {width} features")
     return vectors.reshape(count, width)
 
 
-def _kernel(application: Application, data: str, supports: Array) -> str:
+def _kernel(application: OpContext, data: str, supports: Array) -> str:
     """Return the kernel values of every row of the data with every support vector."""
     attributes = application.operator.attributes
     gamma, offset, degree = (
@@ -117,12 +117,12 @@ def _kernel(application: Application, data: str, supports: Array) -> str:
             application.broken(f"the kernel is {kernel!r}")
 
 
-def _affine(application: Application, value: str, factor: float, offset: float) -> str:
+def _affine(application: OpContext, value: str, factor: float, offset: float) -> str:
     scaled = application.emit("mul", (value, application.scalar(factor)))
     return application.emit("add", (scaled, application.scalar(offset)))
 
 
-def _dense(application: Application, data: str, weights: Array, bias: Array) -> str:
+def _dense(application: OpContext, data: str, weights: Array, bias: Array) -> str:
     if weights.shape[1] != application.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
         application.broken(f"coefficients of shape {weights.shape} for {application.type(data).shape[1]} values")
     operands = [data, application.new_constant("coefficients", weights)]
@@ -140,7 +140,7 @@ def _pair_weights(weights: Array, per_class: tuple[int, ...], pairs: list[tuple[
     return weights_of_pairs
 
 
-def _count_votes(application: Application, decisions: str, pairs: list[tuple[int, int]], classes: int) -> str:
+def _count_votes(application: OpContext, decisions: str, pairs: list[tuple[int, int]], classes: int) -> str:
     """Count votes for every class: a positive decision is one for the first class of the pair, any other for the second."""
     positive = application.emit("greater", (decisions, application.scalar(0.0)))
     first = application.emit("cast", (positive,), {"dtype": "float32"})
@@ -159,7 +159,7 @@ def _count_votes(application: Application, decisions: str, pairs: list[tuple[int
 NUMBERS = ("float32", "float64", "int32", "int64")
 
 
-def linear_regressor(application: Application) -> None:
+def linear_regressor(application: OpContext) -> None:
     """LinearRegressor: one row of coefficients for every target."""
     attributes = application.operator.attributes
     targets = attributes.integer("targets", 1)
@@ -167,7 +167,7 @@ def linear_regressor(application: Application) -> None:
     application.result_alias(emit_post(application, scores, post_transform(application), application.where))
 
 
-def linear_classifier(application: Application) -> None:
+def linear_classifier(application: OpContext) -> None:
     """LinearClassifier: the class of the largest score, or of the score's sign if one row of coefficients separates two
     classes."""
     labels = class_labels(application, "classlabels_ints", "classlabels_strings")
@@ -183,12 +183,12 @@ def linear_classifier(application: Application) -> None:
     result_label(application, labels, scores, is_binary=is_binary)
     if is_binary:
         scores = application.emit("sigmoid", (scores,)) if post == "logistic" else scores
-        application.result_alias(two_classes(application, scores), 1)
+        application.result_alias(both_probabilities(application, scores), 1)
     else:
         application.result_alias(emit_post(application, scores, post, application.where), 1)
 
 
-def _linear(application: Application, rows: int) -> str:
+def _linear(application: OpContext, rows: int) -> str:
     attributes = application.operator.attributes
     data = features(application)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
@@ -204,7 +204,7 @@ def _linear(application: Application, rows: int) -> str:
     return application.emit("dense", operands)
 
 
-def scaler(application: Application) -> None:
+def scaler(application: OpContext) -> None:
     """Scaler: (x - offset) * scale, with one number for all features or for each."""
     attributes, data = application.operator.attributes, _float32_input(application)
     width = application.type(data).shape[-1] if application.type(data).shape else 1
@@ -217,7 +217,7 @@ def scaler(application: Application) -> None:
     application.result_alias(data)
 
 
-def normalizer(application: Application) -> None:
+def normalizer(application: OpContext) -> None:
     """Normalizer: divides a row by its maximum, L1 or L2 norm; rows of zeros stay."""
     norm, data = application.operator.attributes.text("norm", "MAX"), _float32_input(application)
     over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
@@ -234,7 +234,7 @@ def normalizer(application: Application) -> None:
     application.result("div", (data, safe))
 
 
-def binarizer(application: Application) -> None:
+def binarizer(application: OpContext) -> None:
     """Binarizer: 1 above the threshold, else 0."""
     data = application.value(0)
     dtype = application.type(data).dtype
@@ -243,7 +243,7 @@ def binarizer(application: Application) -> None:
     application.result("cast", (above,), {"dtype": dtype})
 
 
-def imputer(application: Application) -> None:
+def imputer(application: OpContext) -> None:
     """Imputer: replaces a number, or NaN, by another, one for all features or for each."""
     attributes, data = application.operator.attributes, application.value(0)
     dtype = application.type(data).dtype
@@ -258,7 +258,7 @@ def imputer(application: Application) -> None:
     application.result("where", (missing, application.new_constant("imputed", np.array(imputed, dtype)), data))
 
 
-def _equals(application: Application, data: str, number: float) -> str:
+def _equals(application: OpContext, data: str, number: float) -> str:
     """Test elements for equality with ``number``; NaN equals NaN."""
     if number != number:
         return application.emit("not_equal", (data, data))
@@ -266,7 +266,7 @@ def _equals(application: Application, data: str, number: float) -> str:
     return application.emit("equal", (data, application.new_constant("key", np.array(number, dtype))))
 
 
-def one_hot_encoder(application: Application) -> None:
+def one_hot_encoder(application: OpContext) -> None:
     """OneHotEncoder: a column for every category, 1 where the element is that category."""
     attributes, data = application.operator.attributes, application.value(0)
     if attributes.texts("cats_strings"):
@@ -281,7 +281,7 @@ def one_hot_encoder(application: Application) -> None:
     application.result("cast", (hit,), {"dtype": "float32"})
 
 
-def label_encoder(application: Application) -> None:
+def label_encoder(application: OpContext) -> None:
     """LabelEncoder between numbers, as a chain of selections; the last of equal keys takes precedence."""
     data, (keys, values, default) = application.value(0), _dictionary(application)
     dtype = application.type(data).dtype
@@ -297,7 +297,7 @@ def label_encoder(application: Application) -> None:
 MAX_KEYS = 64
 
 
-def _dictionary(application: Application) -> tuple[Array, Array, float]:
+def _dictionary(application: OpContext) -> tuple[Array, Array, float]:
     """Return keys, values and default of a LabelEncoder, all numbers."""
     attributes, tables = application.operator.attributes, []
     for role in ("keys", "values"):
@@ -318,7 +318,7 @@ def _dictionary(application: Application) -> tuple[Array, Array, float]:
     return keys, values, attributes.real("default_float", -0.0) if real else attributes.integer("default_int64", -1)
 
 
-def array_feature_extractor(application: Application) -> None:
+def array_feature_extractor(application: OpContext) -> None:
     """ArrayFeatureExtractor: gathers features of the last axis.
 
     The indices may be computed (the class of the largest score).
@@ -340,7 +340,7 @@ def array_feature_extractor(application: Application) -> None:
     application.result("gather", (rows, indices), {"axis": axis})
 
 
-def feature_vectorizer(application: Application) -> None:
+def feature_vectorizer(application: OpContext) -> None:
     """FeatureVectorizer: concatenates the rows of all inputs, as floats."""
     parts = [_matrix(application, application.value(position)) for position in range(application.count())]
     if len(parts) == 1:
@@ -349,7 +349,7 @@ def feature_vectorizer(application: Application) -> None:
         application.result("concat", parts, {"axis": 1})
 
 
-def _matrix(application: Application, value: str) -> str:
+def _matrix(application: OpContext, value: str) -> str:
     """Return a value as a float32 matrix; a vector becomes one row."""
     shape = application.type(value).shape
     if application.type(value).dtype != "float32":
@@ -357,12 +357,12 @@ def _matrix(application: Application, value: str) -> str:
     return value if len(shape) == 2 else application.reshaped(value, (1, application.type(value).size))
 
 
-def zip_map(application: Application) -> None:
+def zip_map(application: OpContext) -> None:
     """ZipMap: returns the row itself."""
     application.result_alias(application.value(0))
 
 
-def _float32_input(application: Application) -> str:
+def _float32_input(application: OpContext) -> str:
     """Return the first operand as float32, of any shape."""
     data = application.value(0)
     return (
@@ -370,21 +370,21 @@ def _float32_input(application: Application) -> str:
     )
 
 
-ML_CONVERTERS: Mapping[str, Spelling] = {
-    "ArrayFeatureExtractor": Spelling(array_feature_extractor, MOVABLE),
-    "Binarizer": Spelling(binarizer, NUMBERS),
-    "FeatureVectorizer": Spelling(feature_vectorizer, MOVABLE),
-    "Imputer": Spelling(imputer, ("float32", "int64")),
-    "LabelEncoder": Spelling(label_encoder, NUMBERS),
-    "LinearClassifier": Spelling(linear_classifier, NUMBERS),
-    "LinearRegressor": Spelling(linear_regressor, FLOAT),
-    "Normalizer": Spelling(normalizer, NUMBERS),
-    "OneHotEncoder": Spelling(one_hot_encoder, NUMBERS),
-    "SVMClassifier": Spelling(svm_classifier, NUMBERS),
-    "SVMRegressor": Spelling(svm_regressor, FLOAT),
-    "Scaler": Spelling(scaler, NUMBERS),
-    "TreeEnsemble": Spelling(tree_ensemble, ("float32", "float64")),
-    "TreeEnsembleClassifier": Spelling(tree_classifier, NUMBERS),
-    "TreeEnsembleRegressor": Spelling(tree_regressor, NUMBERS),
-    "ZipMap": Spelling(zip_map, FLOAT),
+ML_CONVERTERS: Mapping[str, Converter] = {
+    "ArrayFeatureExtractor": Converter(array_feature_extractor, MOVABLE),
+    "Binarizer": Converter(binarizer, NUMBERS),
+    "FeatureVectorizer": Converter(feature_vectorizer, MOVABLE),
+    "Imputer": Converter(imputer, ("float32", "int64")),
+    "LabelEncoder": Converter(label_encoder, NUMBERS),
+    "LinearClassifier": Converter(linear_classifier, NUMBERS),
+    "LinearRegressor": Converter(linear_regressor, FLOAT),
+    "Normalizer": Converter(normalizer, NUMBERS),
+    "OneHotEncoder": Converter(one_hot_encoder, NUMBERS),
+    "SVMClassifier": Converter(svm_classifier, NUMBERS),
+    "SVMRegressor": Converter(svm_regressor, FLOAT),
+    "Scaler": Converter(scaler, NUMBERS),
+    "TreeEnsemble": Converter(tree_ensemble, ("float32", "float64")),
+    "TreeEnsembleClassifier": Converter(tree_classifier, NUMBERS),
+    "TreeEnsembleRegressor": Converter(tree_regressor, NUMBERS),
+    "ZipMap": Converter(zip_map, FLOAT),
 }

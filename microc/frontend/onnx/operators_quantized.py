@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.frontend.onnx import operators_linear as onnx_linear
 from microc.frontend.onnx import operators_windows as onnx_windows
-from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
+from microc.frontend.onnx.context import FLOAT, Converter, OpContext, Stored
 from microc.frontend.onnx.file import dtype
 from microc.frontend.onnx.operators_linear import write_dense
 from microc.frontend.onnx.operators_windows import convolution, convolve
@@ -25,7 +25,7 @@ from microc.ops.attributes import Ties
 # Sums of products are exact, in int32. Scaling is done in float32 and rounded half to even, as ONNX's definition says.
 
 
-def has_constant_scales(application: Application, *positions: int) -> bool:
+def has_constant_scales(application: OpContext, *positions: int) -> bool:
     """Test whether scales and zero points at these inputs are constants, per tensor or per channel, of float32 or
     integers."""
     arrays = [application.builder.consts.get(application.value(p)) for p in positions if application.has(p)]
@@ -33,11 +33,11 @@ def has_constant_scales(application: Application, *positions: int) -> bool:
     return is_plain and not application.operator.attributes.integer("block_size", 0)
 
 
-def _cast(application: Application, value: str, dtype: str) -> str:
+def _cast(application: OpContext, value: str, dtype: str) -> str:
     return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
 
 
-def broadcast_scale(application: Application, position: int, shape: Sequence[int], axis: int) -> str:
+def broadcast_scale(application: OpContext, position: int, shape: Sequence[int], axis: int) -> str:
     """Return a scale or zero point in a shape that broadcasts to ``shape``: per tensor, per channel along ``axis``, or per
     block."""
     value = application.value(position)
@@ -67,7 +67,7 @@ def broadcast_scale(application: Application, position: int, shape: Sequence[int
     return application.emit("slice", (expanded,), attrs)
 
 
-def _broadcast_constant(application: Application, position: int, axis: int) -> Array:
+def _broadcast_constant(application: OpContext, position: int, axis: int) -> Array:
     """Return input ``position`` like :func:`broadcast_scale`, but computed now: blocks of weights are too much data for run
     time."""
     array, shape = application.constant(position), application.shape(0)
@@ -83,7 +83,7 @@ def _broadcast_constant(application: Application, position: int, axis: int) -> A
     return array
 
 
-def quantize(application: Application, out_dtype: str, bits: int) -> None:
+def quantize(application: OpContext, out_dtype: str, bits: int) -> None:
     """QuantizeLinear, as arithmetic."""
     data, shape = application.value(0), application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
@@ -93,7 +93,7 @@ def quantize(application: Application, out_dtype: str, bits: int) -> None:
     _store(application, levels, zero, out_dtype, bits)
 
 
-def _store(application: Application, levels: str, zero: str, out_dtype: str, bits: int) -> None:
+def _store(application: OpContext, levels: str, zero: str, out_dtype: str, bits: int) -> None:
     """Write the output: real levels rounded, moved to the zero point, and saturated to ``bits``."""
     levels = application.emit("round", (levels,))
     if zero:
@@ -104,7 +104,7 @@ def _store(application: Application, levels: str, zero: str, out_dtype: str, bit
     application.result("cast", (clipped,), {"dtype": out_dtype})
 
 
-def subtract_zero_point(application: Application, position: int, zero: int, axis: int) -> str:
+def subtract_zero_point(application: OpContext, position: int, zero: int, axis: int) -> str:
     """Return the integers at input ``position`` less their zero points, as int32."""
     shape = application.shape(position)
     data = _cast(application, application.value(position), "int32")
@@ -113,7 +113,7 @@ def subtract_zero_point(application: Application, position: int, zero: int, axis
     return application.emit("sub", (data, _cast(application, broadcast_scale(application, zero, shape, axis), "int32")))
 
 
-def dequantize(application: Application) -> None:
+def dequantize(application: OpContext) -> None:
     """DequantizeLinear, as arithmetic; the result has the scale's dtype."""
     axis = application.operator.attributes.integer("axis", 1)
     kind = application.type(application.value(1)).dtype
@@ -130,7 +130,7 @@ def dequantize(application: Application) -> None:
     application.result_alias(_cast(application, product, kind))
 
 
-def _requantize(application: Application, total: str, scales: Sequence[str], first: int) -> None:
+def _requantize(application: OpContext, total: str, scales: Sequence[str], first: int) -> None:
     """Write the output: int32 sums times the operands' scales over the result's scale, which is input ``first`` (then its
     zero point)."""
     reals = [_cast(application, scale, "float32") for scale in scales]
@@ -144,7 +144,7 @@ def _requantize(application: Application, total: str, scales: Sequence[str], fir
     _store(application, levels, zero, out_dtype, dtypes.info(out_dtype).bits)
 
 
-def qlinear_matmul_of_values(application: Application) -> None:
+def qlinear_matmul_of_values(application: OpContext) -> None:
     """QLinearMatMul with computed parameters; scales of the left side per row, of the right side per column."""
     a, b = subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 3, 5, -1)
     total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
@@ -154,7 +154,7 @@ def qlinear_matmul_of_values(application: Application) -> None:
     )
 
 
-def qlinear_conv_of_values(application: Application) -> None:
+def qlinear_conv_of_values(application: OpContext) -> None:
     """QLinearConv with computed parameters; scales of the weights per output channel."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 3, 5, 0)
     operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
@@ -165,23 +165,23 @@ def qlinear_conv_of_values(application: Application) -> None:
     )
 
 
-def _convolution(application: Application, weight: str) -> Mapping[str, Attr]:
+def _convolution(application: OpContext, weight: str) -> Mapping[str, Attr]:
     return convolution(application, application.type(weight).shape[2:])
 
 
-def conv_integer(application: Application) -> None:
+def conv_integer(application: OpContext) -> None:
     """ConvInteger: int32 sums."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 1, 3, 0)
     application.result("convolution", (data, weight), _convolution(application, weight))
 
 
-def matmul_integer(application: Application) -> None:
+def matmul_integer(application: OpContext) -> None:
     """MatMulInteger: int32 sums."""
     operands = (subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 1, 3, -1))
     application.result("matmul", operands, {"out_dtype": "int32"})
 
 
-def result_bits(application: Application, position: int, code: int, dtype: str) -> int:
+def result_bits(application: OpContext, position: int, code: int, dtype: str) -> int:
     """Return the bits of a quantised result: by the attribute ``code``, or by the zero point at input ``position``."""
     names = application.builder.file.four_bit
     is_four_bit = code in (21, 22) or (application.has(position) and application.operator.inputs[position] in names)
@@ -197,7 +197,7 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
-def real_scales(application: Application, scale: int) -> tuple[float, ...]:
+def real_scales(application: OpContext, scale: int) -> tuple[float, ...]:
     """Return the scale or scales at input ``scale``."""
     scales = application.constant(scale)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
@@ -208,7 +208,7 @@ def real_scales(application: Application, scale: int) -> tuple[float, ...]:
     return numbers
 
 
-def quantization(application: Application, scale: int, zero_point: int, shape: tuple[int, ...], axis: int) -> Quant:
+def quantization(application: OpContext, scale: int, zero_point: int, shape: tuple[int, ...], axis: int) -> Quant:
     """Return the quantisation that inputs ``scale`` and ``zero_point`` (optional) give to a tensor of ``shape``."""
     numbers = real_scales(application, scale)
     zeros = (0,) * len(numbers)
@@ -224,7 +224,7 @@ def quantization(application: Application, scale: int, zero_point: int, shape: t
     return Quant(numbers, zeros, axis % len(shape))
 
 
-def _refuse_blocks(application: Application) -> int:
+def _refuse_blocks(application: OpContext) -> int:
     """Return the axis of the scales; block-wise scales are refused."""
     if application.operator.attributes.integer("block_size", 0):
         application.refuse("blocked quantisation", "quantise per tensor or per channel")
@@ -235,14 +235,14 @@ def _attrs(quant: Quant) -> dict[str, Attr]:
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
 
 
-def _quantize_attrs(application: Application, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
+def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
         application.broken(f"a zero point does not fit {out_dtype}")
     return {**_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
-def quantize_linear(application: Application) -> None:
+def quantize_linear(application: OpContext) -> None:
     """QuantizeLinear: saturate(round half to even(x / scale) + zero_point)."""
     data, code = application.value(0), application.operator.attributes.integer("output_dtype", 0)
     out_dtype = dtype(code, application.where) if code else "uint8"
@@ -280,7 +280,7 @@ def quantize_array(data: Array, quant: Quant, out_dtype: str) -> Array:
     return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(out_dtype)))
 
 
-def dequantize_linear(application: Application) -> None:
+def dequantize_linear(application: OpContext) -> None:
     """DequantizeLinear: (x - zero_point) * scale."""
     data = application.value(0)
     if not has_constant_scales(application, 1, 2):
@@ -296,7 +296,7 @@ def dequantize_linear(application: Application) -> None:
 class QuantizedOperands:
     """Dequantised operands and quantised result of an operator whose inputs are triples (value, scale, zero point)."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: OpContext) -> None:
         self.application = application
 
     def operand(self, position: int) -> str:
@@ -342,14 +342,14 @@ class QuantizedOperands:
         application.result("quantize", (value,), _quantize_attrs(application, quant, out_dtype))
 
 
-def _has_constant_parameters(application: Application, count: int) -> bool:
+def _has_constant_parameters(application: OpContext, count: int) -> bool:
     """Test whether everything but the data is constant."""
     return all(application.value(k) in application.builder.consts for k in range(1, count) if application.has(k)) and (
         has_constant_scales(application, 1, 2, 4, 5, 6, 7)
     )
 
 
-def qlinear_conv(application: Application) -> None:
+def qlinear_conv(application: OpContext) -> None:
     """QLinearConv: x, w and y as triples (y without data), then the int32 bias."""
     if not _has_constant_parameters(application, 9):
         qlinear_conv_of_values(application)
@@ -361,7 +361,7 @@ def qlinear_conv(application: Application) -> None:
     operands.result(name, 6)
 
 
-def qgemm(application: Application) -> None:
+def qgemm(application: OpContext) -> None:
     """com.microsoft.QGemm: A and B as triples, the int32 bias C, then scale and zero point of Y."""
     attributes, operands = application.operator.attributes, QuantizedOperands(application)
     if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
@@ -375,7 +375,7 @@ def qgemm(application: Application) -> None:
     operands.result(write_dense(application, data, weight, operands.bias(6, weight, 1)), 7)
 
 
-def qlinear_matmul(application: Application) -> None:
+def qlinear_matmul(application: OpContext) -> None:
     """QLinearMatMul: a constant right side of two axes makes a ``dense`` layer."""
     if not _has_constant_parameters(application, 8) or len(application.shape(3)) != 2:
         qlinear_matmul_of_values(application)
@@ -387,18 +387,18 @@ def qlinear_matmul(application: Application) -> None:
     operands.result(write_dense(application, data, weight.transpose((1, 0)), None), 6)
 
 
-def qlinear(op: str, count: int, attrs: Callable[[Application], Mapping[str, Attr]] = lambda _: {}) -> Spelling:
+def qlinear(op: str, count: int, attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}) -> Converter:
     """Make a converter of an operator on ``count`` triples, followed by scale and zero point of the result."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         operands = QuantizedOperands(application)
         values = [operands.operand(3 * k) for k in range(count)]
         operands.result(application.emit(op, values, attrs(application)), 3 * count)
 
-    return Spelling(convert, BYTES)
+    return Converter(convert, BYTES)
 
 
-def qlinear_concat(application: Application) -> None:
+def qlinear_concat(application: OpContext) -> None:
     """com.microsoft.QLinearConcat: scale and zero point of the result, then triples."""
     operands = QuantizedOperands(application)
     values = [operands.operand(position) for position in range(2, application.count(), 3)]
@@ -408,11 +408,11 @@ def qlinear_concat(application: Application) -> None:
     operands.result(application.emit("concat", values, {"axis": axis}), 0)
 
 
-def convert_through_dequantize(converter: Spelling) -> Spelling:
+def convert_through_dequantize(converter: Converter) -> Converter:
     """Make a converter of the quantised form of an operator on one triple: the float operator's between dequantize and
     quantize."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attributes, operands = application.operator.attributes, QuantizedOperands(application)
         if attributes.flag("channels_last"):
             application.refuse("channels-last data", "export it channels first, as ONNX has it")
@@ -422,10 +422,10 @@ def convert_through_dequantize(converter: Spelling) -> Spelling:
         converter.spell(replace(application, operator=operator))
         operands.result(real, 3)
 
-    return Spelling(convert, BYTES)
+    return Converter(convert, BYTES)
 
 
-def qlinear_global_average_pool(application: Application) -> None:
+def qlinear_global_average_pool(application: OpContext) -> None:
     """com.microsoft.QLinearGlobalAveragePool of channels-first data."""
     if application.operator.attributes.flag("channels_last"):
         application.refuse("channels-last data", "export the model with channels first")
@@ -437,31 +437,31 @@ def qlinear_global_average_pool(application: Application) -> None:
     operands.result(application.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
 
 
-def _alpha(application: Application) -> Mapping[str, Attr]:
+def _alpha(application: OpContext) -> Mapping[str, Attr]:
     return {"alpha": application.operator.attributes.real("alpha", 0.01)}
 
 
-QUANTIZED_CONVERTERS: Mapping[str, Spelling] = {
-    "ConvInteger": Spelling(conv_integer, BYTES),
-    "MatMulInteger": Spelling(matmul_integer, BYTES),
-    "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
-    "QLinearConv": Spelling(qlinear_conv, BYTES),
-    "QLinearMatMul": Spelling(qlinear_matmul, BYTES),
-    "QuantizeLinear": Spelling(quantize_linear, QUANTIZE_INPUTS),
+QUANTIZED_CONVERTERS: Mapping[str, Converter] = {
+    "ConvInteger": Converter(conv_integer, BYTES),
+    "MatMulInteger": Converter(matmul_integer, BYTES),
+    "DequantizeLinear": Converter(dequantize_linear, _INTEGERS),
+    "QLinearConv": Converter(qlinear_conv, BYTES),
+    "QLinearMatMul": Converter(qlinear_matmul, BYTES),
+    "QuantizeLinear": Converter(quantize_linear, QUANTIZE_INPUTS),
 }
 
-MICROSOFT_CONVERTERS: Mapping[str, Spelling] = {
-    "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
-    "QGemm": Spelling(qgemm, BYTES),
+MICROSOFT_CONVERTERS: Mapping[str, Converter] = {
+    "DequantizeLinear": Converter(dequantize_linear, _INTEGERS),
+    "QGemm": Converter(qgemm, BYTES),
     "QLinearAdd": qlinear("add", 2),
     "QLinearAveragePool": convert_through_dequantize(onnx_windows.POOL_CONVERTERS["AveragePool"]),
-    "QLinearConcat": Spelling(qlinear_concat),
-    "QLinearGlobalAveragePool": Spelling(qlinear_global_average_pool, BYTES),
+    "QLinearConcat": Converter(qlinear_concat),
+    "QLinearGlobalAveragePool": Converter(qlinear_global_average_pool, BYTES),
     "QLinearLeakyRelu": qlinear("leaky_relu", 1, _alpha),
     "QLinearMul": qlinear("mul", 2),
     "QLinearSigmoid": qlinear("sigmoid", 1),
     "QLinearSoftmax": convert_through_dequantize(onnx_linear.NEURAL_CONVERTERS["Softmax"]),
-    "QuantizeLinear": Spelling(quantize_linear, FLOAT),
+    "QuantizeLinear": Converter(quantize_linear, FLOAT),
 }
 
 
@@ -473,7 +473,7 @@ MICROSOFT_CONVERTERS: Mapping[str, Spelling] = {
 BITS = (2, 4, 8)
 
 
-def matmul_n_bits(application: Application) -> None:
+def matmul_n_bits(application: OpContext) -> None:
     """com.microsoft.MatMulNBits.
 
     A (..., K) times B' of N rows, in blocks of ``bits`` per number, packed in bytes lowest bits first.
@@ -508,7 +508,7 @@ def _unpack_digits(rows: Array, bits: int, count: int) -> Array:
     return np.asarray(digits.reshape(len(rows), -1)[:, :count].astype(np.float32))
 
 
-def _zero_points(application: Application, units: int, blocks: int, bits: int) -> Array:
+def _zero_points(application: OpContext, units: int, blocks: int, bits: int) -> Array:
     """Return the zero points of all blocks as float32.
 
     They are packed by rows, or floats; absent ones are half the levels.
@@ -524,5 +524,5 @@ def _zero_points(application: Application, units: int, blocks: int, bits: int) -
     return np.asarray(points.astype(np.float32))
 
 
-WEIGHT_ONLY_CONVERTERS: Mapping[str, Spelling] = {"MatMulNBits": Spelling(matmul_n_bits, ("float32",))}
+WEIGHT_ONLY_CONVERTERS: Mapping[str, Converter] = {"MatMulNBits": Converter(matmul_n_bits, ("float32",))}
 """Converters of the domain ``com.microsoft``."""

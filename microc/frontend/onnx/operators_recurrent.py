@@ -12,7 +12,7 @@ from microc.base.immutable import frozen
 from microc.frontend import formulas
 from microc.frontend.formulas import at_once, gate
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.onnx.context import Application, Spelling
+from microc.frontend.onnx.context import Converter, OpContext
 from microc.graph.ir import Attr, Graph
 
 # ---- One step of each cell, and the activation functions of the gates.
@@ -102,7 +102,7 @@ class Weights:
 class Step:
     """Builds the body of the loop. Values from outside become constants or fixed inputs of it."""
 
-    def __init__(self, application: Application, layer: Layer) -> None:
+    def __init__(self, application: OpContext, layer: Layer) -> None:
         self.application, self.layer = application, layer
         self.body = GraphBuilder(application.loc.file)
         self.body.at(application.loc.index, application.loc.name)
@@ -141,7 +141,7 @@ class Step:
         return FUNCTIONS[function.name].formula(self, value, *function.parameters)
 
 
-def finish_step(step: Step, application: Application, old: list[str], new: list[str]) -> Graph:
+def finish_step(step: Step, application: OpContext, old: list[str], new: list[str]) -> Graph:
     """Finish the body of the loop. Behind the end of a sequence its state stays, and its rows are zero."""
     row = new[0]
     if application.has(4):
@@ -219,7 +219,7 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
-def _layer(application: Application) -> Layer:
+def _layer(application: OpContext) -> Layer:
     """Read and check the attributes."""
     attributes, code = application.operator.attributes, application.operator.code
     direction = attributes.text("direction", "forward")
@@ -237,7 +237,7 @@ def _layer(application: Application) -> Layer:
     return Layer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
 
 
-def recurrent(application: Application) -> None:
+def recurrent(application: OpContext) -> None:
     """RNN, GRU and LSTM, forward, reverse or bidirectional."""
     layer, attributes = _layer(application), application.operator.attributes
     data = application.value(0)
@@ -253,14 +253,14 @@ def recurrent(application: Application) -> None:
     _outputs(application, layer, directions, batch_first)
 
 
-def _reverse_sequence(application: Application, value: str) -> str:
+def _reverse_sequence(application: OpContext, value: str) -> str:
     """Reverse a sequence in time; with lengths, each within its own."""
     if application.has(4):
         return application.emit("reverse_sequence", (value, application.value(4)), {"batch_axis": 1, "time_axis": 0})
     return application.emit("reverse", (value,), {"axes": (0,)})
 
 
-def _direction_of(application: Application, position: int, k: int, axis: int = 0) -> str:
+def _direction_of(application: OpContext, position: int, k: int, axis: int = 0) -> str:
     """Return direction ``k`` of an operand, without the axis of directions."""
     value = application.operand(position)
     shape, constant = application.type(value).shape, application.builder.consts.get(value)
@@ -274,7 +274,7 @@ def _direction_of(application: Application, position: int, k: int, axis: int = 0
     return application.reshaped(value, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _state(application: Application, layer: Layer, position: int, k: int, batch_first: bool) -> str:
+def _state(application: OpContext, layer: Layer, position: int, k: int, batch_first: bool) -> str:
     """Return the initial state (batch, units), zeros if absent."""
     if application.has(position):
         return _direction_of(application, position, k, 1 if batch_first else 0)
@@ -283,7 +283,7 @@ def _state(application: Application, layer: Layer, position: int, k: int, batch_
 
 
 def _direction(
-    application: Application, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
+    application: OpContext, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
     """Emit one direction; return the stacked rows (steps, batch, units) and the last states."""
     weight, matrix = (_direction_of(application, position, k) for position in (1, 2))
@@ -309,7 +309,7 @@ def _direction(
     return rows, loop_outputs[:-1]
 
 
-def _biases(application: Application, layer: Layer, k: int, size: int) -> tuple[str, str]:
+def _biases(application: OpContext, layer: Layer, k: int, size: int) -> tuple[str, str]:
     """Return the biases of the data's and of the state's products. Only GRU needs them apart; else the first is their sum."""
     if not application.has(3):
         return "", ""
@@ -318,7 +318,7 @@ def _biases(application: Application, layer: Layer, k: int, size: int) -> tuple[
     return (data, state) if layer.code == "GRU" else (application.emit("add", (data, state)), "")
 
 
-def _bias_half(application: Application, bias: str, size: int, half: int) -> str:
+def _bias_half(application: OpContext, bias: str, size: int, half: int) -> str:
     constant = application.builder.consts.get(bias)
     if constant is not None:
         return application.new_constant(f"{bias}_{half}", constant[half * size :][:size])
@@ -326,7 +326,7 @@ def _bias_half(application: Application, bias: str, size: int, half: int) -> str
     return application.emit("slice", (bias,), attrs)
 
 
-def _input_sums(application: Application, step: Step, data: str, weight: str, bias: str) -> str:
+def _input_sums(application: OpContext, step: Step, data: str, weight: str, bias: str) -> str:
     """Return the data's products with the weights in one step.
 
     They are computed for all steps at once, outside of the loop, unless :func:`at_once` finds that too large.
@@ -341,7 +341,7 @@ def _input_sums(application: Application, step: Step, data: str, weight: str, bi
     return step("gather", step.capture(application.reshaped(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
-def _outputs(application: Application, layer: Layer, parts: list[tuple[str, list[str]]], batch_first: bool) -> None:
+def _outputs(application: OpContext, layer: Layer, parts: list[tuple[str, list[str]]], batch_first: bool) -> None:
     """Write the outputs, with directions side by side: rows (steps, directions, batch, units), last states (directions,
     batch, units)."""
     stacked = [[rows for rows, _ in parts], *([states[k] for _, states in parts] for k in range(len(parts[0][1])))]
@@ -358,4 +358,4 @@ def _outputs(application: Application, layer: Layer, parts: list[tuple[str, list
         application.rename(application.output(position), whole)
 
 
-RECURRENT_CONVERTERS: Mapping[str, Spelling] = {code: Spelling(recurrent, ("float32",)) for code in _GATES}
+RECURRENT_CONVERTERS: Mapping[str, Converter] = {code: Converter(recurrent, ("float32",)) for code in _GATES}

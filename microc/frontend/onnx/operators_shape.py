@@ -10,25 +10,25 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import MOVABLE, Application, Spelling
+from microc.frontend.onnx.context import MOVABLE, Converter, OpContext
 from microc.graph.ir import Attr
 
 # ---- Converters of operators that change a tensor's shape or order, or only read its shape.
 
 
-def shape(application: Application) -> None:
+def shape(application: OpContext) -> None:
     """Shape, from axis ``start`` to ``end``, computed at compile time."""
     extents, attributes = application.shape(0), application.operator.attributes
     start, end = attributes.integer("start", 0), attributes.integer("end", len(extents))
     application.result_constant(np.array(extents[slice(start, end)], np.int64))
 
 
-def size(application: Application) -> None:
+def size(application: OpContext) -> None:
     """Size, computed at compile time."""
     application.result_constant(np.array(application.type(application.value(0)).size, np.int64))
 
 
-def identity(application: Application) -> None:
+def identity(application: OpContext) -> None:
     """Identity, and Dropout, which is an identity in inference."""
     if application.operator.code == "Dropout":
         if application.has(2) and application.constant(2).any() and _ratio(application) != 0:
@@ -38,12 +38,12 @@ def identity(application: Application) -> None:
     application.result_alias(application.value(0))
 
 
-def _ratio(application: Application) -> float:
+def _ratio(application: OpContext) -> float:
     """Return the share of elements that a Dropout drops."""
     return float(application.constant(1).reshape(-1)[0]) if application.has(1) else 0.5
 
 
-def target_shape(application: Application, target: Sequence[int]) -> tuple[int, ...]:
+def target_shape(application: OpContext, target: Sequence[int]) -> tuple[int, ...]:
     """Return Reshape's target shape: 0 keeps an extent (unless ``allowzero``), one -1 takes what is left."""
     extents = application.shape(0)
     keep = not application.operator.attributes.flag("allowzero")
@@ -56,12 +56,12 @@ def target_shape(application: Application, target: Sequence[int]) -> tuple[int, 
     return tuple(extents_out)
 
 
-def reshape(application: Application) -> None:
+def reshape(application: OpContext) -> None:
     """Reshape."""
     application.result_reshape(application.value(0), target_shape(application, application.integers(1)))
 
 
-def flatten(application: Application) -> None:
+def flatten(application: OpContext) -> None:
     """Flatten to a matrix."""
     extents = application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
@@ -69,7 +69,7 @@ def flatten(application: Application) -> None:
     application.result_reshape(application.value(0), (prod(extents[:axis]), prod(extents[axis:])))
 
 
-def axes_operand(application: Application, since: int = 13) -> tuple[int, ...] | None:
+def axes_operand(application: OpContext, since: int = 13) -> tuple[int, ...] | None:
     """Return axes from the attribute or, from opset ``since`` on, from input 1; None if absent."""
     if application.opset >= since:
         return application.integers(1) if application.has(1) else None
@@ -77,7 +77,7 @@ def axes_operand(application: Application, since: int = 13) -> tuple[int, ...] |
     return attributes.integers("axes") if "axes" in attributes else None
 
 
-def squeeze(application: Application) -> None:
+def squeeze(application: OpContext) -> None:
     """Squeeze: without axes, removes all extents of one."""
     extents, axes_given = application.shape(0), axes_operand(application)
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
@@ -87,7 +87,7 @@ def squeeze(application: Application) -> None:
     application.result_reshape(application.value(0), tuple(e for k, e in enumerate(extents) if k not in axes))
 
 
-def unsqueeze(application: Application) -> None:
+def unsqueeze(application: OpContext) -> None:
     """Unsqueeze."""
     axes_given = axes_operand(application)
     if axes_given is None:
@@ -98,7 +98,7 @@ def unsqueeze(application: Application) -> None:
     application.result_reshape(application.value(0), tuple(extents))
 
 
-def transpose(application: Application) -> None:
+def transpose(application: OpContext) -> None:
     """Transpose: reverses the axes unless ``perm`` is set. Constants are transposed now."""
     data, rank = application.value(0), len(application.shape(0))
     order = application.operator.attributes.integers("perm", tuple(reversed(range(rank))))
@@ -111,7 +111,7 @@ def transpose(application: Application) -> None:
         application.result("transpose", (data,), {"axes": order})
 
 
-def depth_to_space(application: Application) -> None:
+def depth_to_space(application: OpContext) -> None:
     """DepthToSpace: blocks of channels become squares of pixels."""
     attributes = application.operator.attributes
     mode, block = attributes.text("mode", "DCR"), attributes.integer("blocksize")
@@ -126,7 +126,7 @@ def depth_to_space(application: Application) -> None:
     application.result_reshape(moved, (batch, depth, height * block, width * block))
 
 
-def space_to_depth(application: Application) -> None:
+def space_to_depth(application: OpContext) -> None:
     """SpaceToDepth: squares of pixels become blocks of channels."""
     block = application.operator.attributes.integer("blocksize")
     batch, channels, height, width = image(application)
@@ -140,7 +140,7 @@ def space_to_depth(application: Application) -> None:
     application.result_reshape(moved, (batch, channels * block * block, height // block, width // block))
 
 
-def image(application: Application) -> tuple[int, int, int, int]:
+def image(application: OpContext) -> tuple[int, int, int, int]:
     """Return the shape of input 0, which must be a batch of images."""
     extents = application.shape(0)
     if len(extents) != 4:
@@ -148,7 +148,7 @@ def image(application: Application) -> tuple[int, int, int, int]:
     return extents[0], extents[1], extents[2], extents[3]
 
 
-def constant_data(application: Application) -> Array:
+def constant_data(application: OpContext) -> Array:
     """Return the value of a Constant node."""
     attributes = application.operator.attributes
     names = attributes.names()
@@ -168,24 +168,24 @@ def constant_data(application: Application) -> Array:
     return application.refuse(f"a constant given as {names[0]}", "export it as a dense tensor of numbers")
 
 
-def constant(application: Application) -> None:
+def constant(application: OpContext) -> None:
     """Constant."""
     application.result_constant(constant_data(application))
 
 
-SHAPE_CONVERTERS: Mapping[str, Spelling] = {
-    "Constant": Spelling(constant, ()),
-    "DepthToSpace": Spelling(depth_to_space, MOVABLE),
-    "Dropout": Spelling(identity, MOVABLE),
-    "Flatten": Spelling(flatten, MOVABLE),
-    "Identity": Spelling(identity, MOVABLE),
-    "Reshape": Spelling(reshape, MOVABLE),
-    "Shape": Spelling(shape, MOVABLE),
-    "Size": Spelling(size, MOVABLE),
-    "SpaceToDepth": Spelling(space_to_depth, MOVABLE),
-    "Squeeze": Spelling(squeeze, MOVABLE),
-    "Transpose": Spelling(transpose, MOVABLE),
-    "Unsqueeze": Spelling(unsqueeze, MOVABLE),
+SHAPE_CONVERTERS: Mapping[str, Converter] = {
+    "Constant": Converter(constant, ()),
+    "DepthToSpace": Converter(depth_to_space, MOVABLE),
+    "Dropout": Converter(identity, MOVABLE),
+    "Flatten": Converter(flatten, MOVABLE),
+    "Identity": Converter(identity, MOVABLE),
+    "Reshape": Converter(reshape, MOVABLE),
+    "Shape": Converter(shape, MOVABLE),
+    "Size": Converter(size, MOVABLE),
+    "SpaceToDepth": Converter(space_to_depth, MOVABLE),
+    "Squeeze": Converter(squeeze, MOVABLE),
+    "Transpose": Converter(transpose, MOVABLE),
+    "Unsqueeze": Converter(unsqueeze, MOVABLE),
 }
 
 
@@ -202,7 +202,7 @@ class _Offset:
     offset: int
 
 
-def dynamic_slice(application: Application) -> None:
+def dynamic_slice(application: OpContext) -> None:
     """Slice with one computed start and end; steps and axes are constants."""
     shape = application.shape(0)
     (axis,) = application.integers(3)[:1] if application.has(3) else (0,)
@@ -228,7 +228,7 @@ def dynamic_slice(application: Application) -> None:
     )
 
 
-def _trace_offset(application: Application, value: str) -> _Offset:
+def _trace_offset(application: OpContext, value: str) -> _Offset:
     """Trace a value of one element back through reshapes, integer casts and additions of constants to an index."""
     builder, offset = application.builder, 0
     producer = {name: node for node in builder.nodes for name in node.outputs}
@@ -260,7 +260,7 @@ MAX_SLICES = 64
 """Maximum number of slices that a Gather at constant indices is written as."""
 
 
-def concat(application: Application) -> None:
+def concat(application: OpContext) -> None:
     """Concat along an axis."""
     values = tuple(application.operand(position) for position in range(application.count()))
     if not values:
@@ -270,7 +270,7 @@ def concat(application: Application) -> None:
     join_along(application, values, axis, application.output())
 
 
-def join_along(application: Application, values: Sequence[str], axis: int, output: str = "") -> str:
+def join_along(application: OpContext, values: Sequence[str], axis: int, output: str = "") -> str:
     """Concatenate ``values`` along ``axis``, as ``output`` or a new value."""
     if len(values) == 1 and not output:
         return values[0]
@@ -282,7 +282,7 @@ def join_along(application: Application, values: Sequence[str], axis: int, outpu
     return application.write("concat", values, {"axis": axis}, output)
 
 
-def slice_along(application: Application, value: str, axis: int, begin: int, end: int, output: str = "") -> str:
+def slice_along(application: OpContext, value: str, axis: int, begin: int, end: int, output: str = "") -> str:
     """Slice elements begin..end - 1 of ``value`` along ``axis``."""
     extents = application.type(value).shape
     bounds = [(0, extent) for extent in extents]
@@ -297,7 +297,7 @@ def slice_along(application: Application, value: str, axis: int, begin: int, end
     return value if (begin, end) == (0, extents[axis]) else application.emit("slice", (value,), attrs)
 
 
-def slice_bounds(application: Application) -> tuple[tuple[int, ...], ...]:
+def slice_bounds(application: OpContext) -> tuple[tuple[int, ...], ...]:
     """Return starts, ends, axes and steps, from attributes before opset 10, then from inputs."""
     rank = len(application.shape(0))
     if application.opset < 10:
@@ -314,7 +314,7 @@ def slice_bounds(application: Application) -> tuple[tuple[int, ...], ...]:
     return starts, ends, axes, steps
 
 
-def slice_(application: Application) -> None:
+def slice_(application: OpContext) -> None:
     """Slice: starts and ends are clamped to the tensor; an axis with a negative step is reversed first."""
     if application.opset >= 10 and any(application.value(k) not in application.builder.consts for k in (1, 2)):
         dynamic_slice(application)
@@ -342,14 +342,14 @@ def slice_(application: Application) -> None:
     application.result("slice", (data,), attrs)
 
 
-def _without_elements(application: Application, axis: int) -> Array:
+def _without_elements(application: OpContext, axis: int) -> Array:
     """Return a constant like input 0, but without elements along an axis."""
     kind = application.type(application.value(0))
     shape = tuple(0 if k == axis else extent for k, extent in enumerate(kind.shape))
     return np.zeros(shape, dtypes.to_numpy(kind.dtype))
 
 
-def split(application: Application) -> None:
+def split(application: OpContext) -> None:
     """Split into parts of given or of equal extents."""
     extents, attributes, outputs = application.shape(0), application.operator.attributes, application.operator.outputs
     axis = application.axis(attributes.integer("axis", 0), len(extents))
@@ -367,7 +367,7 @@ def split(application: Application) -> None:
         first += part
 
 
-def split_parts(application: Application, extent: int) -> tuple[int, ...]:
+def split_parts(application: OpContext, extent: int) -> tuple[int, ...]:
     """Return the parts' extents: given, or equal with a smaller last one."""
     attributes, count = application.operator.attributes, len(application.operator.outputs)
     if application.opset < 13 and "split" in attributes:
@@ -380,7 +380,7 @@ def split_parts(application: Application, extent: int) -> tuple[int, ...]:
     return (*[part] * (count - 1), extent - part * (count - 1))
 
 
-def gather(application: Application) -> None:
+def gather(application: OpContext) -> None:
     """Gather: slices, joined, if the indices are constant and make few runs; else ``gather``."""
     data, extents = application.value(0), application.shape(0)
     axis = application.axis(application.operator.attributes.integer("axis", 0), len(extents))
@@ -395,7 +395,7 @@ def gather(application: Application) -> None:
     application.result_reshape(chosen, (*extents[:axis], *indices.shape, *extents[axis + 1 :]))
 
 
-def chosen_elements(application: Application, value: str, axis: int, indices: Sequence[int]) -> str:
+def chosen_elements(application: OpContext, value: str, axis: int, indices: Sequence[int]) -> str:
     """Select the elements of ``value`` at ``indices`` along ``axis``: one slice for every run of consecutive indices."""
     runs: list[tuple[int, int]] = []
     for index in indices:
@@ -411,7 +411,7 @@ def chosen_elements(application: Application, value: str, axis: int, indices: Se
     return join_along(application, [slice_along(application, value, axis, begin, end) for begin, end in runs], axis)
 
 
-def pad(application: Application) -> None:
+def pad(application: OpContext) -> None:
     """Pad with a constant, or reflected or repeated at the edges; negative padding cuts elements off."""
     attributes, extents = application.operator.attributes, application.shape(0)
     mode = attributes.text("mode", "constant")
@@ -439,7 +439,7 @@ def pad(application: Application) -> None:
         application.result_alias(value)
 
 
-def _pad_with_value(application: Application, value: str, widths: tuple[tuple[int, int], ...]) -> str:
+def _pad_with_value(application: OpContext, value: str, widths: tuple[tuple[int, int], ...]) -> str:
     """Pad ``value`` with elements that are known only at run time."""
     kind = application.type(value)
     inside = application.new_constant(f"{application.output()}_inside", np.ones(kind.shape, np.bool_))
@@ -448,7 +448,7 @@ def _pad_with_value(application: Application, value: str, widths: tuple[tuple[in
     return application.emit("where", (mask, data, application.reshaped(application.operand(2), ())))
 
 
-def padding(application: Application) -> tuple[tuple[int, int], ...]:
+def padding(application: OpContext) -> tuple[tuple[int, int], ...]:
     """Return the padding as (before, after) for every axis."""
     rank = len(application.shape(0))
     pads = application.operator.attributes.integers("pads") if application.opset < 11 else application.integers(1)
@@ -461,7 +461,7 @@ def padding(application: Application) -> tuple[tuple[int, int], ...]:
     return tuple(widths.get(axis, (0, 0)) for axis in range(rank))
 
 
-def pad_value(application: Application) -> float | int:
+def pad_value(application: OpContext) -> float | int:
     """Return the value of constant padding."""
     if application.opset < 11:
         return application.operator.attributes.real("value", 0.0)
@@ -475,7 +475,7 @@ def pad_value(application: Application) -> float | int:
     return number if isinstance(number, float) else int(number)
 
 
-def expand(application: Application) -> None:
+def expand(application: OpContext) -> None:
     """Expand: broadcasts to a shape."""
     extents = application.shape(0)
     wanted = application.broadcast(extents, application.integers(1))
@@ -485,7 +485,7 @@ def expand(application: Application) -> None:
         application.result("broadcast_to", (application.value(0),), {"shape": wanted})
 
 
-def tile(application: Application) -> None:
+def tile(application: OpContext) -> None:
     """Tile: whole copies along every axis."""
     counts = application.integers(1)
     if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
@@ -498,7 +498,7 @@ def tile(application: Application) -> None:
     application.result_reshape(value, extents)
 
 
-def _repeat_axes(application: Application, value: str, extents: Sequence[int], counts: Mapping[int, int]) -> str:
+def _repeat_axes(application: OpContext, value: str, extents: Sequence[int], counts: Mapping[int, int]) -> str:
     """Repeat a tensor along some axes by a broadcast; the result has any shape.
 
     A new axis of copies goes before each repeated one. Axes without copies are merged, which keeps the rank low.
@@ -512,12 +512,12 @@ def _repeat_axes(application: Application, value: str, extents: Sequence[int], c
     return application.emit("broadcast_to", (application.reshaped(value, parts),), {"shape": tuple(copies)})
 
 
-SLICE_CONVERTERS: Mapping[str, Spelling] = {
-    "Concat": Spelling(concat, MOVABLE),
-    "Expand": Spelling(expand, MOVABLE),
-    "Gather": Spelling(gather, MOVABLE),
-    "Pad": Spelling(pad, MOVABLE),
-    "Slice": Spelling(slice_, MOVABLE),
-    "Split": Spelling(split, MOVABLE),
-    "Tile": Spelling(tile, MOVABLE),
+SLICE_CONVERTERS: Mapping[str, Converter] = {
+    "Concat": Converter(concat, MOVABLE),
+    "Expand": Converter(expand, MOVABLE),
+    "Gather": Converter(gather, MOVABLE),
+    "Pad": Converter(pad, MOVABLE),
+    "Slice": Converter(slice_, MOVABLE),
+    "Split": Converter(split, MOVABLE),
+    "Tile": Converter(tile, MOVABLE),
 }

@@ -10,8 +10,15 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import Application
-from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, emit_ensemble, emit_post, integers, two_classes
+from microc.frontend.onnx.context import OpContext
+from microc.frontend.trees.ensembles import (
+    MOST_TARGETS,
+    Ensemble,
+    both_probabilities,
+    emit_ensemble,
+    emit_post,
+    parse_integers,
+)
 from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, UNORDERED, Tree
 
 # ---- Shared by the classifiers of ai.onnx.ml: features, labels, transformations of scores.
@@ -19,7 +26,7 @@ from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, 
 _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
-def features(application: Application) -> str:
+def features(application: OpContext) -> str:
     """Return the first operand as rows of float32 features."""
     data = application.value(0)
     shape = application.type(data).shape
@@ -32,7 +39,7 @@ def features(application: Application) -> str:
     )
 
 
-def post_transform(application: Application) -> str:
+def post_transform(application: OpContext) -> str:
     """Return the transformation of scores, as ``emit_post`` names it."""
     name = application.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
@@ -40,7 +47,7 @@ def post_transform(application: Application) -> str:
     return _TRANSFORMS[name]
 
 
-def class_labels(application: Application, integers: str, texts: str) -> tuple[int, ...]:
+def class_labels(application: OpContext, integers: str, texts: str) -> tuple[int, ...]:
     """Return the classes; classes that are strings are numbered."""
     attributes = application.operator.attributes
     labels = attributes.texts(texts)
@@ -48,7 +55,7 @@ def class_labels(application: Application, integers: str, texts: str) -> tuple[i
 
 
 def result_label(
-    application: Application, labels: Sequence[int], scores: str, *, is_binary: bool = False, cut: float = 0.0
+    application: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, cut: float = 0.0
 ) -> None:
     """Write the first output: the class of the largest score.
 
@@ -85,7 +92,7 @@ _MEMBER = 6
 COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 
 
-def tree_regressor(application: Application) -> None:
+def tree_regressor(application: OpContext) -> None:
     """TreeEnsembleRegressor: sum, average, minimum or maximum of the leaves' values."""
     attributes = application.operator.attributes
     targets = _targets(application)
@@ -96,13 +103,13 @@ def tree_regressor(application: Application) -> None:
     )
 
 
-def _targets(application: Application) -> int:
+def _targets(application: OpContext) -> int:
     """Return the number of targets, which is that of the values in a leaf."""
     count = application.operator.attributes.integer("n_targets", 1)
-    return int(integers([count], application.where, "n_targets", 1, MOST_TARGETS)[0])
+    return int(parse_integers([count], application.where, "n_targets", 1, MOST_TARGETS)[0])
 
 
-def tree_classifier(application: Application) -> None:
+def tree_classifier(application: OpContext) -> None:
     """TreeEnsembleClassifier: the class with the largest sum of weights.
 
     Of two classes only one may have weights: the label is then the second class where its sum is above 1/2 (weights of
@@ -123,14 +130,14 @@ def tree_classifier(application: Application) -> None:
     result_label(application, labels, scores, is_binary=True, cut=0.5 if positive else 0.0)
     if positive or post == "logistic":
         second = scores if positive else application.emit("sigmoid", (scores,))
-        application.result_alias(two_classes(application, second), 1)
+        application.result_alias(both_probabilities(application, second), 1)
     else:
         both = (application.emit("neg", (scores,)), scores)
         application.result_alias(application.emit("concat", both, {"axis": 1}), 1)
 
 
 def _write_result(
-    application: Application, data: str, trees: tuple[Tree, ...], targets: int, combine: str, post: str, base: Array
+    application: OpContext, data: str, trees: tuple[Tree, ...], targets: int, combine: str, post: str, base: Array
 ) -> None:
     if combine == "average":
         trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
@@ -141,7 +148,7 @@ def _write_result(
     application.result_alias(emit_post(application, scores, post, application.where))
 
 
-def _reals(application: Application, name: str) -> Array:
+def _reals(application: OpContext, name: str) -> Array:
     """Return a list of numbers as float64, from float32 or (from version 3 on) a tensor of doubles."""
     attributes = application.operator.attributes
     if f"{name}_as_tensor" in attributes:
@@ -149,11 +156,11 @@ def _reals(application: Application, name: str) -> Array:
     return np.array(attributes.reals(name) if name in attributes else (), np.float64)
 
 
-def _base(application: Application) -> Array:
+def _base(application: OpContext) -> Array:
     return _reals(application, "base_values")
 
 
-def _trees(application: Application, role: str, targets: int, only: int | None = None) -> tuple[Tree, ...]:
+def _trees(application: OpContext, role: str, targets: int, only: int | None = None) -> tuple[Tree, ...]:
     """Return all trees, in the order of their ids; ``only``: the one class that has weights."""
     attributes = application.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
@@ -183,7 +190,7 @@ class _Nodes:
     mode: Array
 
 
-def _nodes(application: Application, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]) -> _Nodes:
+def _nodes(application: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]) -> _Nodes:
     attributes = application.operator.attributes
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
@@ -235,7 +242,7 @@ def _tree(
 # ---------------------------------------------------------------- version 5
 
 
-def tree_ensemble(application: Application) -> None:
+def tree_ensemble(application: OpContext) -> None:
     """TreeEnsemble: inner nodes and leaves in separate tables; set membership becomes a chain of comparisons."""
     attributes = application.operator.attributes
     targets, data = _targets(application), application.value(0)
@@ -263,7 +270,7 @@ def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
 class _Reader:
     """Reads the tables of one TreeEnsemble."""
 
-    def __init__(self, application: Application, targets: int) -> None:
+    def __init__(self, application: OpContext, targets: int) -> None:
         attributes = application.operator.attributes
         self.application, self.targets = application, targets
         self.modes = attributes.tensor("nodes_modes").reshape(-1).astype(int)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
+from microc.frontend.onnx.context import FLOAT, Converter, OpContext, Stored
 from microc.graph.ir import Attr
 
 # ---- Windows of convolutions and pools, and the converter of Conv. One spatial axis is treated as two with unit height.
@@ -51,7 +51,7 @@ class Spans:
         return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
 
 
-def spans(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Spans:
+def spans(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Spans:
     """Return the window that the attributes of a convolution or pool describe."""
     attributes, rank = application.operator.attributes, len(extents)
     strides = spatial(application, "strides", (1,) * rank, 1)
@@ -81,7 +81,7 @@ def spans(application: Application, kernel: tuple[int, ...], extents: tuple[int,
     return Spans(kernel, strides, tuple(before), tuple(after), dilation, tuple(extra))
 
 
-def window(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
+def window(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
     """Return the window over one or two spatial axes; one axis gets a unit height."""
     spans_ = spans(application, kernel, extents, ceil_mode)
     before, after = _pair(spans_.before, 0), _pair(spans_.after, 0)
@@ -99,14 +99,14 @@ def _pair(values: tuple[int, ...], fill: int) -> tuple[int, int]:
     return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
-def spatial(application: Application, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
+def spatial(application: OpContext, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
     values = application.operator.attributes.integers(name, default)
     if len(values) != len(default) or any(not lowest <= value <= LIMIT for value in values):
         application.broken(f"{name} is {values}")
     return values
 
 
-def conv(application: Application) -> None:
+def conv(application: OpContext) -> None:
     """Conv.
 
     ``conv2d`` over one or two axes with constant float32 weights and bias, else ``convolution`` over any number of axes.
@@ -120,7 +120,7 @@ def conv(application: Application) -> None:
     application.result("convolution", operands, convolution(application, application.shape(1)[2:]))
 
 
-def convolution(application: Application, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
+def convolution(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
     """Return the attributes of a convolution over any number of axes."""
     extents = application.shape(0)[2:]
     if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
@@ -130,7 +130,7 @@ def convolution(application: Application, kernel: tuple[int, ...]) -> Mapping[st
     return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
 
 
-def weights(application: Application, weight: int, bias: int) -> tuple[Stored, Stored | None]:
+def weights(application: OpContext, weight: int, bias: int) -> tuple[Stored, Stored | None]:
     """Return weight and bias of a convolution, at these inputs; refuse them if they are not constant."""
     stored_operands = []
     for position in (weight, bias):
@@ -143,7 +143,7 @@ def weights(application: Application, weight: int, bias: int) -> tuple[Stored, S
     return stored_operands[0], stored_operands[1]
 
 
-def convolve(application: Application, data: str, weight: Stored, bias: Stored | None, output: str) -> None:
+def convolve(application: OpContext, data: str, weight: Stored, bias: Stored | None, output: str) -> None:
     """Write ``output`` = convolution of ``data`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
     shape, kernel = application.type(data).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
@@ -175,14 +175,14 @@ def convolve(application: Application, data: str, weight: Stored, bias: Stored |
     from_image(application, "conv2d", operands, attrs, len(shape), output)
 
 
-def as_image(application: Application, value: str) -> str:
+def as_image(application: OpContext, value: str) -> str:
     """Reshape (N, C, W) to (N, C, 1, W)."""
     shape = application.type(value).shape
     return value if len(shape) == 4 else application.reshaped(value, (shape[0], shape[1], 1, shape[2]))
 
 
 def from_image(
-    application: Application, op: str, operands: list[str], attrs: Mapping[str, Attr], rank: int, output: str
+    application: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], rank: int, output: str
 ) -> None:
     """Write ``output`` with ``op``; if ``rank`` is 3, remove the unit height from its result."""
     if rank == 4:
@@ -193,16 +193,16 @@ def from_image(
     application.write("reshape", (image,), {"shape": (batch, channels, width)}, output)
 
 
-WINDOW_CONVERTERS: Mapping[str, Spelling] = {"Conv": Spelling(conv)}
+WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(conv)}
 
 
 # ---- Converters of pools: those of images have operators and schedules of their own, others use general windows.
 
 
-def pool(op: str) -> Spelling:
+def pool(op: str) -> Converter:
     """Make a converter of MaxPool or AveragePool; ``ceil_mode`` becomes padding at the end."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attributes, data = application.operator.attributes, application.value(0)
         shape = application.type(data).shape
         kernel = attributes.integers("kernel_shape")
@@ -222,10 +222,10 @@ def pool(op: str) -> Spelling:
             attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
         from_image(application, op, [as_image(application, data)], attrs, len(shape), application.output())
 
-    return Spelling(convert, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
+    return Converter(convert, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
 
 
-def _is_image_pool(application: Application, op: str, kernel: tuple[int, ...]) -> bool:
+def _is_image_pool(application: OpContext, op: str, kernel: tuple[int, ...]) -> bool:
     """Test whether a pool has one of the operators for images: one or two axes, no dilation, one result, padding below the
     kernel."""
     attributes, kind = application.operator.attributes, application.type(application.value(0))
@@ -240,7 +240,7 @@ def _window_attrs(spans_: Spans) -> dict[str, Attr]:
     return {"kernel": spans_.kernel, "strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation}
 
 
-def _window_max(application: Application, kernel: tuple[int, ...]) -> None:
+def _window_max(application: OpContext, kernel: tuple[int, ...]) -> None:
     """MaxPool over any number of axes, dilated, or with the indices of the maxima."""
     attributes, data = application.operator.attributes, application.value(0)
     attrs = _window_attrs(spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode")))
@@ -251,7 +251,7 @@ def _window_max(application: Application, kernel: tuple[int, ...]) -> None:
     application.write_all("window_argmax", (data,), attrs, application.operator.outputs)
 
 
-def _window_average(application: Application, kernel: tuple[int, ...]) -> None:
+def _window_average(application: OpContext, kernel: tuple[int, ...]) -> None:
     """AveragePool over any number of axes: sums divided by counts, which are smaller at the edges."""
     attributes, data = application.operator.attributes, application.value(0)
     extents, kind = application.shape(0)[2:], application.type(data).dtype
@@ -272,7 +272,7 @@ def _window_average(application: Application, kernel: tuple[int, ...]) -> None:
     application.result("div", (total, divisor))
 
 
-def lp_pool(application: Application) -> None:
+def lp_pool(application: OpContext) -> None:
     """LpPool: the p-th root of the sum of |x| ** p."""
     attributes, data = application.operator.attributes, application.value(0)
     kernel, kind = attributes.integers("kernel_shape"), application.type(application.value(0)).dtype
@@ -284,7 +284,7 @@ def lp_pool(application: Application) -> None:
     application.result("pow", (total, application.scalar(1.0 / p, kind)))
 
 
-def global_lp_pool(application: Application) -> None:
+def global_lp_pool(application: OpContext) -> None:
     """GlobalLpPool: LpPool over all spatial axes."""
     data, p = application.value(0), float(application.operator.attributes.integer("p", 2))
     kind = application.type(data)
@@ -293,7 +293,7 @@ def global_lp_pool(application: Application) -> None:
     application.result("pow", (total, application.scalar(1.0 / p, kind.dtype)))
 
 
-def max_unpool(application: Application) -> None:
+def max_unpool(application: OpContext) -> None:
     """MaxUnpool: scatters every element to its index, with zeros elsewhere."""
     attributes, shape = application.operator.attributes, application.shape(0)
     kernel = attributes.integers("kernel_shape")
@@ -320,7 +320,7 @@ def max_unpool(application: Application) -> None:
     application.result_alias(scattered)
 
 
-def local_response_normalization(application: Application) -> None:
+def local_response_normalization(application: OpContext) -> None:
     """LRN: x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta."""
     attributes, data = application.operator.attributes, application.value(0)
     shape, kind, size = application.shape(0), application.type(data).dtype, attributes.integer("size")
@@ -342,26 +342,26 @@ def local_response_normalization(application: Application) -> None:
     application.result("div", (data, power))
 
 
-def global_pool(op: str) -> Spelling:
+def global_pool(op: str) -> Converter:
     """Make a converter of GlobalAveragePool or GlobalMaxPool: a reduction over the spatial axes."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         data = application.value(0)
         rank = len(application.type(data).shape)
         if rank < 3:
             application.broken(f"data of shape {application.type(data).shape}")
         application.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
 
-    return Spelling(convert, FLOAT)
+    return Converter(convert, FLOAT)
 
 
-POOL_CONVERTERS: Mapping[str, Spelling] = {
+POOL_CONVERTERS: Mapping[str, Converter] = {
     "AveragePool": pool("avg_pool2d"),
     "GlobalAveragePool": global_pool("mean"),
-    "GlobalLpPool": Spelling(global_lp_pool),
+    "GlobalLpPool": Converter(global_lp_pool),
     "GlobalMaxPool": global_pool("max"),
-    "LRN": Spelling(local_response_normalization),
-    "LpPool": Spelling(lp_pool),
+    "LRN": Converter(local_response_normalization),
+    "LpPool": Converter(lp_pool),
     "MaxPool": pool("max_pool2d"),
-    "MaxUnpool": Spelling(max_unpool),
+    "MaxUnpool": Converter(max_unpool),
 }

@@ -21,7 +21,7 @@ from microc.frontend.onnx import operators_quantized as onnx_quantized
 from microc.frontend.onnx import operators_recurrent as onnx_recurrent
 from microc.frontend.onnx import operators_shape as onnx_shape
 from microc.frontend.onnx import operators_windows as onnx_windows
-from microc.frontend.onnx.context import FOLDS, Application, Builder, Spelling, fold
+from microc.frontend.onnx.context import CONSTANT_OPERATORS, Builder, Converter, OpContext, fold
 from microc.frontend.onnx.file import DTYPES, OLD, Attributes, Input, OnnxFile, Operator, decode
 from microc.graph.ir import Graph, Loc, TensorType
 
@@ -103,7 +103,7 @@ def _rename_graph(graph: Any, outer: Names, attribute_values: Mapping[str, Any],
 MAX_BODY_NODES = 4096
 
 
-def body_of(application: Application) -> tuple[Operator, ...]:
+def body_of(application: OpContext) -> tuple[Operator, ...]:
     """Return the operators of the function body that ONNX's schema gives for an operator; none if it has no body.
 
     A schema may have several bodies, for different versions of the operator set: the newest that is not newer than the
@@ -126,13 +126,13 @@ def body_of(application: Application) -> tuple[Operator, ...]:
     return instantiate_nodes(function.node, names, attribute_values, fresh, operator.index, version)
 
 
-def has_body(application: Application) -> bool:
+def has_body(application: OpContext) -> bool:
     """Test whether ONNX's schema defines the operator by a function body."""
     schema = _schema(application)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def has_changed(application: Application) -> bool:
+def has_changed(application: OpContext) -> bool:
     """Test whether the meaning of an operator of an old model differs from that in version 7 of the operator set."""
     from onnx import defs
 
@@ -140,7 +140,7 @@ def has_changed(application: Application) -> bool:
     return schema is None or defs.get_schema(application.operator.code, OLD, "").since_version != schema.since_version
 
 
-def _schema(application: Application) -> Any:
+def _schema(application: OpContext) -> Any:
     from onnx import defs
 
     try:
@@ -149,7 +149,7 @@ def _schema(application: Application) -> Any:
         return None
 
 
-def _function(application: Application) -> Any:
+def _function(application: OpContext) -> Any:
     """Return the function body as a FunctionProto, or None."""
     import onnx
 
@@ -175,13 +175,13 @@ def _newest_version(versions: list[int], opset: int) -> int:
     return max((v for v in versions if v <= opset), default=min(versions))
 
 
-def _defaults(application: Application) -> Mapping[str, Any]:
+def _defaults(application: OpContext) -> Mapping[str, Any]:
     """Return the attributes that have default values in the schema."""
     attributes = _schema(application).attributes
     return {name: each.default_value for name, each in attributes.items() if each.default_value.name}
 
 
-def _node_proto(application: Application) -> Any:
+def _node_proto(application: OpContext) -> Any:
     import onnx
 
     operator = application.operator
@@ -190,7 +190,7 @@ def _node_proto(application: Application) -> Any:
     return node
 
 
-def _type_proto(application: Application, position: int) -> Any:
+def _type_proto(application: OpContext, position: int) -> Any:
     import onnx
 
     if not application.has(position):
@@ -285,7 +285,7 @@ def reason(code: str, foreign: bool) -> tuple[str, str]:
 # Convolutions and pools keep ONNX's channels-first layout and mark it (``layout="NCHW"``); quantisation stays as explicit
 # quantize and dequantize nodes. Everything that depends only on constants and static shapes is computed here.
 
-SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
+CONVERTERS: Mapping[str, Mapping[str, Converter]] = {
     "": {
         **onnx_control.CONTROL_CONVERTERS,
         **onnx_control.SCAN_CONVERTERS,
@@ -317,14 +317,14 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
 }
 """Converters by domain, then by operator."""
 
-CUSTOM: Registry[Spelling] = Registry("an ONNX operator", {})
+PLUGIN_CONVERTERS: Registry[Converter] = Registry("an ONNX operator", {})
 """Converters of plugins, by ``domain::operator``."""
 
 EVERY_INPUT = "*"
 MAX_LISTED_ERRORS = 40
 
 
-def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def read_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read the network in ``data``.
 
     ``file_name`` has no folders; it appears in every location. ``input_shapes`` binds symbolic extents: input name -> shape,
@@ -360,15 +360,15 @@ def _translate(builder: Builder, operator: Operator) -> None:
     An operator that depends on an unsupported one is skipped without an error of its own.
     """
     label = operator.name or next((name for name in operator.outputs if name), "")
-    application = Application(operator, builder, Loc(builder.file.name, operator.index, label))
+    application = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:
         if name in builder.file.initializers or name in builder.file.unreadable:
             application.broken(f"{name!r} is an initialiser and an output")
         if operator.outputs.count(name) > 1 and name:
             application.broken(f"the output {name!r} is listed twice")
-    custom = CUSTOM.get(f"{operator.domain}::{operator.code}")
-    converter = SPELLINGS.get(operator.domain, {}).get(operator.code, custom)
-    computed = not operator.domain and operator.code in FOLDS
+    custom = PLUGIN_CONVERTERS.get(f"{operator.domain}::{operator.code}")
+    converter = CONVERTERS.get(operator.domain, {}).get(operator.code, custom)
+    computed = not operator.domain and operator.code in CONSTANT_OPERATORS
     if not any(operator.outputs):
         application.broken("no output has a name")
     # Before version 7 broadcasting was explicit (attributes axis and broadcast), so only unchanged operators are accepted.
@@ -378,7 +378,7 @@ def _translate(builder: Builder, operator: Operator) -> None:
         )
     is_known = converter is not None or computed
     if not is_known and not has_body(application):
-        application.refuse(*reason(operator.code, operator.domain not in SPELLINGS))
+        application.refuse(*reason(operator.code, operator.domain not in CONVERTERS))
     # Unsupported operators are known before their results are used: mark everything behind them as lost, so that each cause
     # is reported once.
     if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
@@ -386,7 +386,7 @@ def _translate(builder: Builder, operator: Operator) -> None:
         return
     if converter is None and not computed:
         if not _convert_body(application):
-            application.refuse(*reason(operator.code, operator.domain not in SPELLINGS))
+            application.refuse(*reason(operator.code, operator.domain not in CONVERTERS))
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
     is_constant = bool(values) and all(value in builder.consts for value in values)
@@ -409,7 +409,7 @@ def _translate(builder: Builder, operator: Operator) -> None:
     converter.spell(replace(application, folds=is_constant))
 
 
-def _convert_body(application: Application) -> bool:
+def _convert_body(application: OpContext) -> bool:
     """Convert an operator by its function body in ONNX's schema; False if it has none."""
     body = body_of(application)
     for inner in body:
@@ -417,7 +417,7 @@ def _convert_body(application: Application) -> bool:
     return bool(body)
 
 
-def _convert_in_float32(application: Application, converter: Spelling, dtype: str) -> None:
+def _convert_in_float32(application: OpContext, converter: Converter, dtype: str) -> None:
     """Convert an operator on 16-bit floats as cast to float32, operator, cast back.
 
     ONNX's definition rounds the result only, and no supported core computes in 16 bits with another result.
@@ -429,7 +429,7 @@ def _convert_in_float32(application: Application, converter: Spelling, dtype: st
             inputs[position] = application.emit("cast", (application.value(position),), {"dtype": "float32"})
     float32_names = [builder.unique(f"{name}_wide") if name else "" for name in operator.outputs]
     float32_operator = replace(operator, inputs=tuple(inputs), outputs=tuple(float32_names))
-    converter.spell(Application(float32_operator, builder, application.loc))
+    converter.spell(OpContext(float32_operator, builder, application.loc))
     for position, name in enumerate(float32_names):
         if not name:
             continue

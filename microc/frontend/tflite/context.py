@@ -14,8 +14,8 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend.budget import check_shape, inferred
-from microc.frontend.graph_builder import MOST_INTEGERS, Operands
+from microc.frontend.graph_builder import MAX_INTEGERS, Operands
+from microc.frontend.model_limits import check_shape, infer_types
 from microc.frontend.tflite.file import Operator, Tensor, TfliteFile
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
 from microc.ops import registry
@@ -284,7 +284,7 @@ _FIX = "make it one: convert with fixed shapes and sizes, which kernels are comp
 
 
 @frozen
-class Application(Operands):
+class OpContext(Operands):
     """One operator of the file: access to its operands, options and outputs, and functions that append nodes for it."""
 
     operator: Operator
@@ -450,7 +450,7 @@ class Application(Operands):
 
     def infer_types(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
         """Infer the types of an operator's results."""
-        return inferred(op, attrs, [self.type(name) for name in inputs], self.where)
+        return infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
 
     def append(
         self,
@@ -481,7 +481,7 @@ class Application(Operands):
         (arithmetic on shapes and sizes)."""
         known = bool(inputs) and all(name in self.builder.consts for name in inputs)
         types = (*result_types, *map(self.type, inputs)) if known else ()
-        return known and all(type_.size <= MOST_INTEGERS and type_.quant is None for type_ in types)
+        return known and all(type_.size <= MAX_INTEGERS and type_.quant is None for type_ in types)
 
     def _fold(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
         """Evaluate the operator by its reference and define the results as constants."""
@@ -515,14 +515,14 @@ ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
 
 
 @frozen
-class Spelling:
+class Converter:
     """A converter of one TFLite operator, and the dtypes that its first output may have."""
 
-    convert: Callable[[Application], None]
+    convert: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = REAL
 
 
-def activation(application: Application, code: int) -> str:
+def activation(application: OpContext, code: int) -> str:
     """Return our ``activation`` attribute for TFLite's ActivationFunctionType."""
     if not 0 <= code < len(ACTIVATIONS):
         application.refuse(f"the fused activation number {code}", "relu, relu6, relu_n1_to_1 and tanh are known")
@@ -533,7 +533,7 @@ def activation(application: Application, code: int) -> str:
     return name
 
 
-def real_operand(application: Application, position: int) -> str:
+def real_operand(application: OpContext, position: int) -> str:
     """Return an operand as float32: quantised ones are dequantised. For operators that become several nodes on real numbers."""
     value = application.operand(position)
     quant = application.type(value).quant
@@ -543,9 +543,7 @@ def real_operand(application: Application, position: int) -> str:
     return application.emit("dequantize", (value,), attrs)
 
 
-def real_result(
-    application: Application, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
-) -> None:
+def real_result(application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> None:
     """Append the last of these nodes as the output, quantised if the output is."""
     type_ = application.target().type
     if type_.quant is None:
@@ -559,7 +557,7 @@ def real_result(
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
-def real_clip(application: Application, value: str, function: str) -> None:
+def real_clip(application: OpContext, value: str, function: str) -> None:
     """Apply a fused activation to a float value and make it the output."""
     if function not in _BOUNDS:
         application.refuse(f"a fused {function}", "make the activation an operator of its own")
@@ -567,7 +565,7 @@ def real_clip(application: Application, value: str, function: str) -> None:
     application.result("clip", (value,), {"minimum": low, "maximum": high})
 
 
-def stored_integers(application: Application, value: str) -> str:
+def stored_integers(application: OpContext, value: str) -> str:
     """Return the stored integers of a value, without quantisation."""
     type_ = application.type(value)
     if type_.quant is None:
@@ -575,7 +573,7 @@ def stored_integers(application: Application, value: str) -> str:
     return application.emit("reshape", (value,), {"shape": type_.shape}, like=replace(type_, quant=None))
 
 
-def check_same_quantisation(application: Application, positions: Sequence[int]) -> None:
+def check_same_quantisation(application: OpContext, positions: Sequence[int]) -> None:
     """Check that operands and output have one quantisation; without it, moved integers would change their real value."""
     target = application.target().type
     if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in positions):
@@ -583,7 +581,7 @@ def check_same_quantisation(application: Application, positions: Sequence[int]) 
 
 
 def explicit_padding(
-    application: Application,
+    application: OpContext,
     scheme: int,
     extent: tuple[int, int],
     window: tuple[int, int],

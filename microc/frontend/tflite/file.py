@@ -1,9 +1,9 @@
 """Checked access to the TFLite flatbuffer: plain tensors, operators and options, or a ModelError.
 
 A flatbuffer is a graph of unchecked offsets. The generated classes follow them through ``struct`` and numpy, which refuse to
-read outside of the file; :func:`~microc.frontend.tflite.options.reading` converts their exceptions into ModelError. They do not
-refuse a small file whose tables share the same bytes a million times. So tables, bytes and elements of sparse tensors are
-charged to a :class:`Budget`, whose limits are ten times what real files need.
+read outside of the file; :func:`~microc.frontend.tflite.builtin_options.guard_flatbuffer` converts their exceptions into
+ModelError. They do not refuse a small file whose tables share the same bytes a million times. So tables, bytes and elements of
+sparse tensors are charged to a :class:`Budget`, whose limits are ten times what real files need.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import MAX_STORED, check_shape
-from microc.frontend.tflite.options import (
+from microc.frontend.model_limits import MAX_STORED, check_shape
+from microc.frontend.tflite.builtin_options import (
     Custom,
     Options,
     as_array,
@@ -28,10 +28,10 @@ from microc.frontend.tflite.options import (
     custom_options,
     custom_words,
     densify,
+    guard_flatbuffer,
     names_of,
     read_quantisation,
     read_sparsity,
-    reading,
     short_vector,
     text,
     unpack_int4,
@@ -147,7 +147,7 @@ class TfliteFile:
         self._budget = budget or Budget.of(len(data))
         self._builtins = names_of(tflite.BuiltinOperator)
         self._types = names_of(tflite.TensorType)
-        with reading(file_name):
+        with guard_flatbuffer(file_name):
             self._model = tflite.Model.GetRootAs(data, 0)
             self.version = int(self._model.Version())
             self.subgraphs = int(self._model.SubgraphsLength())
@@ -192,7 +192,7 @@ class TfliteFile:
     def operator(self, index: int) -> Operator:
         """Return operator ``index`` of the subgraph."""
         where = f"{self.name} #{index}"
-        with reading(where):
+        with guard_flatbuffer(where):
             table = self._graph.Operators(index)
             code = self._model.OperatorCodes(check_index(table.OpcodeIndex(), self._model.OperatorCodesLength()))
             number = builtin_code(code)
@@ -236,7 +236,7 @@ class TfliteFile:
         return indices
 
     def _tensor_name(self, index: int) -> str:
-        with reading(f"{self.name} tensor {index}"):
+        with guard_flatbuffer(f"{self.name} tensor {index}"):
             raw = self._graph.Tensors(index).Name() or b""
         self.charge(len(raw))
         return self.unique(text(raw) or f"tensor_{index}")
@@ -253,7 +253,7 @@ class TfliteFile:
     def _read_tensor(self, index: int) -> Tensor:
         name = self.names[index]
         where = f"{self.name} tensor {index} {name}"
-        with reading(where):
+        with guard_flatbuffer(where):
             table = self._graph.Tensors(index)
             shape = short_vector(table.ShapeAsNumpy(), "shape", where)
             signature = short_vector(table.ShapeSignatureAsNumpy(), "shape signature", where) or shape
@@ -284,7 +284,7 @@ class TfliteFile:
 
     def _read_array(self, tensor: Tensor) -> Array:
         where = self.where(tensor)
-        with reading(where):
+        with guard_flatbuffer(where):
             raw = as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
         if not dtypes.is_valid(tensor.type.dtype):
             raise UnsupportedError(
@@ -311,7 +311,7 @@ class TfliteFile:
         if tensor.packed or tensor.type.dtype == "bool":
             dtype = "int4" if tensor.packed else "bool"
             raise UnsupportedError(f"a sparse constant of {dtype}", where=where, hint="store it dense")
-        with reading(where):
+        with guard_flatbuffer(where):
             table = self._graph.Tensors(tensor.index).Sparsity()
         if tensor.type.size > _LARGEST_SPARSE:
             what = f"a sparse constant of {tensor.type.size} elements; the largest has {_LARGEST_SPARSE}"

@@ -10,7 +10,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import MicrocError
-from microc.frontend.tflite.context import MOVABLE, Application, Inside, Spelling
+from microc.frontend.tflite.context import MOVABLE, Converter, Inside, OpContext
 from microc.frontend.tflite.file import Operator, TfliteFile
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
@@ -30,12 +30,12 @@ def _key(operator: Operator) -> str:
     return f"{fields.text('Container')}/{fields.text('SharedName')}"
 
 
-def var_handle(application: Application) -> None:
+def var_handle(application: OpContext) -> None:
     """VAR_HANDLE: record which variable the output is a handle of."""
     application.builder.variables.handles[application.target().index] = _key(application.operator)
 
 
-def read_variable(application: Application) -> None:
+def read_variable(application: OpContext) -> None:
     """READ_VARIABLE: the variable's content at this point of the call."""
     target, key = application.target(), _variable(application)
     value = variable_value(application, key, target.type, target.name)
@@ -43,12 +43,12 @@ def read_variable(application: Application) -> None:
         application.result_reshape(value, application.type(value).shape)
 
 
-def assign_variable(application: Application) -> None:
+def assign_variable(application: OpContext) -> None:
     """ASSIGN_VARIABLE: the variable's content from here on."""
     assign(application, _variable(application), application.value(1))
 
 
-def variable_value(application: Application, key: str, type_: TensorType, name: str = "") -> str:
+def variable_value(application: OpContext, key: str, type_: TensorType, name: str = "") -> str:
     """Return the value that a variable holds; at its first use it becomes a state (inside of control flow: an input) named
     ``name``."""
     builder, variables = application.builder, application.builder.variables
@@ -65,7 +65,7 @@ def variable_value(application: Application, key: str, type_: TensorType, name: 
     return variables.current[key]
 
 
-def assign(application: Application, key: str, value: str) -> None:
+def assign(application: OpContext, key: str, value: str) -> None:
     """Make ``value`` the content of a variable from here on."""
     builder, variables = application.builder, application.builder.variables
     state = variables.states.get(key)
@@ -83,7 +83,7 @@ def assign(application: Application, key: str, value: str) -> None:
     variables.assigned[key] = None
 
 
-def call_once(application: Application) -> None:
+def call_once(application: OpContext) -> None:
     """CALL_ONCE: the initial contents of variables, from a subgraph of VAR_HANDLE and ASSIGN_VARIABLE."""
     index = application.operator.options.fields("CallOnceOptions", required=True).integer("InitSubgraphIndex", 1)
     file = application.builder.file.subgraph(index)
@@ -100,9 +100,7 @@ def call_once(application: Application) -> None:
             )
 
 
-def _initialise(
-    application: Application, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
-) -> None:
+def _initialise(application: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]) -> None:
     """Record the constant that ASSIGN_VARIABLE assigns as a variable's initial content."""
     key, index = handles.get(inputs[0]), inputs[1]
     if key is None or index < 0:
@@ -113,7 +111,7 @@ def _initialise(
     application.builder.variables.initial[key] = file.array(tensor)
 
 
-def _variable(application: Application) -> str:
+def _variable(application: OpContext) -> str:
     """Return the key of the variable that input 0 is a handle of."""
     index = application.source(0).index
     if index not in application.builder.variables.handles:
@@ -121,11 +119,11 @@ def _variable(application: Application) -> str:
     return application.builder.variables.handles[index]
 
 
-VARIABLES_CONVERTERS: Mapping[str, Spelling] = {
-    "ASSIGN_VARIABLE": Spelling(assign_variable, ()),
-    "CALL_ONCE": Spelling(call_once, ()),
-    "READ_VARIABLE": Spelling(read_variable, MOVABLE),
-    "VAR_HANDLE": Spelling(var_handle, ("resource",)),
+VARIABLES_CONVERTERS: Mapping[str, Converter] = {
+    "ASSIGN_VARIABLE": Converter(assign_variable, ()),
+    "CALL_ONCE": Converter(call_once, ()),
+    "READ_VARIABLE": Converter(read_variable, MOVABLE),
+    "VAR_HANDLE": Converter(var_handle, ("resource",)),
 }
 
 
@@ -141,7 +139,7 @@ class Target:
     position: int = -1
 
 
-def handle_inputs(application: Application, first: int) -> dict[int, str]:
+def handle_inputs(application: OpContext, first: int) -> dict[int, str]:
     """Return the subgraph inputs that are handles of variables, by position.
 
     The operator's input ``first`` is the subgraph's first.
@@ -150,7 +148,7 @@ def handle_inputs(application: Application, first: int) -> dict[int, str]:
     return {k: known[index] for k, index in enumerate(application.operator.inputs[first:]) if index in known}
 
 
-def collect_variables(application: Application, sides: Sequence[Inside]) -> dict[str, TensorType]:
+def collect_variables(application: OpContext, sides: Sequence[Inside]) -> dict[str, TensorType]:
     """Return the types of all variables that subgraphs read or assign."""
     types: dict[str, TensorType] = {}
     for key, type_ in ((key, type_) for side in sides for key, type_ in side.variable_types.items()):
@@ -163,7 +161,7 @@ def collect_variables(application: Application, sides: Sequence[Inside]) -> dict
 
 
 def subgraph_operands(
-    application: Application, keys: Mapping[int, str], variables: Mapping[str, TensorType], first: int
+    application: OpContext, keys: Mapping[int, str], variables: Mapping[str, TensorType], first: int
 ) -> list[str]:
     """Return the operands of subgraphs: tensors, then the contents of variables."""
     positions = range(first, len(application.operator.inputs))
@@ -171,7 +169,7 @@ def subgraph_operands(
     return [*tensors, *(variable_value(application, key, type_) for key, type_ in variables.items())]
 
 
-def subgraph_targets(application: Application, variables: Mapping[str, TensorType]) -> list[Target]:
+def subgraph_targets(application: OpContext, variables: Mapping[str, TensorType]) -> list[Target]:
     """Return the results of subgraphs: tensors, then the contents of variables."""
     unique = application.builder.file.unique
     outputs = [application.target(position) for position in range(len(application.operator.outputs))]
@@ -179,7 +177,7 @@ def subgraph_targets(application: Application, variables: Mapping[str, TensorTyp
     return [*tensors, *(Target(unique(f"{application.loc.name}_assigned"), type_) for type_ in variables.values())]
 
 
-def update_variables(application: Application, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
+def update_variables(application: OpContext, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
     """Record the outputs that are handles of variables, and the contents that subgraphs assigned."""
     for position, key in handed.items():
         application.builder.variables.handles[application.target(position).index] = key
@@ -187,7 +185,7 @@ def update_variables(application: Application, handed: Mapping[int, str], assign
         assign(application, key, name)
 
 
-def inline(application: Application, inside: Graph, names: dict[str, str]) -> None:
+def inline(application: OpContext, inside: Graph, names: dict[str, str]) -> None:
     """Append the nodes of ``inside`` in place of the operator.
 
     ``names`` maps its values to names here: given for inputs and outputs, extended by the rest.
@@ -217,7 +215,7 @@ _MAX_EVALUATED = 64
 """Largest tensor, in elements, that is evaluated in every iteration."""
 
 
-def loop(application: Application) -> None:
+def loop(application: OpContext) -> None:
     """WHILE: a condition and a body, both subgraphs of the carried values."""
     fields = application.operator.options.fields("WhileOptions", required=True)
     keys = handle_inputs(application, 0)
@@ -350,9 +348,7 @@ def _is_stacked(body: Graph, node: Node, input_: str, iterations: Sequence[Known
 # ---------------------------------------------------------------- the node
 
 
-def _emit(
-    application: Application, while_loop: _Loop, carried_values: Sequence[str], targets: Sequence[Target]
-) -> None:
+def _emit(application: OpContext, while_loop: _Loop, carried_values: Sequence[str], targets: Sequence[Target]) -> None:
     """Append the ``loop`` node and define the operator's outputs."""
     builder, body = application.builder, _loop_body(while_loop)
     carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
@@ -371,7 +367,7 @@ def _emit(
         builder.constant(targets[k].name, np.array(while_loop.count, np.int32))
 
 
-def _emit_renamed(application: Application, value: str, shape: tuple[int, ...], target: Target) -> None:
+def _emit_renamed(application: OpContext, value: str, shape: tuple[int, ...], target: Target) -> None:
     """Define a result that is a value under another shape or name."""
     if target.position >= 0:
         application.result_reshape(value, shape, target.position)
@@ -380,7 +376,7 @@ def _emit_renamed(application: Application, value: str, shape: tuple[int, ...], 
 
 
 def _emit_guarded(
-    application: Application, condition: Graph, body: Graph, carried_values: Sequence[str], targets: Sequence[Target]
+    application: OpContext, condition: Graph, body: Graph, carried_values: Sequence[str], targets: Sequence[Target]
 ) -> None:
     """Append a ``loop`` that its condition ends.
 
@@ -472,7 +468,7 @@ def _prune_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
 _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 
 
-def branch(application: Application) -> None:
+def branch(application: OpContext) -> None:
     """IF: one of two subgraphs, by a computed condition."""
     fields = application.operator.options.fields("IfOptions", required=True)
     keys = handle_inputs(application, 1)
@@ -495,7 +491,7 @@ def branch(application: Application) -> None:
     )
 
 
-def composite(application: Application) -> None:
+def composite(application: OpContext) -> None:
     """STABLEHLO_COMPOSITE and CALL: inline the subgraph of the decomposition."""
     table, field = ("CallOptions", "Subgraph") if application.operator.code == "CALL" else _COMPOSITE
     fields = application.operator.options.fields(table, required=True)
@@ -518,9 +514,9 @@ def composite(application: Application) -> None:
     )
 
 
-CONTROL_CONVERTERS: Mapping[str, Spelling] = {
-    "CALL": Spelling(composite, ()),
-    "IF": Spelling(branch, ()),
-    "STABLEHLO_COMPOSITE": Spelling(composite, ()),
-    "WHILE": Spelling(loop, ()),
+CONTROL_CONVERTERS: Mapping[str, Converter] = {
+    "CALL": Converter(composite, ()),
+    "IF": Converter(branch, ()),
+    "STABLEHLO_COMPOSITE": Converter(composite, ()),
+    "WHILE": Converter(loop, ()),
 }

@@ -17,8 +17,8 @@ from microc.frontend.tflite.context import (
     PLAIN,
     QUANTISED,
     REAL,
-    Application,
-    Spelling,
+    Converter,
+    OpContext,
     activation,
     check_same_quantisation,
     real_operand,
@@ -38,21 +38,21 @@ _BITS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
-def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Spelling:
+def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Converter:
     """Return the converter of an operator on one operand, without options. Integers of 32 and 64 bits are not quantised."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         _check_plain(application)
         application.result(op, (application.operand(0),), attrs)
 
-    return Spelling(convert, dtypes)
+    return Converter(convert, dtypes)
 
 
-def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelling:
+def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Converter:
     """Return the converter of an operator on two operands that broadcast; ``options`` names the table with the fused
     activation."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         attrs: dict[str, Attr] = {}
         if options:
             code = application.operator.options.fields(options).integer("FusedActivationFunction")
@@ -60,13 +60,13 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelli
         _check_plain(application)
         application.result(op, (application.operand(0), application.operand(1)), attrs)
 
-    return Spelling(convert, dtypes)
+    return Converter(convert, dtypes)
 
 
-def binary_stored(op: str, dtypes: tuple[str, ...]) -> Spelling:
+def binary_stored(op: str, dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of an operator on two stored numbers, which ignores the scales of integers."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         value = application.emit(
             op,
             [stored_integers(application, application.unchanged_operand(k)) for k in (0, 1)],
@@ -74,23 +74,23 @@ def binary_stored(op: str, dtypes: tuple[str, ...]) -> Spelling:
         )
         application.result_reshape(value, application.type(value).shape)
 
-    return Spelling(convert, dtypes)
+    return Converter(convert, dtypes)
 
 
-def extremum(op: str) -> Spelling:
+def extremum(op: str) -> Converter:
     """MAXIMUM and MINIMUM: TFLite compares the stored integers, so the three quantisations must be equal."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         _check_plain(application)
         quants = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
         if application.target().type.dtype in QUANTISED and len(quants) != 1:
             application.refuse("operands and output are quantised differently", ONE_SCALE)
         application.result(op, (application.operand(0), application.operand(1)), {})
 
-    return Spelling(convert, (*REAL, *PLAIN))
+    return Converter(convert, (*REAL, *PLAIN))
 
 
-def _check_plain(application: Application) -> None:
+def _check_plain(application: OpContext) -> None:
     """Refuse 32- and 64-bit integers with a scale: TFLite computes with the stored numbers."""
     if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
         application.refuse(
@@ -102,7 +102,7 @@ def _check_plain(application: Application) -> None:
 _ADD_N_SHIFT = 20
 
 
-def add_n(application: Application) -> None:
+def add_n(application: OpContext) -> None:
     """ADD_N: the sum of all operands; int8 operands must have one scale."""
     values = [application.operand(position) for position in range(len(application.operator.inputs))]
     types, target = [application.type(value) for value in values], application.target().type
@@ -119,7 +119,7 @@ def add_n(application: Application) -> None:
     application.result("add", (total, values[-1]), {})
 
 
-def _add_bytes(application: Application, values: list[str]) -> None:
+def _add_bytes(application: OpContext, values: list[str]) -> None:
     """Sum int8 operands as TFLite does (``reference/add_n.h``).
 
     Each is shifted left by 20, halved, summed, and scaled to the output. TFLite's sum starts from the contribution of a stored
@@ -143,27 +143,27 @@ def _add_bytes(application: Application, values: list[str]) -> None:
     application.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": Multiplier.DOUBLE})
 
 
-def leaky_relu(application: Application) -> None:
+def leaky_relu(application: OpContext) -> None:
     """LEAKY_RELU: alpha * x below zero."""
     alpha = application.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
     application.result("leaky_relu", (application.operand(0),), {"alpha": alpha})
 
 
-def prelu(application: Application) -> None:
+def prelu(application: OpContext) -> None:
     """PRELU: the slope is a tensor that broadcasts."""
     dtype = application.target().type.dtype
     operands = (application.operand(0), application.operand(1, "int8" if dtype == "int16" else dtype))
     application.result("prelu", operands, {})
 
 
-def gelu(application: Application) -> None:
+def gelu(application: OpContext) -> None:
     """GELU: exact, or TFLite's approximation by tanh."""
     approximate = bool(application.operator.options.fields("GeluOptions").integer("Approximate"))
     activated = formulas.gelu(composer(application), real_operand(application, 0), approximate)
     real_result(application, "reshape", (activated,), {"shape": application.type(activated).shape})
 
 
-def right_shift(application: Application) -> None:
+def right_shift(application: OpContext) -> None:
     """RIGHT_SHIFT: the count is clamped to 0 .. bits - 1."""
     data, counts = (stored_integers(application, application.unchanged_operand(position)) for position in (0, 1))
     bits = 8 * dtypes.nbytes(application.target().type.dtype)
@@ -172,13 +172,13 @@ def right_shift(application: Application) -> None:
     application.result_reshape(shifted, application.type(shifted).shape)
 
 
-def square(application: Application) -> None:
+def square(application: OpContext) -> None:
     """SQUARE: x * x."""
     data = application.operand(0)
     application.result("mul", (data, data), {})
 
 
-def l2_normalization(application: Application) -> None:
+def l2_normalization(application: OpContext) -> None:
     """L2_NORMALIZATION over the last axis."""
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
     if activation(application, code):
@@ -186,11 +186,11 @@ def l2_normalization(application: Application) -> None:
     application.result("l2_normalize", (application.operand(0),), {})
 
 
-ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
+ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "ABS": unary("abs", (*FLOAT, "int8", "int16", "int32")),
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
     "ATAN2": binary("atan2", dtypes=FLOAT),
-    "ADD_N": Spelling(add_n, (*_INT8, "int32")),
+    "ADD_N": Converter(add_n, (*_INT8, "int32")),
     "BITWISE_XOR": binary_stored("bit_xor", _BITS),
     "CEIL": unary("ceil"),
     "COS": unary("cos"),
@@ -200,10 +200,10 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
     "FLOOR": unary("floor"),
     "FLOOR_DIV": binary_stored("floor_div", (*_SIGNED, *PLAIN)),
     "FLOOR_MOD": binary_stored("floor_mod", (*_SIGNED, *PLAIN)),
-    "GELU": Spelling(gelu),
+    "GELU": Converter(gelu),
     "HARD_SWISH": unary("hard_swish", _BYTES),
-    "L2_NORMALIZATION": Spelling(l2_normalization, _BYTES),
-    "LEAKY_RELU": Spelling(leaky_relu),
+    "L2_NORMALIZATION": Converter(l2_normalization, _BYTES),
+    "LEAKY_RELU": Converter(leaky_relu),
     "LOG": unary("log", _SIGNED),
     "LOGISTIC": unary("sigmoid", REAL),
     "MAXIMUM": extremum("maximum"),
@@ -211,18 +211,18 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
     "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN, "uint32")),
     "NEG": unary("neg", (*FLOAT, *PLAIN)),
     "POW": binary("pow", dtypes=FLOAT),
-    "PRELU": Spelling(prelu),
+    "PRELU": Converter(prelu),
     "RELU": unary("relu", REAL),
     "RELU6": unary("clip", REAL, {"minimum": 0.0, "maximum": 6.0}),
     "RELU_0_TO_1": unary("clip", _BYTES, {"minimum": 0.0, "maximum": 1.0}),
     "RELU_N1_TO_1": unary("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
-    "RIGHT_SHIFT": Spelling(right_shift, _BITS),
+    "RIGHT_SHIFT": Converter(right_shift, _BITS),
     "ROUND": unary("round"),
     "RSQRT": unary("rsqrt", _SIGNED),
     "SIGN": unary("sign", (*FLOAT, "int32")),
     "SIN": unary("sin"),
     "SQRT": unary("sqrt", _SIGNED),
-    "SQUARE": Spelling(square, FLOAT),
+    "SQUARE": Converter(square, FLOAT),
     "SQUARED_DIFFERENCE": binary("squared_difference", dtypes=(*FLOAT, "int8", "int16", "int32")),
     "SUB": binary("sub", "SubOptions", (*REAL, *PLAIN)),
     "TANH": unary("tanh", REAL),
@@ -232,7 +232,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
 # ---- Converters between dtypes, between integers and real numbers, and of storage formats.
 
 
-def quantize(application: Application) -> None:
+def quantize(application: OpContext) -> None:
     """QUANTIZE: float32 to integers, or integers to another quantisation."""
     target, source = application.target(), application.source(0).type.dtype
     if source not in (*REAL, "int32"):
@@ -245,7 +245,7 @@ def quantize(application: Application) -> None:
     application.result("quantize", (data,), attrs)
 
 
-def dequantize(application: Application) -> None:
+def dequantize(application: OpContext) -> None:
     """DEQUANTIZE: integers to float32; float16 constants are widened at compile time."""
     source, target = application.source(0), application.target()
     half = _float16_constant(application)
@@ -263,7 +263,7 @@ def dequantize(application: Application) -> None:
     application.result("dequantize", (application.value(0),), attrs)
 
 
-def densify(application: Application) -> None:
+def densify(application: OpContext) -> None:
     """DENSIFY of a constant.
 
     Reading the file already made it dense; a float16 constant is kept for the operator that widens it.
@@ -277,7 +277,7 @@ def densify(application: Application) -> None:
         application.builder.halves[target.index] = half
 
 
-def _float16_constant(application: Application) -> Array | None:
+def _float16_constant(application: OpContext) -> Array | None:
     """Return the first operand if it is a float16 constant of the file or of DENSIFY, else None.
 
     The graph has no float16 values.
@@ -288,7 +288,7 @@ def _float16_constant(application: Application) -> Array | None:
     return application.builder.file.array(source) if source.constant else application.builder.halves.get(source.index)
 
 
-def cast(application: Application) -> None:
+def cast(application: OpContext) -> None:
     """CAST: the stored numbers in another dtype; float16 constants are widened at compile time."""
     half = _float16_constant(application)
     if half is not None and application.target().type.dtype == "float32":
@@ -299,7 +299,7 @@ def cast(application: Application) -> None:
     application.result("cast", (application.value(0),), {"dtype": application.target().type.dtype})
 
 
-def fake_quant(application: Application) -> None:
+def fake_quant(application: OpContext) -> None:
     """FAKE_QUANT: round float32 to the values that integers of ``NumBits`` bits between min and max would have."""
     fields = application.operator.options.fields("FakeQuantOptions", required=True)
     low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
@@ -318,7 +318,7 @@ def fake_quant(application: Application) -> None:
     application.result("add", (back, application.scalar(bottom)), {})
 
 
-def bucketize(application: Application) -> None:
+def bucketize(application: OpContext) -> None:
     """BUCKETIZE: for every number the count of (ascending) boundaries that are at most as large."""
     boundaries = application.operator.options.fields("BucketizeOptions", required=True).reals("Boundaries")
     data = application.value(0)
@@ -335,7 +335,7 @@ def bucketize(application: Application) -> None:
     application.result("sum", (application.emit("cast", (above,), {"dtype": "int32"}),), attrs)
 
 
-def bitcast(application: Application) -> None:
+def bitcast(application: OpContext) -> None:
     """BITCAST: the same bits as another dtype of equal width; constants may become any dtype."""
     source, target = application.source(0), application.target()
     data = application.builder.consts.get(application.value(0))
@@ -353,14 +353,14 @@ def bitcast(application: Application) -> None:
     application.result("cast", (application.value(0),), {"dtype": pair[1]})
 
 
-CONVERSIONS_CONVERTERS: Mapping[str, Spelling] = {
-    "BITCAST": Spelling(bitcast, MOVABLE),
-    "BUCKETIZE": Spelling(bucketize, ("int32",)),
-    "CAST": Spelling(cast, MOVABLE),
-    "DENSIFY": Spelling(densify, (*MOVABLE, "float16")),
-    "DEQUANTIZE": Spelling(dequantize, FLOAT),
-    "FAKE_QUANT": Spelling(fake_quant, FLOAT),
-    "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),
+CONVERSIONS_CONVERTERS: Mapping[str, Converter] = {
+    "BITCAST": Converter(bitcast, MOVABLE),
+    "BUCKETIZE": Converter(bucketize, ("int32",)),
+    "CAST": Converter(cast, MOVABLE),
+    "DENSIFY": Converter(densify, (*MOVABLE, "float16")),
+    "DEQUANTIZE": Converter(dequantize, FLOAT),
+    "FAKE_QUANT": Converter(fake_quant, FLOAT),
+    "QUANTIZE": Converter(quantize, (*QUANTISED, "int32")),
 }
 
 
@@ -370,10 +370,10 @@ _BOOL = ("bool",)
 _COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
 
 
-def comparison(op: str) -> Spelling:
+def comparison(op: str) -> Converter:
     """Return the converter of a comparison of two operands of one dtype; quantised ones are compared as real numbers."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         first, second = (application.source(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
             application.refuse(f"{first.dtype} and {second.dtype} operands", f"both of one of {', '.join(_COMPARED)}")
@@ -382,19 +382,19 @@ def comparison(op: str) -> Spelling:
         operands = (application.value(0), application.value(1))
         application.result(op, operands, {})
 
-    return Spelling(convert, _BOOL)
+    return Converter(convert, _BOOL)
 
 
-def logical(op: str, count: int) -> Spelling:
+def logical(op: str, count: int) -> Converter:
     """Return the converter of an operator on ``count`` bool operands."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         application.result(op, [application.operand(position, "bool") for position in range(count)], {})
 
-    return Spelling(convert, _BOOL)
+    return Converter(convert, _BOOL)
 
 
-def select(application: Application) -> None:
+def select(application: OpContext) -> None:
     """SELECT and SELECT_V2. A vector condition of SELECT chooses whole rows: it gets trailing axes of extent 1."""
     condition = application.operand(0, "bool")
     a, b = application.unchanged_operand(1), application.unchanged_operand(2)
@@ -405,10 +405,10 @@ def select(application: Application) -> None:
     application.result("where", (condition, a, b), {})
 
 
-def arg_extremum(op: str) -> Spelling:
+def arg_extremum(op: str) -> Converter:
     """ARG_MAX and ARG_MIN along a constant axis; the stored numbers are compared."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         data = application.value(0)
         if application.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
             application.refuse(f"{application.type(data).dtype} input", "float32, int8, uint8, int16, int32 or int64")
@@ -417,10 +417,10 @@ def arg_extremum(op: str) -> Spelling:
         attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": application.target().type.dtype}
         application.result(op, (data,), attrs)
 
-    return Spelling(convert, PLAIN)
+    return Converter(convert, PLAIN)
 
 
-def topk(application: Application) -> None:
+def topk(application: OpContext) -> None:
     """TOPK_V2: a constant number of largest elements along the last axis, and their indices."""
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
@@ -429,7 +429,7 @@ def topk(application: Application) -> None:
     application.results("topk", (data,), {**attrs, "out_dtype": application.target(1).type.dtype})
 
 
-def one_hot(application: Application) -> None:
+def one_hot(application: OpContext) -> None:
     """ONE_HOT: indices, constant depth, on value, off value."""
     fields = application.operator.options.fields("OneHotOptions", required=True)
     indices, (depth,) = application.value(0), application.integers(1)[:1] or (0,)
@@ -438,7 +438,7 @@ def one_hot(application: Application) -> None:
     application.result("one_hot", (indices, on, off), {"axis": axis, "depth": depth, "wrap": False})
 
 
-LOGIC_CONVERTERS: Mapping[str, Spelling] = {
+LOGIC_CONVERTERS: Mapping[str, Converter] = {
     "ARG_MAX": arg_extremum("argmax"),
     "ARG_MIN": arg_extremum("argmin"),
     "EQUAL": comparison("equal"),
@@ -450,20 +450,20 @@ LOGIC_CONVERTERS: Mapping[str, Spelling] = {
     "LOGICAL_NOT": logical("logical_not", 1),
     "LOGICAL_OR": logical("logical_or", 2),
     "NOT_EQUAL": comparison("not_equal"),
-    "ONE_HOT": Spelling(one_hot, MOVABLE),
-    "SELECT": Spelling(select, MOVABLE),
-    "SELECT_V2": Spelling(select, MOVABLE),
-    "TOPK_V2": Spelling(topk, (*FLOAT, *QUANTISED, *PLAIN)),
+    "ONE_HOT": Converter(one_hot, MOVABLE),
+    "SELECT": Converter(select, MOVABLE),
+    "SELECT_V2": Converter(select, MOVABLE),
+    "TOPK_V2": Converter(topk, (*FLOAT, *QUANTISED, *PLAIN)),
 }
 
 
 # ---- Converters of reductions over constant axes, and of cumulative sums.
 
 
-def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
+def reduction(op: str, dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of a reduction over constant axes. On bool, max is "any" and min is "all", computed in int8."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
         data = application.operand(0)
         type_ = application.type(data)
@@ -480,10 +480,10 @@ def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
         else:
             application.result(op, (data,), attrs)
 
-    return Spelling(convert, dtypes)
+    return Converter(convert, dtypes)
 
 
-def cumsum(application: Application) -> None:
+def cumsum(application: OpContext) -> None:
     """CUMSUM along a constant axis."""
     fields = application.operator.options.fields("CumsumOptions")
     data = application.operand(0)
@@ -496,8 +496,8 @@ def cumsum(application: Application) -> None:
     application.result("cumsum", (data,), attrs)
 
 
-REDUCTIONS_CONVERTERS: Mapping[str, Spelling] = {
-    "CUMSUM": Spelling(cumsum, (*FLOAT, "int8", *PLAIN)),
+REDUCTIONS_CONVERTERS: Mapping[str, Converter] = {
+    "CUMSUM": Converter(cumsum, (*FLOAT, "int8", *PLAIN)),
     "MEAN": reduction("mean", (*REAL, *PLAIN)),
     "REDUCE_ALL": reduction("min", _BOOL),
     "REDUCE_ANY": reduction("max", _BOOL),

@@ -9,7 +9,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.tflite.context import DTYPES, FLOAT, MOVABLE, Application, Spelling, check_same_quantisation
+from microc.frontend.tflite.context import DTYPES, FLOAT, MOVABLE, Converter, OpContext, check_same_quantisation
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import Rounding
 
@@ -18,7 +18,7 @@ from microc.ops.attributes import Rounding
 _MIRRORS = ("reflect", "symmetric")
 
 
-def gather(application: Application) -> None:
+def gather(application: OpContext) -> None:
     """GATHER along an axis; with batch axes each batch has its own indices."""
     fields = application.operator.options.fields("GatherOptions")
     data, indices = application.unchanged_operand(0), application.value(1)
@@ -29,14 +29,14 @@ def gather(application: Application) -> None:
     application.result("gather", (data, application.index(indices)), {"axis": axis, "batch_dims": batch})
 
 
-def gather_nd(application: Application) -> None:
+def gather_nd(application: OpContext) -> None:
     """GATHER_ND: elements or slices at index vectors."""
     data, indices = application.unchanged_operand(0), application.value(1)
     check_same_quantisation(application, [0])
     application.result("gather_nd", (data, application.index(indices)), {"batch_dims": 0})
 
 
-def embedding_lookup(application: Application) -> None:
+def embedding_lookup(application: OpContext) -> None:
     """EMBEDDING_LOOKUP: rows of a table; integer rows are dequantised."""
     indices, table = application.value(0), application.value(1)
     type_, target = application.source(1).type, application.target().type
@@ -60,7 +60,7 @@ def embedding_lookup(application: Application) -> None:
     application.result("mul", (application.emit("sub", (real, parts[0]), {}), parts[1]), {})
 
 
-def reverse(application: Application) -> None:
+def reverse(application: OpContext) -> None:
     """REVERSE_V2 along constant axes."""
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
@@ -69,7 +69,7 @@ def reverse(application: Application) -> None:
     application.result("reverse", (data,), {"axes": axes})
 
 
-def reverse_sequence(application: Application) -> None:
+def reverse_sequence(application: OpContext) -> None:
     """REVERSE_SEQUENCE: in every batch, reverse the first elements along an axis; their count per batch is an operand."""
     fields = application.operator.options.fields("ReverseSequenceOptions", required=True)
     data, lengths = application.unchanged_operand(0), application.index(application.value(1))
@@ -79,7 +79,7 @@ def reverse_sequence(application: Application) -> None:
     application.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
 
 
-def mirror_pad(application: Application) -> None:
+def mirror_pad(application: OpContext) -> None:
     """MIRROR_PAD: REFLECT leaves out the border, SYMMETRIC repeats it."""
     mode = application.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
     data, amounts = application.unchanged_operand(0), application.integers(1)
@@ -90,14 +90,14 @@ def mirror_pad(application: Application) -> None:
     application.result("mirror_pad", (data,), {"padding": padding, "mode": _MIRRORS[mode]})
 
 
-def broadcast_to(application: Application) -> None:
+def broadcast_to(application: OpContext) -> None:
     """BROADCAST_TO a constant shape."""
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
     application.result("broadcast_to", (data,), {"shape": application.integers(1)})
 
 
-def space_to_batch(application: Application) -> None:
+def space_to_batch(application: OpContext) -> None:
     """SPACE_TO_BATCH_ND: pad, then move the pixels of every block to the batch axis."""
     data, block, paddings = application.unchanged_operand(0), application.integers(1), application.integers(2)
     check_same_quantisation(application, [0])
@@ -121,7 +121,7 @@ def space_to_batch(application: Application) -> None:
     application.result_reshape(moved, (batches, *split[0::2], *shape[1 + count :]))
 
 
-def batch_to_space(application: Application) -> None:
+def batch_to_space(application: OpContext) -> None:
     """BATCH_TO_SPACE_ND: move batches to the pixels of blocks, then crop."""
     data, block, crops = application.unchanged_operand(0), application.integers(1), application.integers(2)
     check_same_quantisation(application, [0])
@@ -147,24 +147,24 @@ def batch_to_space(application: Application) -> None:
     application.result("slice", (application.emit("reshape", (moved,), {"shape": whole}),), attrs)
 
 
-def dynamic_update_slice(application: Application) -> None:
+def dynamic_update_slice(application: OpContext) -> None:
     """DYNAMIC_UPDATE_SLICE: replace a part of the operand, from computed indices on."""
     data, update, begin = application.unchanged_operand(0), application.unchanged_operand(1), application.value(2)
     check_same_quantisation(application, [0, 1])
     application.result("dynamic_update_slice", (data, update, begin), {})
 
 
-GATHER_CONVERTERS: Mapping[str, Spelling] = {
-    "BATCH_TO_SPACE_ND": Spelling(batch_to_space, MOVABLE),
-    "BROADCAST_TO": Spelling(broadcast_to, MOVABLE),
-    "DYNAMIC_UPDATE_SLICE": Spelling(dynamic_update_slice, MOVABLE),
-    "EMBEDDING_LOOKUP": Spelling(embedding_lookup, (*FLOAT, "int8")),
-    "GATHER": Spelling(gather, MOVABLE),
-    "GATHER_ND": Spelling(gather_nd, MOVABLE),
-    "MIRROR_PAD": Spelling(mirror_pad, MOVABLE),
-    "REVERSE_SEQUENCE": Spelling(reverse_sequence, MOVABLE),
-    "REVERSE_V2": Spelling(reverse, MOVABLE),
-    "SPACE_TO_BATCH_ND": Spelling(space_to_batch, MOVABLE),
+GATHER_CONVERTERS: Mapping[str, Converter] = {
+    "BATCH_TO_SPACE_ND": Converter(batch_to_space, MOVABLE),
+    "BROADCAST_TO": Converter(broadcast_to, MOVABLE),
+    "DYNAMIC_UPDATE_SLICE": Converter(dynamic_update_slice, MOVABLE),
+    "EMBEDDING_LOOKUP": Converter(embedding_lookup, (*FLOAT, "int8")),
+    "GATHER": Converter(gather, MOVABLE),
+    "GATHER_ND": Converter(gather_nd, MOVABLE),
+    "MIRROR_PAD": Converter(mirror_pad, MOVABLE),
+    "REVERSE_SEQUENCE": Converter(reverse_sequence, MOVABLE),
+    "REVERSE_V2": Converter(reverse, MOVABLE),
+    "SPACE_TO_BATCH_ND": Converter(space_to_batch, MOVABLE),
 }
 
 
@@ -173,14 +173,14 @@ GATHER_CONVERTERS: Mapping[str, Spelling] = {
 _REDUCTIONS = ("add", "mul", "max", "min")
 
 
-def scatter_nd(application: Application) -> None:
+def scatter_nd(application: OpContext) -> None:
     """SCATTER_ND: add updates to zeros of a constant shape."""
     indices, updates, shape = application.value(0), application.unchanged_operand(1), application.integers(2)
     zeros = application.new_filled("zeros", shape, 0, application.target().type.dtype)
     application.result("scatter_nd", (zeros, application.index(indices), updates), {"reduction": "add"})
 
 
-def segment_sum(application: Application) -> None:
+def segment_sum(application: OpContext) -> None:
     """SEGMENT_SUM: sum the rows of each segment.
 
     Segment numbers ascend; they are constants, or the output's shape declares their count.
@@ -195,18 +195,18 @@ def segment_sum(application: Application) -> None:
     _segments(application, "add", count)
 
 
-def unsorted_segment(reduction: str) -> Spelling:
+def unsorted_segment(reduction: str) -> Converter:
     """UNSORTED_SEGMENT_SUM, ..._PROD, ..._MAX, ..._MIN: reduce the rows of each segment; rows with negative numbers are
     dropped."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         (count,) = application.integers(2)[:1] or (0,)
         _segments(application, reduction, count)
 
-    return Spelling(convert, (*FLOAT, "int32"))
+    return Converter(convert, (*FLOAT, "int32"))
 
 
-def _segments(application: Application, reduction: str, count: int) -> None:
+def _segments(application: OpContext, reduction: str, count: int) -> None:
     """Scatter rows into ``count`` neutral rows.
 
     An additional last row takes those with a negative number; it is sliced off afterwards.
@@ -237,7 +237,7 @@ def _segments(application: Application, reduction: str, count: int) -> None:
     application.result("slice", (scattered,), attrs)
 
 
-def sparse_to_dense(application: Application) -> None:
+def sparse_to_dense(application: OpContext) -> None:
     """SPARSE_TO_DENSE: values at index vectors of a constant shape, a default value elsewhere."""
     indices, values, default = (
         application.index(application.value(0)),
@@ -257,7 +257,7 @@ def sparse_to_dense(application: Application) -> None:
     application.result("scatter_nd", operands, {"reduction": ""})
 
 
-def matrix_diag(application: Application) -> None:
+def matrix_diag(application: OpContext) -> None:
     """MATRIX_DIAG: matrices with the operand as diagonal.
 
     With ``extent`` zeros after each of the ``extent`` elements, element i of the flattened row is at i * (extent + 1), which is
@@ -275,7 +275,7 @@ def matrix_diag(application: Application) -> None:
     application.result_reshape(application.emit("slice", (flat,), attrs), (*lead, extent, extent))
 
 
-def matrix_set_diag(application: Application) -> None:
+def matrix_set_diag(application: OpContext) -> None:
     """MATRIX_SET_DIAG: replace the diagonals of matrices."""
     data, diagonal = application.unchanged_operand(0), application.unchanged_operand(1)
     check_same_quantisation(application, [0, 1])
@@ -295,12 +295,12 @@ def matrix_set_diag(application: Application) -> None:
     application.result("where", (on_diagonal, wide, data), {})
 
 
-SEGMENT_CONVERTERS: Mapping[str, Spelling] = {
-    "MATRIX_DIAG": Spelling(matrix_diag, MOVABLE),
-    "MATRIX_SET_DIAG": Spelling(matrix_set_diag, MOVABLE),
-    "SCATTER_ND": Spelling(scatter_nd, MOVABLE),
-    "SEGMENT_SUM": Spelling(segment_sum, (*FLOAT, "int32")),
-    "SPARSE_TO_DENSE": Spelling(sparse_to_dense, MOVABLE),
+SEGMENT_CONVERTERS: Mapping[str, Converter] = {
+    "MATRIX_DIAG": Converter(matrix_diag, MOVABLE),
+    "MATRIX_SET_DIAG": Converter(matrix_set_diag, MOVABLE),
+    "SCATTER_ND": Converter(scatter_nd, MOVABLE),
+    "SEGMENT_SUM": Converter(segment_sum, (*FLOAT, "int32")),
+    "SPARSE_TO_DENSE": Converter(sparse_to_dense, MOVABLE),
     "UNSORTED_SEGMENT_MAX": unsorted_segment("max"),
     "UNSORTED_SEGMENT_MIN": unsorted_segment("min"),
     "UNSORTED_SEGMENT_PROD": unsorted_segment("mul"),
@@ -324,7 +324,7 @@ _WINDOW = 8
 class _Packed:
     """One compressed constant: its bits, header, tables, and the type of the tensor."""
 
-    application: Application
+    application: OpContext
     bits: bytes
     header: bytes
     tables: bytes
@@ -353,7 +353,7 @@ class _Packed:
         return positions % count if quant.axis else positions // max(self.type_.size // count, 1)
 
 
-def decode(application: Application) -> None:
+def decode(application: OpContext) -> None:
     """TFLM_DECODE: every output becomes a constant."""
     if len(application.operator.inputs) != 2 * len(application.operator.outputs):
         application.broken(f"{len(application.operator.inputs)} inputs for {len(application.operator.outputs)} outputs")
@@ -435,4 +435,4 @@ def _decode_huffman(packed: _Packed) -> Array:
 _DECODERS: Mapping[int, Callable[[_Packed], Array]] = {0: _decode_table, 1: _decode_huffman, 2: _decode_pruned}
 """Decoders by the header's compression type."""
 
-COMPRESSED_CONVERTERS: Mapping[str, Spelling] = {"CUSTOM:TFLM_DECODE": Spelling(decode, DTYPES)}
+COMPRESSED_CONVERTERS: Mapping[str, Converter] = {"CUSTOM:TFLM_DECODE": Converter(decode, DTYPES)}

@@ -8,20 +8,20 @@ from math import prod
 import numpy as np
 
 from microc.base.dtypes import Array
+from microc.frontend.tflite.builtin_options import Fields
 from microc.frontend.tflite.context import (
     FLOAT,
     MOVABLE,
     QUANTISED,
     REAL,
-    Application,
-    Spelling,
+    Converter,
+    OpContext,
     activation,
     check_same_quantisation,
     explicit_padding,
     real_clip,
 )
 from microc.frontend.tflite.operators_layers import hybrid_data, layer_bias, layer_weights
-from microc.frontend.tflite.options import Fields
 from microc.graph.ir import Attr
 
 # ---- Converters of operators that change the size of images: transposed convolution and resizing.
@@ -32,7 +32,7 @@ _ONE = 1 << 10
 """1.0 in the fixed point format with 10 fractional bits by which TFLite resizes integers."""
 
 
-def transpose_conv(application: Application) -> None:
+def transpose_conv(application: OpContext) -> None:
     """TRANSPOSE_CONV: output shape, weights OHWI, data. The padding is that of the forward convolution of the output."""
     fields = application.operator.options.fields("TransposeConvOptions", required=True)
     data = application.operand(2)
@@ -57,7 +57,7 @@ def transpose_conv(application: Application) -> None:
     application.result("conv2d_transpose", (data, weight, *bias), attrs)
 
 
-def resize_nearest(application: Application) -> None:
+def resize_nearest(application: OpContext) -> None:
     """RESIZE_NEAREST_NEIGHBOR: every pixel is a copy of one input pixel."""
     fields = application.operator.options.fields("ResizeNearestNeighborOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
@@ -71,7 +71,7 @@ def resize_nearest(application: Application) -> None:
     application.result("resample", (data, *tables), {"axes": (1, 2)})
 
 
-def resize_bilinear(application: Application) -> None:
+def resize_bilinear(application: OpContext) -> None:
     """RESIZE_BILINEAR: float32, or integers in fixed point with 10 fractional bits along each axis."""
     fields = application.operator.options.fields("ResizeBilinearOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
@@ -88,7 +88,7 @@ def resize_bilinear(application: Application) -> None:
     application.result("resample", (data, *indices, *weights), attrs)
 
 
-def _sizes(application: Application, data: str) -> tuple[int, int]:
+def _sizes(application: OpContext, data: str) -> tuple[int, int]:
     """Return the constant height and width of a resized image."""
     application.rank(data, 4)
     sizes = application.integers(1)
@@ -99,7 +99,7 @@ def _sizes(application: Application, data: str) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _index_table(application: Application, index: Array) -> str:
+def _index_table(application: OpContext, index: Array) -> str:
     """Add a constant of indices, int16 if they fit."""
     dtype = np.int16 if index.max() < 1 << 15 else np.int32
     return application.new_constant("resize_indices", index.astype(dtype))
@@ -137,10 +137,10 @@ def _linear_integer(extent: int, size: int, corners: bool, centres: bool) -> tup
     return np.stack([below, above], 1), np.stack([_ONE - share, share], 1).astype(np.int16)
 
 
-IMAGES_CONVERTERS: Mapping[str, Spelling] = {
-    "RESIZE_BILINEAR": Spelling(resize_bilinear, REAL),
-    "RESIZE_NEAREST_NEIGHBOR": Spelling(resize_nearest, MOVABLE),
-    "TRANSPOSE_CONV": Spelling(transpose_conv, (*FLOAT, *QUANTISED)),
+IMAGES_CONVERTERS: Mapping[str, Converter] = {
+    "RESIZE_BILINEAR": Converter(resize_bilinear, REAL),
+    "RESIZE_NEAREST_NEIGHBOR": Converter(resize_nearest, MOVABLE),
+    "TRANSPOSE_CONV": Converter(transpose_conv, (*FLOAT, *QUANTISED)),
 }
 
 
@@ -149,7 +149,7 @@ IMAGES_CONVERTERS: Mapping[str, Spelling] = {
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 
-def conv_3d(application: Application) -> None:
+def conv_3d(application: OpContext) -> None:
     """CONV_3D: data (N, D, H, W, C), weights (D, H, W, C / groups, O)."""
     fields, (weight, bias) = _options(application), _weights(application, (4, 3, 0, 1, 2))
     data, taps = _volume(application, 0), weight.shape[2:]
@@ -164,7 +164,7 @@ def conv_3d(application: Application) -> None:
     _finish(application, fields, application.emit("convolution", (data, name, *bias), {**attrs, **groups}))
 
 
-def conv_3d_transpose(application: Application) -> None:
+def conv_3d_transpose(application: OpContext) -> None:
     """CONV_3D_TRANSPOSE: output shape, weights (D, H, W, O, C), data.
 
     The padding is that of the forward convolution of the output.
@@ -183,7 +183,7 @@ def conv_3d_transpose(application: Application) -> None:
     _finish(application, fields, application.emit("convolution_transpose", (data, name, *bias), attrs))
 
 
-def _options(application: Application) -> Fields:
+def _options(application: OpContext) -> Fields:
     return application.operator.options.fields("Conv3DOptions", required=True)
 
 
@@ -193,7 +193,7 @@ def _triple(fields: Fields, pattern: str) -> tuple[int, int, int]:
     return depth, height, width
 
 
-def _weights(application: Application, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
+def _weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
     """Return the constant weights with their axes in ``order``, and the name of the bias, if any."""
     weight = application.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
@@ -203,7 +203,7 @@ def _weights(application: Application, order: tuple[int, ...]) -> tuple[Array, t
     return np.ascontiguousarray(weight.transpose(order)), bias
 
 
-def _volume(application: Application, position: int) -> str:
+def _volume(application: OpContext, position: int) -> str:
     """Return an operand (N, D, H, W, C) as (N, C, D, H, W)."""
     data = application.operand(position)
     application.rank(data, 5)
@@ -211,7 +211,7 @@ def _volume(application: Application, position: int) -> str:
 
 
 def _padding(
-    application: Application,
+    application: OpContext,
     fields: Fields,
     extents: Sequence[int],
     taps: Sequence[int],
@@ -225,14 +225,14 @@ def _padding(
     return (*(t // 2 for t in total), *(t - t // 2 for t in total))
 
 
-def _finish(application: Application, fields: Fields, value: str) -> None:
+def _finish(application: OpContext, fields: Fields, value: str) -> None:
     """Transpose to channels last, apply the fused activation, and define the output."""
     last = application.emit("transpose", (value,), {"axes": _CHANNELS_LAST})
     code = fields.integer("FusedActivationFunction")
     real_clip(application, last, activation(application, code))
 
 
-def local_response_normalization(application: Application) -> None:
+def local_response_normalization(application: OpContext) -> None:
     """LOCAL_RESPONSE_NORMALIZATION: x (bias + alpha s) ** -beta, where s sums the squares of 2 * radius + 1 channels."""
     fields = application.operator.options.fields("LocalResponseNormalizationOptions", required=True)
     data = application.operand(0)
@@ -249,7 +249,7 @@ def local_response_normalization(application: Application) -> None:
     application.result("mul", (data, power), {})
 
 
-def dilate(application: Application) -> None:
+def dilate(application: OpContext) -> None:
     """DILATE: insert a constant value between the elements, along every axis."""
     data, factors, filler = application.unchanged_operand(0), application.integers(1), application.constant(2)
     check_same_quantisation(application, [0])
@@ -271,9 +271,9 @@ def dilate(application: Application) -> None:
     application.result_reshape(data, shape)
 
 
-VOLUMES_CONVERTERS: Mapping[str, Spelling] = {
-    "CONV_3D": Spelling(conv_3d, FLOAT),
-    "CONV_3D_TRANSPOSE": Spelling(conv_3d_transpose, FLOAT),
-    "DILATE": Spelling(dilate, MOVABLE),
-    "LOCAL_RESPONSE_NORMALIZATION": Spelling(local_response_normalization, FLOAT),
+VOLUMES_CONVERTERS: Mapping[str, Converter] = {
+    "CONV_3D": Converter(conv_3d, FLOAT),
+    "CONV_3D_TRANSPOSE": Converter(conv_3d_transpose, FLOAT),
+    "DILATE": Converter(dilate, MOVABLE),
+    "LOCAL_RESPONSE_NORMALIZATION": Converter(local_response_normalization, FLOAT),
 }

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from microc.frontend.tflite.context import FLOAT, Application, Spelling, activation, explicit_padding, real_clip
-from microc.frontend.tflite.options import Fields
+from microc.frontend.tflite.builtin_options import Fields
+from microc.frontend.tflite.context import FLOAT, Converter, OpContext, activation, explicit_padding, real_clip
 from microc.graph.ir import Attr
 
 # ---- Converters of layers with weights and windows: convolution, dense, SVDF, pooling, softmax.
@@ -18,7 +18,7 @@ _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("
 _BIAS_DTYPES = {"float32": ("float32",), "int8": ("int32",), "uint8": ("int32",), "int16": ("int64", "int32")}
 
 
-def conv2d(application: Application) -> None:
+def conv2d(application: OpContext) -> None:
     """CONV_2D: weights OHWI; fewer input channels in the weights than in the data mean groups."""
     fields = application.operator.options.fields("Conv2DOptions", required=True)
     data = application.operand(0)
@@ -33,7 +33,7 @@ def conv2d(application: Application) -> None:
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
-def depthwise_conv2d(application: Application) -> None:
+def depthwise_conv2d(application: OpContext) -> None:
     """DEPTHWISE_CONV_2D: weights (1, H, W, C * multiplier) become OHWI with one input channel and C groups."""
     fields = application.operator.options.fields("DepthwiseConv2DOptions", required=True)
     data = application.operand(0)
@@ -48,7 +48,7 @@ def depthwise_conv2d(application: Application) -> None:
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
-def fully_connected(application: Application) -> None:
+def fully_connected(application: OpContext) -> None:
     """FULLY_CONNECTED: data of any rank as (M, K) times weights (N, K); ``KeepNumDims`` keeps the leading axes."""
     fields = application.operator.options.fields("FullyConnectedOptions")
     if fields.integer("WeightsFormat") != 0:
@@ -74,12 +74,12 @@ def fully_connected(application: Application) -> None:
         application.result_reshape(application.emit("dense", operands, attrs, like=declared.type), shape)
 
 
-def _is_constant(application: Application, position: int) -> bool:
+def _is_constant(application: OpContext, position: int) -> bool:
     """Test whether an operand is a constant."""
     return application.value(position) in application.builder.consts
 
 
-def _computed_weights(application: Application) -> str:
+def _computed_weights(application: OpContext) -> str:
     """Return weights that the network computes, of the dtype of the data. Converters write a product of two activations so."""
     dtype = application.source(0).type.dtype
     weights = application.source(1).type
@@ -92,7 +92,7 @@ def _computed_weights(application: Application) -> str:
     return application.operand(1)
 
 
-def svdf(application: Application) -> None:
+def svdf(application: OpContext) -> None:
     """SVDF: a dense layer over time whose weights are factored in ``rank`` terms; its memory is a state of the graph."""
     fields = application.operator.options.fields("SVDFOptions", required=True)
     data = application.operand(0)
@@ -135,10 +135,10 @@ def svdf(application: Application) -> None:
     application.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
 
 
-def pool(op: str) -> Spelling:
+def pool(op: str) -> Converter:
     """AVERAGE_POOL_2D (the mean of the elements inside the image) and MAX_POOL_2D."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         fields = application.operator.options.fields("Pool2DOptions", required=True)
         data = application.operand(0)
         application.rank(data, 4)
@@ -149,10 +149,10 @@ def pool(op: str) -> Spelling:
             attrs["count_include_pad"] = False
         application.result(op, (data,), attrs)
 
-    return Spelling(convert)
+    return Converter(convert)
 
 
-def l2_pool(application: Application) -> None:
+def l2_pool(application: OpContext) -> None:
     """L2_POOL_2D: the square root of the mean square of the elements inside the image."""
     fields = application.operator.options.fields("Pool2DOptions", required=True)
     data = application.operand(0)
@@ -166,7 +166,7 @@ def l2_pool(application: Application) -> None:
     real_clip(application, root, function)
 
 
-def softmax(application: Application) -> None:
+def softmax(application: OpContext) -> None:
     """SOFTMAX over the last axis; int8 data may give int16 probabilities."""
     fields = application.operator.options.fields("SoftmaxOptions")
     source, target = application.source(0).type.dtype, application.target().type.dtype
@@ -180,13 +180,13 @@ def softmax(application: Application) -> None:
     application.result("softmax", (data,), {"axis": axis, "beta": beta})
 
 
-def log_softmax(application: Application) -> None:
+def log_softmax(application: OpContext) -> None:
     """LOG_SOFTMAX over the last axis."""
     application.result("log_softmax", (application.operand(0),), {})
 
 
 def _window(
-    application: Application, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
+    application: OpContext, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
 ) -> dict[str, Attr]:
     """Return the attributes that convolutions and pools share: strides, padding, dilation, activation."""
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
@@ -203,7 +203,7 @@ def _window(
     return attrs
 
 
-def hybrid_data(application: Application, asymmetric: bool | None) -> dict[str, Attr]:
+def hybrid_data(application: OpContext, asymmetric: bool | None) -> dict[str, Attr]:
     """Return the ``dynamic`` attribute: how LiteRT quantises the float data of a layer with int8 weights.
 
     ``asymmetric`` None: asymmetrically if the weights have a scale per channel. Empty for layers that are not hybrid.
@@ -216,7 +216,7 @@ def hybrid_data(application: Application, asymmetric: bool | None) -> dict[str, 
     return {"dynamic": "asymmetric" if asymmetric else "symmetric"}
 
 
-def layer_weights(application: Application, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
+def layer_weights(application: OpContext, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
     """Return constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
 
     int8 weights of a float layer are dequantised; attribute ``dynamic`` of the layer records how LiteRT computes it.
@@ -248,7 +248,7 @@ def layer_weights(application: Application, position: int, *, axis: int, order: 
     return name
 
 
-def layer_bias(application: Application, position: int, channels: int) -> tuple[str, ...]:
+def layer_bias(application: OpContext, position: int, channels: int) -> tuple[str, ...]:
     """Return the constant bias of ``channels`` elements, or () if the layer has none."""
     if not application.has(position):
         return ()
@@ -266,23 +266,23 @@ def layer_bias(application: Application, position: int, channels: int) -> tuple[
     return (application.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
 
 
-NEURAL_CONVERTERS: Mapping[str, Spelling] = {
+NEURAL_CONVERTERS: Mapping[str, Converter] = {
     "AVERAGE_POOL_2D": pool("avg_pool2d"),
-    "CONV_2D": Spelling(conv2d),
-    "DEPTHWISE_CONV_2D": Spelling(depthwise_conv2d),
-    "FULLY_CONNECTED": Spelling(fully_connected),
-    "L2_POOL_2D": Spelling(l2_pool, FLOAT),
-    "LOG_SOFTMAX": Spelling(log_softmax, (*FLOAT, "int8")),
+    "CONV_2D": Converter(conv2d),
+    "DEPTHWISE_CONV_2D": Converter(depthwise_conv2d),
+    "FULLY_CONNECTED": Converter(fully_connected),
+    "L2_POOL_2D": Converter(l2_pool, FLOAT),
+    "LOG_SOFTMAX": Converter(log_softmax, (*FLOAT, "int8")),
     "MAX_POOL_2D": pool("max_pool2d"),
-    "SOFTMAX": Spelling(softmax),
-    "SVDF": Spelling(svdf, ("float32", "int8")),
+    "SOFTMAX": Converter(softmax),
+    "SVDF": Converter(svdf, ("float32", "int8")),
 }
 
 
 # ---- Converter of BATCH_MATMUL: of floats, of integers, and of floats by constant int8 weights.
 
 
-def batch_matmul(application: Application) -> None:
+def batch_matmul(application: OpContext) -> None:
     """BATCH_MATMUL; an adjoint operand is transposed first.
 
     For int16 by int8 the int8 operand is a constant, widened at compile time.
@@ -303,14 +303,14 @@ def batch_matmul(application: Application) -> None:
     application.result("matmul", (data, _transpose_adjoint(application, other, adjoint[1])), {})
 
 
-def _transpose_adjoint(application: Application, value: str, adjoint: bool) -> str:
+def _transpose_adjoint(application: OpContext, value: str, adjoint: bool) -> str:
     """Swap the last two axes of a value if it is ``adjoint``."""
     rank = len(application.rank(value, 2, 3, 4, 5))
     axes = (*range(rank - 2), rank - 1, rank - 2)
     return application.emit("transpose", (value,), {"axes": axes}) if adjoint else value
 
 
-def _matmul_int8_weights(application: Application, data: str, adjoint: bool, asymmetric: bool) -> None:
+def _matmul_int8_weights(application: OpContext, data: str, adjoint: bool, asymmetric: bool) -> None:
     """Multiply float data by a constant int8 matrix: a dense layer, whose rows ``--hybrid dynamic`` quantises.
 
     Other ranks or scales become a float matmul.
@@ -343,4 +343,4 @@ def _matmul_int8_weights(application: Application, data: str, adjoint: bool, asy
     application.result_reshape(product, (*shape[:-1], rows.shape[0]))
 
 
-MATMUL_CONVERTERS: Mapping[str, Spelling] = {"BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16"))}
+MATMUL_CONVERTERS: Mapping[str, Converter] = {"BATCH_MATMUL": Converter(batch_matmul, (*FLOAT, "int8", "int16"))}

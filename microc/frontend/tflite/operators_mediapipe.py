@@ -8,7 +8,7 @@ import numpy as np
 
 from microc.base.immutable import frozen
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.tflite.context import FLOAT, Application, Spelling, activation, explicit_padding, real_clip
+from microc.frontend.tflite.context import FLOAT, Converter, OpContext, activation, explicit_padding, real_clip
 from microc.frontend.tflite.operators_layers import layer_bias, layer_weights
 from microc.frontend.tflite.operators_signal import integer_option
 from microc.graph.ir import Attr, Graph
@@ -24,7 +24,7 @@ _PER_CLASS = 100
 """Default of ``detections_per_class``."""
 
 
-def non_max_suppression(application: Application) -> None:
+def non_max_suppression(application: OpContext) -> None:
     """NON_MAX_SUPPRESSION_V4 (indices, count) and V5 (indices, scores, count).
 
     V5 may decay scores (soft NMS). Limits are constants.
@@ -46,7 +46,7 @@ def non_max_suppression(application: Application) -> None:
         application.result_reshape(value, application.type(value).shape, position)
 
 
-def _sort_corners(application: Application, boxes: str) -> str:
+def _sort_corners(application: OpContext, boxes: str) -> str:
     """Return boxes given by any two opposite corners as (top, left, bottom, right)."""
     count = application.type(boxes).shape[0]
     corners = [_columns(application, boxes, first, first + 2) for first in (0, 2)]
@@ -54,12 +54,12 @@ def _sort_corners(application: Application, boxes: str) -> str:
     return application.reshaped(application.emit("concat", ends, {"axis": 1}), (count, 4))
 
 
-def _columns(application: Application, value: str, first: int, last: int) -> str:
+def _columns(application: OpContext, value: str, first: int, last: int) -> str:
     rows = application.type(value).shape[0]
     return application.emit("slice", (value,), {"begin": (0, first), "end": (rows, last), "strides": (1, 1)})
 
 
-def _emit_all(application: Application, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
+def _emit_all(application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
     """Append ``suppress`` or ``topk`` and return their three or two values."""
     count = 3 if op == "suppress" else 2
     names = [application.builder.file.unique(f"{application.loc.name}_{op}") for _ in range(count)]
@@ -88,7 +88,7 @@ class _Options:
     scales: tuple[float, float, float, float]
 
 
-def _options(application: Application) -> _Options:
+def _options(application: OpContext) -> _Options:
     """Read the options from the operator's flexbuffer."""
     custom = application.operator.custom
 
@@ -120,7 +120,7 @@ def _options(application: Application) -> _Options:
     )
 
 
-def detection_post_process(application: Application) -> None:
+def detection_post_process(application: OpContext) -> None:
     """TFLite_Detection_PostProcess: box encodings (1, N, 4 or more), class scores (1, N, C or 1 + C with a background first),
     anchors (N, 4)."""
     options = _options(application)
@@ -137,7 +137,7 @@ def detection_post_process(application: Application) -> None:
     (_emit_regular_nms if options.regular else _emit_fast_nms)(application, corners, scores, options)
 
 
-def _real(application: Application, position: int) -> str:
+def _real(application: OpContext, position: int) -> str:
     """Return an operand as float32; LiteRT's models also have quantised ones."""
     type_ = application.source(position).type
     if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
@@ -146,7 +146,7 @@ def _real(application: Application, position: int) -> str:
     return application.emit("dequantize", (application.value(position),), attrs)
 
 
-def _decode_boxes(application: Application, encodings: str, anchors: str, options: _Options) -> str:
+def _decode_boxes(application: OpContext, encodings: str, anchors: str, options: _Options) -> str:
     """Return boxes (y, x, h, w), encoded relative to anchors, as (top, left, bottom, right)."""
     y, x, h, w = options.scales
 
@@ -167,7 +167,7 @@ def _suppression(options: _Options, most: int) -> Mapping[str, Attr]:
     return {"most": most, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
 
 
-def _emit_fast_nms(application: Application, boxes: str, scores: str, options: _Options) -> None:
+def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _Options) -> None:
     """Suppress boxes by their best class; each chosen box is listed once for each of its ``per_box`` best classes."""
     classes_per_box, rows = options.per_box, application.type(boxes).shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
@@ -184,7 +184,7 @@ def _emit_fast_nms(application: Application, boxes: str, scores: str, options: _
     _emit_results(application, rowwise, count, options.most * classes_per_box)
 
 
-def _emit_regular_nms(application: Application, boxes: str, scores: str, options: _Options) -> None:
+def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: _Options) -> None:
     """Suppress the boxes of every class separately, in a loop that keeps the best of all classes."""
     names = [
         application.builder.file.unique(f"{application.loc.name}_{stem}") for stem in ("kept", "places", "classes")
@@ -204,7 +204,7 @@ def _emit_regular_nms(application: Application, boxes: str, scores: str, options
     _emit_results(application, [chosen_boxes, classes, kept], count, options.most)
 
 
-def _one_class(application: Application, rows: int, options: _Options) -> Graph:
+def _one_class(application: OpContext, rows: int, options: _Options) -> Graph:
     """Return the loop's body: merge the boxes of the class of this iteration into the best so far."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
@@ -229,7 +229,7 @@ def _one_class(application: Application, rows: int, options: _Options) -> Graph:
     return body.graph("one_class", {"next_kept": best, "next_places": sorted_parts[0], "next_classes": sorted_parts[1]})
 
 
-def _emit_results(application: Application, values: Sequence[str], count: str, most: int) -> None:
+def _emit_results(application: OpContext, values: Sequence[str], count: str, most: int) -> None:
     """Define boxes, classes, scores and their number as float32; entries after the last detection are zero."""
     positions = application.new_constant("places", np.arange(most, dtype=np.int32))
     is_valid = application.emit("less", (positions, count), {"rounding": Rounding.NONE})
@@ -245,17 +245,17 @@ def _emit_results(application: Application, values: Sequence[str], count: str, m
     application.result_reshape(total, _declared_shape(application, 3, (1,)), 3)
 
 
-def _declared_shape(application: Application, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _declared_shape(application: OpContext, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that the file declares for an output, or ``shape`` if it leaves it open, as converters do for this
     operator."""
     target = application.target(position)
     return target.type.shape if target.type.shape and not target.unknown else shape
 
 
-DETECTION_CONVERTERS: Mapping[str, Spelling] = {
-    "CUSTOM:TFLite_Detection_PostProcess": Spelling(detection_post_process, FLOAT),
-    "NON_MAX_SUPPRESSION_V4": Spelling(non_max_suppression, ("int32",)),
-    "NON_MAX_SUPPRESSION_V5": Spelling(non_max_suppression, ("int32",)),
+DETECTION_CONVERTERS: Mapping[str, Converter] = {
+    "CUSTOM:TFLite_Detection_PostProcess": Converter(detection_post_process, FLOAT),
+    "NON_MAX_SUPPRESSION_V4": Converter(non_max_suppression, ("int32",)),
+    "NON_MAX_SUPPRESSION_V5": Converter(non_max_suppression, ("int32",)),
 }
 
 
@@ -287,7 +287,7 @@ class _Crop:
     middle: _Pair
 
 
-def landmarks_to_matrix(application: Application) -> None:
+def landmarks_to_matrix(application: OpContext) -> None:
     """Landmarks2TransformMatrix: landmarks of x, y, z give a matrix (1, 4, 4)."""
     crop = (
         _read_version_2(application) if "subset_idxs" in application.operator.custom else _read_version_1(application)
@@ -314,7 +314,7 @@ def landmarks_to_matrix(application: Application) -> None:
     application.result_reshape(application.emit("concat", (rows, below), {"axis": 0}), (1, 4, 4))
 
 
-def _read_version_1(application: Application) -> _Crop:
+def _read_version_1(application: OpContext) -> _Crop:
     """Read the options of version 1: landmarks within a range, images from -1 to 1, aligned corners."""
     if integer_option(application, "dimensions") != 3:
         application.refuse("landmarks that are not of x, y and z", "dimensions 3")
@@ -329,7 +329,7 @@ def _read_version_1(application: Application) -> _Crop:
     return _Crop(_subset(application, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle)
 
 
-def _read_version_2(application: Application) -> _Crop:
+def _read_version_2(application: OpContext) -> _Crop:
     """Read the options of version 2: landmarks in pixels, a target angle of the line."""
     wide, high = (integer_option(application, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
     pixel = (_landmarks_real(application, "scale_x") / wide, _landmarks_real(application, "scale_y") / high)
@@ -337,7 +337,7 @@ def _read_version_2(application: Application) -> _Crop:
     return _Crop(_subset(application, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1))
 
 
-def _rotation(application: Application, points: str, ends: tuple[int, ...], level: float | None) -> str:
+def _rotation(application: OpContext, points: str, ends: tuple[int, ...], level: float | None) -> str:
     """Return the matrix ((cos r, sin r), (-sin r, cos r)), by which rows of points are rotated by r."""
     left, right = (_part(application, points, (end, end + 1), (0, 2)) for end in ends)
     difference = application.emit("sub", (right, left), {})
@@ -352,7 +352,7 @@ def _rotation(application: Application, points: str, ends: tuple[int, ...], leve
     return application.emit("concat", [application.emit("concat", row, {"axis": 1}) for row in rows], {"axis": 0})
 
 
-def transform_landmarks(application: Application) -> None:
+def transform_landmarks(application: OpContext) -> None:
     """TransformLandmarks: x and y of all landmarks times the first two rows of a matrix, whose offset may be scaled."""
     data, matrix = application.operand(0), application.operand(1)
     shape, custom = application.rank(data, 3, 4), application.operator.custom
@@ -372,25 +372,25 @@ def transform_landmarks(application: Application) -> None:
     application.result_reshape(moved, shape)
 
 
-def _part(application: Application, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
+def _part(application: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
     """Slice rows and columns of a matrix; rows up to None end with the last."""
     last = application.type(value).shape[0] if rows[1] is None else rows[1]
     attrs = {"begin": (rows[0], columns[0]), "end": (last, columns[1]), "strides": (1, 1)}
     return application.emit("slice", (value,), attrs)
 
 
-def _reduce(application: Application, op: str, value: str, axis: int) -> str:
+def _reduce(application: OpContext, op: str, value: str, axis: int) -> str:
     """Reduce a value over one axis, which stays with extent 1."""
     return application.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
 
 
-def _scale_columns(application: Application, value: str, factors: _Pair, *, down: bool = False) -> str:
+def _scale_columns(application: OpContext, value: str, factors: _Pair, *, down: bool = False) -> str:
     """Multiply the x and y columns (``down``: rows) by a factor each."""
     numbers = np.array(factors, np.float32).reshape((2, 1) if down else (1, 2))
     return application.emit("mul", (value, application.new_constant("factors", numbers)), {})
 
 
-def _landmarks_real(application: Application, name: str) -> float:
+def _landmarks_real(application: OpContext, name: str) -> float:
     """Return a finite real option."""
     value = application.operator.custom.get(name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
@@ -398,7 +398,7 @@ def _landmarks_real(application: Application, name: str) -> float:
     return float(value)
 
 
-def _pair(application: Application, name: str) -> tuple[int, int]:
+def _pair(application: OpContext, name: str) -> tuple[int, int]:
     """Return an option of rows and columns of an image."""
     first, second = (*_integers(application, name), 0, 0)[:2]
     if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
@@ -406,7 +406,7 @@ def _pair(application: Application, name: str) -> tuple[int, int]:
     return first, second
 
 
-def _subset(application: Application, name: str) -> tuple[int, ...]:
+def _subset(application: OpContext, name: str) -> tuple[int, ...]:
     """Return an option of landmark indices."""
     indices = _integers(application, name)
     if not indices or min(indices) < 0:
@@ -414,14 +414,14 @@ def _subset(application: Application, name: str) -> tuple[int, ...]:
     return indices
 
 
-def _integers(application: Application, name: str) -> tuple[int, ...]:
+def _integers(application: OpContext, name: str) -> tuple[int, ...]:
     value = application.operator.custom.get(name)
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
 
-LANDMARKS_CONVERTERS: Mapping[str, Spelling] = {
-    "CUSTOM:Landmarks2TransformMatrix": Spelling(landmarks_to_matrix, FLOAT),
-    "CUSTOM:TransformLandmarks": Spelling(transform_landmarks, FLOAT),
+LANDMARKS_CONVERTERS: Mapping[str, Converter] = {
+    "CUSTOM:Landmarks2TransformMatrix": Converter(landmarks_to_matrix, FLOAT),
+    "CUSTOM:TransformLandmarks": Converter(transform_landmarks, FLOAT),
 }
 
 
@@ -441,7 +441,7 @@ _NUDGE = 0.1
 """Offset that MediaPipe adds to an element's number, so that truncating the float gives that number."""
 
 
-def transpose_conv_bias(application: Application) -> None:
+def transpose_conv_bias(application: OpContext) -> None:
     """Convolution2DTransposeBias: data, weights OHWI, bias. SAME crops what the last window does not need."""
     scheme, *across = _read_words(application, 3)
     data, weight = application.operand(0), layer_weights(application, 1, axis=0)
@@ -457,7 +457,7 @@ def transpose_conv_bias(application: Application) -> None:
     application.result("conv2d_transpose", (data, weight, *layer_bias(application, 2, out_channels)), attrs)
 
 
-def max_pooling_with_argmax(application: Application) -> None:
+def max_pooling_with_argmax(application: OpContext) -> None:
     """MaxPoolingWithArgmax2D: the maximum of each window, and its row-major number in the window plus 0.1.
 
     ``window_argmax`` gives positions in the whole plane. Position minus the window's first position, with the plane's width
@@ -488,7 +488,7 @@ def max_pooling_with_argmax(application: Application) -> None:
     application.result("add", (last, application.scalar(_NUDGE)), {}, 1)
 
 
-def _emit_window_argmax(application: Application, data: str, attrs: Mapping[str, Attr]) -> list[str]:
+def _emit_window_argmax(application: OpContext, data: str, attrs: Mapping[str, Attr]) -> list[str]:
     """Return the maxima of all windows and their positions in the whole tensor, both channels first."""
     attrs = {**attrs, "column_major": False}
     planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
@@ -498,7 +498,7 @@ def _emit_window_argmax(application: Application, data: str, attrs: Mapping[str,
     return names
 
 
-def max_unpooling(application: Application) -> None:
+def max_unpooling(application: OpContext) -> None:
     """MaxUnpooling2D: windows of zeros with one element each, at the number in the window that the second operand gives."""
     _, across, down, width, height = _read_words(application, 5)
     if (across, down) != (width, height):
@@ -516,7 +516,7 @@ def max_unpooling(application: Application) -> None:
     application.result_reshape(placed, (batch, rows * height, columns * width, channels))
 
 
-def resampler(application: Application) -> None:
+def resampler(application: OpContext) -> None:
     """Resampler: sample an image bilinearly at positions (x, y); outside of the image it is zero."""
     data, positions = application.operand(0), application.operand(1)
     shape = application.rank(data, 4)
@@ -525,7 +525,7 @@ def resampler(application: Application) -> None:
     _emit_samples(application, data, application.emit("reverse", (positions,), {"axes": (3,)}))
 
 
-def transform_tensor(application: Application) -> None:
+def transform_tensor(application: OpContext) -> None:
     """TransformTensor and TransformTensorBilinear: sample an image bilinearly where a 4 x 4 matrix maps the pixels of the
     result.
 
@@ -555,7 +555,7 @@ def transform_tensor(application: Application) -> None:
     _emit_samples(application, data, application.emit("where", (inside, positions, application.scalar(_OUTSIDE)), {}))
 
 
-def _output_size(application: Application) -> tuple[int, int]:
+def _output_size(application: OpContext) -> tuple[int, int]:
     """Return rows and columns of the result, by the options of either version."""
     custom = application.operator.custom
     if custom.get("mode", "bilinear") != "bilinear":
@@ -568,13 +568,13 @@ def _output_size(application: Application) -> tuple[int, int]:
     )
 
 
-def _entries(application: Application, matrix: str, indices: tuple[int, int]) -> str:
+def _entries(application: OpContext, matrix: str, indices: tuple[int, int]) -> str:
     """Return two of a matrix's 16 numbers."""
     chosen = application.new_constant("entries", np.array(indices, np.int32))
     return application.emit("gather", (matrix, chosen), {"axis": 0})
 
 
-def _emit_samples(application: Application, data: str, positions: str) -> None:
+def _emit_samples(application: OpContext, data: str, positions: str) -> None:
     """Define the output as the image sampled at positions (N, H, W, 2) of (row, column)."""
     planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
@@ -582,7 +582,7 @@ def _emit_samples(application: Application, data: str, positions: str) -> None:
     application.result("transpose", (samples,), {"axes": _CHANNELS_LAST})
 
 
-def _read_words(application: Application, count: int) -> tuple[int, ...]:
+def _read_words(application: OpContext, count: int) -> tuple[int, ...]:
     """Read the leading options of a C structure: padding, then values of at least 1; the sixth, an activation, is not
     checked."""
     words = application.operator.words[:count]
@@ -595,16 +595,16 @@ def _read_words(application: Application, count: int) -> tuple[int, ...]:
     return words
 
 
-def _int_constant(application: Application, value: int) -> str:
+def _int_constant(application: OpContext, value: int) -> str:
     """Add an int32 constant of one element."""
     return application.new_constant("whole", np.array([value], np.int32))
 
 
-MEDIAPIPE_CONVERTERS: Mapping[str, Spelling] = {
-    "CUSTOM:Convolution2DTransposeBias": Spelling(transpose_conv_bias, FLOAT),
-    "CUSTOM:MaxPoolingWithArgmax2D": Spelling(max_pooling_with_argmax, FLOAT),
-    "CUSTOM:MaxUnpooling2D": Spelling(max_unpooling, FLOAT),
-    "CUSTOM:Resampler": Spelling(resampler, FLOAT),
-    "CUSTOM:TransformTensor": Spelling(transform_tensor, FLOAT),
-    "CUSTOM:TransformTensorBilinear": Spelling(transform_tensor, FLOAT),
+MEDIAPIPE_CONVERTERS: Mapping[str, Converter] = {
+    "CUSTOM:Convolution2DTransposeBias": Converter(transpose_conv_bias, FLOAT),
+    "CUSTOM:MaxPoolingWithArgmax2D": Converter(max_pooling_with_argmax, FLOAT),
+    "CUSTOM:MaxUnpooling2D": Converter(max_unpooling, FLOAT),
+    "CUSTOM:Resampler": Converter(resampler, FLOAT),
+    "CUSTOM:TransformTensor": Converter(transform_tensor, FLOAT),
+    "CUSTOM:TransformTensorBilinear": Converter(transform_tensor, FLOAT),
 }

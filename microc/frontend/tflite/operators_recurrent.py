@@ -10,8 +10,8 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.tflite.context import FLOAT, Application, Spelling, activation
-from microc.frontend.tflite.options import Fields
+from microc.frontend.tflite.builtin_options import Fields
+from microc.frontend.tflite.context import FLOAT, Converter, OpContext, activation
 from microc.graph.ir import Attr, Graph, Quant, TensorType
 from microc.ops.arithmetic import ACTIVATIONS
 from microc.ops.attributes import Rounding
@@ -33,26 +33,26 @@ class SequenceLayer:
     depth: int
     backwards: bool = False
 
-    def reversed_in_time(self, application: Application) -> SequenceLayer:
+    def reversed_in_time(self, application: OpContext) -> SequenceLayer:
         """Return the same layer with its data reversed in time."""
         data = application.emit("reverse", (self.data,), {"axes": (self.axis,)})
         return replace(self, data=data, backwards=not self.backwards)
 
-    def in_time(self, application: Application, rows: str) -> str:
+    def in_time(self, application: OpContext, rows: str) -> str:
         """Return rows of all iterations, (steps, batch, units), in the order and layout of the data."""
         if self.backwards:
             rows = application.emit("reverse", (rows,), {"axes": (0,)})
         return application.emit("transpose", (rows,), {"axes": (1, 0, 2)}) if self.axis else rows
 
 
-def read_sequence(application: Application, fields: Fields) -> SequenceLayer:
+def read_sequence(application: OpContext, fields: Fields) -> SequenceLayer:
     """Return the first operand as a sequence."""
     data, axis = application.operand(0), 0 if fields.integer("TimeMajor") else 1
     shape = application.rank(data, 3)
     return SequenceLayer(data, axis, shape[axis], shape[1 - axis], shape[2])
 
 
-def emit_directions(application: Application, fields: Fields, rows: tuple[str, str]) -> None:
+def emit_directions(application: OpContext, fields: Fields, rows: tuple[str, str]) -> None:
     """Define the outputs of both directions: concatenated along the last axis, or as two outputs."""
     if fields.integer("MergeOutputs"):
         application.result("concat", rows, {"axis": 2, "rounding": Rounding.NONE})
@@ -68,7 +68,7 @@ def emit_directions(application: Application, fields: Fields, rows: tuple[str, s
 # ``basic_rnn.cc`` and ``bidirectional_sequence_rnn.cc``.
 
 
-def rnn(application: Application) -> None:
+def rnn(application: OpContext) -> None:
     """RNN: one step of data (batch, depth)."""
     fields = application.operator.options.fields("RNNOptions", required=True)
     data = application.operand(0)
@@ -79,14 +79,14 @@ def rnn(application: Application) -> None:
     application.result_reshape(rows, (batch, application.type(rows).shape[2]))
 
 
-def sequence_rnn(application: Application) -> None:
+def sequence_rnn(application: OpContext) -> None:
     """UNIDIRECTIONAL_SEQUENCE_RNN: data (batch, time, depth), or time first."""
     fields = application.operator.options.fields("SequenceRNNOptions", required=True)
     rows = _emit_rnn_loop(application, fields, read_sequence(application, fields), 1)
     application.result_reshape(rows, application.type(rows).shape)
 
 
-def bidirectional_rnn(application: Application) -> None:
+def bidirectional_rnn(application: OpContext) -> None:
     """BIDIRECTIONAL_SEQUENCE_RNN: two layers, one of which starts at the last step."""
     fields = application.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
     if any(application.has(position) for position in _RNN_AUXILIARY):
@@ -101,7 +101,7 @@ def bidirectional_rnn(application: Application) -> None:
 _RNN_AUXILIARY = (9, 10, 11)
 
 
-def _emit_rnn_loop(application: Application, fields: Fields, data: SequenceLayer, first: int) -> str:
+def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, first: int) -> str:
     """Append a loop over time that stacks its states.
 
     Weights, recurrent weights, bias and state are the operands from ``first`` on.
@@ -122,7 +122,7 @@ def _emit_rnn_loop(application: Application, fields: Fields, data: SequenceLayer
     return data.in_time(application, names[1])
 
 
-def _rnn_body(application: Application, fields: Fields, data: SequenceLayer, units: int, first: int) -> Graph:
+def _rnn_body(application: OpContext, fields: Fields, data: SequenceLayer, units: int, first: int) -> Graph:
     """Return the loop's body: from the state and all data, the next state and the same as a row."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
@@ -152,7 +152,7 @@ def _rnn_body(application: Application, fields: Fields, data: SequenceLayer, uni
 
 
 def _rnn_weights(
-    application: Application, body: GraphBuilder, position: int, shape: tuple[int, int], asymmetric: bool
+    application: OpContext, body: GraphBuilder, position: int, shape: tuple[int, int], asymmetric: bool
 ) -> tuple[str, Mapping[str, Attr]]:
     """Return constant weights, and the layer's ``dynamic`` attribute if they are int8."""
     type_, values = application.source(position).type, application.constant(position)
@@ -173,10 +173,10 @@ def _rnn_weights(
     return body.emit("dequantize", (name,), attrs), {"dynamic": "asymmetric" if asymmetric else "symmetric"}
 
 
-RNN_CONVERTERS: Mapping[str, Spelling] = {
-    "BIDIRECTIONAL_SEQUENCE_RNN": Spelling(bidirectional_rnn, FLOAT),
-    "RNN": Spelling(rnn, FLOAT),
-    "UNIDIRECTIONAL_SEQUENCE_RNN": Spelling(sequence_rnn, FLOAT),
+RNN_CONVERTERS: Mapping[str, Converter] = {
+    "BIDIRECTIONAL_SEQUENCE_RNN": Converter(bidirectional_rnn, FLOAT),
+    "RNN": Converter(rnn, FLOAT),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": Converter(sequence_rnn, FLOAT),
 }
 
 
@@ -195,7 +195,7 @@ cell."""
 _LSTM_AUXILIARY = range(39, 48)
 
 
-def bidirectional_lstm(application: Application) -> None:
+def bidirectional_lstm(application: OpContext) -> None:
     """BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of which starts at the last step."""
     fields = application.operator.options.fields("BidirectionalSequenceLSTMOptions", required=True)
     if any(application.has(position) for position in _LSTM_AUXILIARY):
@@ -208,9 +208,7 @@ def bidirectional_lstm(application: Application) -> None:
     emit_directions(application, fields, rows)
 
 
-def float_lstm(
-    application: Application, fields: Fields, data: SequenceLayer, first: int, states: tuple[int, int]
-) -> str:
+def float_lstm(application: OpContext, fields: Fields, data: SequenceLayer, first: int, states: tuple[int, int]) -> str:
     """Append one direction of a float LSTM and return its rows, in the order of time.
 
     Its operands begin at ``first``; ``states``: positions of the hidden state and the cell.
@@ -235,7 +233,7 @@ def float_lstm(
 class _Cell:
     """The operands of a cell, and its arithmetic."""
 
-    application: Application
+    application: OpContext
     fields: Fields
     data: SequenceLayer
     first: int
@@ -367,8 +365,8 @@ class _Cell:
         return body.new_constant("vector", np.ascontiguousarray(values, np.float32))
 
 
-BIDIRECTIONAL_LSTM_CONVERTERS: Mapping[str, Spelling] = {
-    "BIDIRECTIONAL_SEQUENCE_LSTM": Spelling(bidirectional_lstm, FLOAT)
+BIDIRECTIONAL_LSTM_CONVERTERS: Mapping[str, Converter] = {
+    "BIDIRECTIONAL_SEQUENCE_LSTM": Converter(bidirectional_lstm, FLOAT)
 }
 
 
@@ -398,7 +396,7 @@ class _Weights:
     bias: Array
 
 
-def lstm(application: Application) -> None:
+def lstm(application: OpContext) -> None:
     """UNIDIRECTIONAL_SEQUENCE_LSTM of floats, or of int8 or int16 data with int8 weights."""
     fields = application.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
     if any(application.has(position) for position in _NORMALISED):
@@ -421,7 +419,7 @@ def lstm(application: Application) -> None:
     _emit(application, fields, weights, states)
 
 
-def _emit(application: Application, fields: Fields, weights: _Weights, states: Sequence[str]) -> None:
+def _emit(application: OpContext, fields: Fields, weights: _Weights, states: Sequence[str]) -> None:
     """Append the ``lstm`` node; define the next states and the operator's output."""
     target, data, builder = application.target(), application.operand(0), application.builder
     type_ = application.type(states[0])
@@ -448,7 +446,7 @@ def _emit(application: Application, fields: Fields, weights: _Weights, states: S
     builder.updates |= dict(zip(states, next_states, strict=True))
 
 
-def _weights(application: Application, depth: int) -> _Weights:
+def _weights(application: OpContext, depth: int) -> _Weights:
     """Return the weights and biases, checked against each other."""
     dtype = application.target().type.dtype
     units = application.source(_INPUT_WEIGHTS[0]).type.shape[:1]
@@ -484,7 +482,7 @@ def _weights(application: Application, depth: int) -> _Weights:
     return _Weights(*matrices[0], *matrices[1], bias)
 
 
-def _state(application: Application, position: int, shape: tuple[int, int]) -> str:
+def _state(application: OpContext, position: int, shape: tuple[int, int]) -> str:
     """Define a variable tensor (batch, units) as state of the graph."""
     memory, dtype = application.source(position), application.target().type.dtype
     expected_dtype = "int16" if position == _CELL and dtype != "float32" else dtype
@@ -503,6 +501,6 @@ def _state(application: Application, position: int, shape: tuple[int, int]) -> s
     return application.builder.define_state(memory.name, type_, None, application.where)
 
 
-LSTM_CONVERTERS: Mapping[str, Spelling] = {
-    "UNIDIRECTIONAL_SEQUENCE_LSTM": Spelling(lstm, ("float32", "int8", "int16")),
+LSTM_CONVERTERS: Mapping[str, Converter] = {
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": Converter(lstm, ("float32", "int8", "int16")),
 }

@@ -13,9 +13,9 @@ from microc.frontend.tflite.context import (
     FLOAT,
     MOVABLE,
     PLAIN,
-    Application,
+    Converter,
+    OpContext,
     Piece,
-    Spelling,
     activation,
     check_same_quantisation,
 )
@@ -30,19 +30,19 @@ _SMALL = 1 << 16
 """Elements up to which a filled tensor is a constant; larger ones are filled at run time."""
 
 
-def shape_of(application: Application) -> None:
+def shape_of(application: OpContext) -> None:
     """SHAPE: a constant, since every shape is known at compile time."""
     application.result_constant(np.array(application.type(application.value(0)).shape, application.target().type.dtype))
 
 
-def rank_of(application: Application) -> None:
+def rank_of(application: OpContext) -> None:
     """RANK: the number of axes."""
     application.result_constant(
         np.array(len(application.type(application.value(0)).shape), application.target().type.dtype)
     )
 
 
-def range_of(application: Application) -> None:
+def range_of(application: OpContext) -> None:
     """RANGE with constant start, limit and step."""
     start, limit, step = (application.constant(position).reshape(-1)[:1] for position in range(3))
     if not (start.size == limit.size == step.size == 1) or step[0] == 0:
@@ -54,7 +54,7 @@ def range_of(application: Application) -> None:
     application.result_constant(numbers.astype(application.target().type.dtype))
 
 
-def fill(application: Application) -> None:
+def fill(application: OpContext) -> None:
     """FILL: a constant shape filled with one value."""
     shape, value = application.integers(0), application.unchanged_operand(1)
     check_same_quantisation(application, [1])
@@ -67,13 +67,13 @@ def fill(application: Application) -> None:
         application.result("broadcast_to", (application.reshaped(value, ()),), {"shape": shape})
 
 
-def zeros_like(application: Application) -> None:
+def zeros_like(application: OpContext) -> None:
     """ZEROS_LIKE: stored zeros in the shape of the operand."""
     type_ = application.type(application.value(0))
     application.result_constant(np.zeros(type_.shape, application.target().type.dtype))
 
 
-def broadcast_args(application: Application) -> None:
+def broadcast_args(application: OpContext) -> None:
     """BROADCAST_ARGS: the shape to which two constant shapes broadcast."""
     shapes = (application.integers(0), application.integers(1))
     try:
@@ -83,13 +83,13 @@ def broadcast_args(application: Application) -> None:
     application.result_constant(np.array(shape, application.target().type.dtype))
 
 
-CONSTANT_CONVERTERS: Mapping[str, Spelling] = {
-    "BROADCAST_ARGS": Spelling(broadcast_args, PLAIN),
-    "FILL": Spelling(fill, MOVABLE),
-    "RANGE": Spelling(range_of, (*FLOAT, *PLAIN)),
-    "RANK": Spelling(rank_of, PLAIN),
-    "SHAPE": Spelling(shape_of, PLAIN),
-    "ZEROS_LIKE": Spelling(zeros_like, MOVABLE),
+CONSTANT_CONVERTERS: Mapping[str, Converter] = {
+    "BROADCAST_ARGS": Converter(broadcast_args, PLAIN),
+    "FILL": Converter(fill, MOVABLE),
+    "RANGE": Converter(range_of, (*FLOAT, *PLAIN)),
+    "RANK": Converter(rank_of, PLAIN),
+    "SHAPE": Converter(shape_of, PLAIN),
+    "ZEROS_LIKE": Converter(zeros_like, MOVABLE),
 }
 
 
@@ -98,7 +98,7 @@ CONSTANT_CONVERTERS: Mapping[str, Spelling] = {
 _ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
 
 
-def reshape(application: Application) -> None:
+def reshape(application: OpContext) -> None:
     """RESHAPE: the shape is an operand, an option, or, if the network computes it, the declared one."""
     data, target = _data_operand(application), application.target()
     if application.has(1) and application.value(1) in application.builder.consts:
@@ -110,7 +110,7 @@ def reshape(application: Application) -> None:
     _emit_reshaped(application, data, _resolve_shape(application, shape, _logical_shape(application, data)))
 
 
-def _data_operand(application: Application) -> str:
+def _data_operand(application: OpContext) -> str:
     """Return the operand; of a complex tensor its float parts, with one more axis."""
     source = application.source(0)
     if source.type.dtype != "complex64":
@@ -120,13 +120,13 @@ def _data_operand(application: Application) -> str:
     return application.builder.complexes[source.name]
 
 
-def _logical_shape(application: Application, data: str) -> tuple[int, ...]:
+def _logical_shape(application: OpContext, data: str) -> tuple[int, ...]:
     """Return the shape of the operand without the axis of complex parts."""
     shape = application.type(data).shape
     return shape[:-1] if application.source(0).name in application.builder.complexes else shape
 
 
-def _emit_reshaped(application: Application, data: str, shape: tuple[int, ...]) -> None:
+def _emit_reshaped(application: OpContext, data: str, shape: tuple[int, ...]) -> None:
     """Define the operand in a new shape as the output; of a complex tensor its float parts."""
     complexes = application.builder.complexes
     if application.source(0).name in complexes:
@@ -135,7 +135,7 @@ def _emit_reshaped(application: Application, data: str, shape: tuple[int, ...]) 
         application.result_reshape(data, shape)
 
 
-def same_elements(application: Application) -> None:
+def same_elements(application: OpContext) -> None:
     """SQUEEZE and EXPAND_DIMS: the elements in a shape that follows from the operator."""
     data = _data_operand(application)
     shape = _logical_shape(application, data)
@@ -152,7 +152,7 @@ def same_elements(application: Application) -> None:
     _emit_reshaped(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
-def concatenation(application: Application) -> None:
+def concatenation(application: OpContext) -> None:
     """CONCATENATION along one axis, of operands with the output's quantisation."""
     fields = application.operator.options.fields("ConcatenationOptions")
     if activation(application, fields.integer("FusedActivationFunction")):
@@ -171,7 +171,7 @@ def concatenation(application: Application) -> None:
     application.result("concat", values, {"axis": axis})
 
 
-def _rescale_to_output(application: Application, value: str) -> str:
+def _rescale_to_output(application: OpContext, value: str) -> str:
     """Return a uint8 operand with the output's scale; LiteRT's concatenation rescales uint8 operands."""
     own, quant = application.type(value).quant, application.target().type.quant
     if own == quant or own is None or quant is None:
@@ -188,7 +188,7 @@ def _rescale_to_output(application: Application, value: str) -> str:
     return application.emit("quantize", (real,), attrs, like=replace(application.type(value), quant=quant))
 
 
-def _emit_replaced_element(application: Application) -> None:
+def _emit_replaced_element(application: OpContext) -> None:
     """Define the output of CONCATENATION as a tensor with one element replaced.
 
     Converters write a list update as the slice before the element, the element, and the slice after it, all of one tensor. As
@@ -207,7 +207,7 @@ def _emit_replaced_element(application: Application) -> None:
     application.result("dynamic_update_slice", (first.data, item, first.size), {})
 
 
-def pack(application: Application) -> None:
+def pack(application: OpContext) -> None:
     """PACK: stack operands of one shape along a new axis."""
     fields = application.operator.options.fields("PackOptions", required=True)
     values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
@@ -222,7 +222,7 @@ def pack(application: Application) -> None:
     application.result("concat", [application.reshaped(value, widened) for value in values], {"axis": axis})
 
 
-def tile(application: Application) -> None:
+def tile(application: OpContext) -> None:
     """TILE: repeat the tensor along every axis."""
     data, multiples = application.unchanged_operand(0), application.integers(1)
     shape = application.type(data).shape
@@ -235,7 +235,7 @@ def tile(application: Application) -> None:
     application.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
 
 
-def transpose(application: Application) -> None:
+def transpose(application: OpContext) -> None:
     """TRANSPOSE by a constant permutation."""
     data = application.unchanged_operand(0)
     rank = len(application.type(data).shape)
@@ -245,7 +245,7 @@ def transpose(application: Application) -> None:
     application.result("transpose", (data,), {"axes": axes})
 
 
-def pad(application: Application) -> None:
+def pad(application: OpContext) -> None:
     """PAD (with real zero: the zero point) and PADV2 (with a constant of the data's dtype, in stored form)."""
     data, type_ = application.unchanged_operand(0), application.target().type
     rank = len(application.type(data).shape)
@@ -265,7 +265,7 @@ def pad(application: Application) -> None:
     application.result("pad", (data,), {"padding": padding, "value": value})
 
 
-def depth_and_space(application: Application) -> None:
+def depth_and_space(application: OpContext) -> None:
     """SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels become channels and back."""
     to_depth = application.operator.code == "SPACE_TO_DEPTH"
     options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
@@ -286,7 +286,7 @@ def depth_and_space(application: Application) -> None:
     application.result_reshape(application.emit("transpose", (blocks,), {"axes": (0, 1, 3, 2, 4, 5)}), shape)
 
 
-def _resolve_shape(application: Application, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+def _resolve_shape(application: OpContext, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
     """Return ``shape`` with one -1 resolved from the number of elements."""
     known = prod(extent for extent in shape if extent != -1)
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
@@ -294,25 +294,25 @@ def _resolve_shape(application: Application, shape: tuple[int, ...], source: tup
     return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
 
 
-SHAPE_CONVERTERS: Mapping[str, Spelling] = {
-    "CONCATENATION": Spelling(concatenation, MOVABLE),
-    "DEPTH_TO_SPACE": Spelling(depth_and_space, MOVABLE),
-    "EXPAND_DIMS": Spelling(same_elements, (*MOVABLE, "complex64")),
-    "PACK": Spelling(pack, MOVABLE),
-    "PAD": Spelling(pad, MOVABLE),
-    "PADV2": Spelling(pad, MOVABLE),
-    "RESHAPE": Spelling(reshape, (*MOVABLE, "complex64")),
-    "SPACE_TO_DEPTH": Spelling(depth_and_space, MOVABLE),
-    "SQUEEZE": Spelling(same_elements, (*MOVABLE, "complex64")),
-    "TILE": Spelling(tile, MOVABLE),
-    "TRANSPOSE": Spelling(transpose, MOVABLE),
+SHAPE_CONVERTERS: Mapping[str, Converter] = {
+    "CONCATENATION": Converter(concatenation, MOVABLE),
+    "DEPTH_TO_SPACE": Converter(depth_and_space, MOVABLE),
+    "EXPAND_DIMS": Converter(same_elements, (*MOVABLE, "complex64")),
+    "PACK": Converter(pack, MOVABLE),
+    "PAD": Converter(pad, MOVABLE),
+    "PADV2": Converter(pad, MOVABLE),
+    "RESHAPE": Converter(reshape, (*MOVABLE, "complex64")),
+    "SPACE_TO_DEPTH": Converter(depth_and_space, MOVABLE),
+    "SQUEEZE": Converter(same_elements, (*MOVABLE, "complex64")),
+    "TILE": Converter(tile, MOVABLE),
+    "TRANSPOSE": Converter(transpose, MOVABLE),
 }
 
 
 # ---- Converters of operators that slice a tensor.
 
 
-def unpack(application: Application) -> None:
+def unpack(application: OpContext) -> None:
     """UNPACK: one output per index of an axis, which is removed."""
     fields = application.operator.options.fields("UnpackOptions", required=True)
     data = application.unchanged_operand(0)
@@ -325,7 +325,7 @@ def unpack(application: Application) -> None:
         application.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
 
 
-def split(application: Application) -> None:
+def split(application: OpContext) -> None:
     """SPLIT: equal parts along a constant axis (input 0)."""
     data = application.unchanged_operand(1)
     (axis,) = application.integers(0)[:1] or (0,)
@@ -336,7 +336,7 @@ def split(application: Application) -> None:
     _parts(application, data, axis, [shape[axis] // count] * count)
 
 
-def split_v(application: Application) -> None:
+def split_v(application: OpContext) -> None:
     """SPLIT_V: parts of given sizes along a constant axis; one size may be -1, the rest."""
     data, sizes = application.unchanged_operand(0), list(application.integers(1))
     (axis,) = application.integers(2)[:1] or (0,)
@@ -349,7 +349,7 @@ def split_v(application: Application) -> None:
     _parts(application, data, axis, sizes)
 
 
-def slice_(application: Application) -> None:
+def slice_(application: OpContext) -> None:
     """SLICE: begin and size per axis; size -1 means up to the end."""
     data = application.unchanged_operand(0)
     if any(application.value(position) not in application.builder.consts for position in (1, 2)):
@@ -371,7 +371,7 @@ def slice_(application: Application) -> None:
     application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-def _record_computed_slice(application: Application, data: str) -> None:
+def _record_computed_slice(application: OpContext, data: str) -> None:
     """Append a slice of constant size with computed begin; a slice of computed size is kept for CONCATENATION
     (:class:`Piece`)."""
     begin, size, shape = application.value(1), application.value(2), application.type(data).shape
@@ -393,7 +393,7 @@ class _Masks:
     shrink_axis: int
 
 
-def strided_slice(application: Application) -> None:
+def strided_slice(application: OpContext) -> None:
     """STRIDED_SLICE: numpy's slicing with new and removed axes. Axes with negative strides are reversed first."""
     fields = application.operator.options.fields("StridedSliceOptions", required=True)
     masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
@@ -426,7 +426,7 @@ def strided_slice(application: Application) -> None:
         application.result("slice", (data,), attrs)
 
 
-def _emit_computed_slice(application: Application, data: str, masks: _Masks) -> None:
+def _emit_computed_slice(application: OpContext, data: str, masks: _Masks) -> None:
     """Define a slice ``x[:, i]`` or ``x[i : i + 3]`` with computed begin and steps of 1; the declared shape gives its size.
 
     Negative begins count from the end, as in a constant STRIDED_SLICE.
@@ -464,7 +464,7 @@ def _emit_computed_slice(application: Application, data: str, masks: _Masks) -> 
 
 
 def _slice_ranges(
-    application: Application, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _Masks
+    application: OpContext, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _Masks
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Return (begin, end, stride) per data axis, and the output's shape."""
     entries = len(spec[0])
@@ -496,7 +496,7 @@ def _slice_ranges(
     return ranges, result
 
 
-def _one_index(application: Application, index: int, extent: int) -> tuple[int, int, int]:
+def _one_index(application: OpContext, index: int, extent: int) -> tuple[int, int, int]:
     """Return the range of one index; negative indices count from the end."""
     index += extent if index < 0 else 0
     if not 0 <= index < extent:
@@ -504,7 +504,7 @@ def _one_index(application: Application, index: int, extent: int) -> tuple[int, 
     return index, index + 1, 1
 
 
-def _one_range(application: Application, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
+def _one_range(application: OpContext, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
     """Return a range clamped to the axis: 0 .. extent, or (backwards) extent - 1 .. -1."""
     if stride == 0:
         application.broken("stride 0")
@@ -521,7 +521,7 @@ def _along(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
-def _parts(application: Application, data: str, axis: int, sizes: Sequence[int]) -> None:
+def _parts(application: OpContext, data: str, axis: int, sizes: Sequence[int]) -> None:
     """Define the outputs as consecutive slices of ``sizes`` along an axis."""
     first = 0
     for position, size in enumerate(sizes):
@@ -530,10 +530,10 @@ def _parts(application: Application, data: str, axis: int, sizes: Sequence[int])
         first += size
 
 
-SLICE_CONVERTERS: Mapping[str, Spelling] = {
-    "SLICE": Spelling(slice_, MOVABLE),
-    "SPLIT": Spelling(split, MOVABLE),
-    "SPLIT_V": Spelling(split_v, MOVABLE),
-    "STRIDED_SLICE": Spelling(strided_slice, MOVABLE),
-    "UNPACK": Spelling(unpack, MOVABLE),
+SLICE_CONVERTERS: Mapping[str, Converter] = {
+    "SLICE": Converter(slice_, MOVABLE),
+    "SPLIT": Converter(split, MOVABLE),
+    "SPLIT_V": Converter(split_v, MOVABLE),
+    "STRIDED_SLICE": Converter(strided_slice, MOVABLE),
+    "UNPACK": Converter(unpack, MOVABLE),
 }

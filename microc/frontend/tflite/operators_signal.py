@@ -10,7 +10,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.tflite.context import FLOAT, Application, Spelling, check_same_quantisation
+from microc.frontend.tflite.context import FLOAT, Converter, OpContext, check_same_quantisation
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops.attributes import Rounding
 
@@ -19,7 +19,7 @@ from microc.ops.attributes import Rounding
 _RFFT_DTYPES = ("int16", "int32", "float32")
 
 
-def integer_option(application: Application, name: str, low: int = 0, high: int = (1 << 31) - 1) -> int:
+def integer_option(application: OpContext, name: str, low: int = 0, high: int = (1 << 31) - 1) -> int:
     """Return an integer option, which must be present and within bounds."""
     value = application.operator.custom.get(name)
     if not isinstance(value, (int, bool)) or not low <= value <= high:
@@ -27,30 +27,30 @@ def integer_option(application: Application, name: str, low: int = 0, high: int 
     return int(value)
 
 
-def window(application: Application) -> None:
+def window(application: OpContext) -> None:
     """SignalWindow: samples times a window, shifted right."""
     operands = (application.value(0), application.value(1))
     application.result("signal_window", operands, {"shift": integer_option(application, "shift", 0, 30)})
 
 
-def fft_auto_scale(application: Application) -> None:
+def fft_auto_scale(application: OpContext) -> None:
     """SignalFftAutoScale: samples shifted left as far as they fit, and that shift."""
     application.results("fft_auto_scale", (application.value(0),), {})
 
 
-def rfft(application: Application) -> None:
+def rfft(application: OpContext) -> None:
     """SignalRfft: the spectrum of rows, padded with zeros."""
     length = integer_option(application, "fft_length", 4, 1 << 16)
     application.result("rfft", (application.value(0),), {"fft_length": length})
 
 
-def irfft(application: Application) -> None:
+def irfft(application: OpContext) -> None:
     """SignalIrfft: the rows of a spectrum."""
     length = integer_option(application, "fft_length", 4, 1 << 16)
     application.result("irfft", (application.value(0),), {"fft_length": length})
 
 
-def energy(application: Application) -> None:
+def energy(application: OpContext) -> None:
     """SignalEnergy: squared magnitudes of the spectrum."""
     attrs: dict[str, Attr] = {
         "start": integer_option(application, "start_index"),
@@ -59,7 +59,7 @@ def energy(application: Application) -> None:
     application.result("signal_energy", (application.value(0),), attrs)
 
 
-def filter_bank(application: Application) -> None:
+def filter_bank(application: OpContext) -> None:
     """SignalFilterBank: energies summed by overlapping triangular channels."""
     operands = [application.value(position) for position in range(6)]
     sizes = [application.type(operand).size for operand in operands]
@@ -71,12 +71,12 @@ def filter_bank(application: Application) -> None:
     application.result("filter_bank", operands, {"channels": channels})
 
 
-def square_root(application: Application) -> None:
+def square_root(application: OpContext) -> None:
     """SignalFilterBankSquareRoot: square roots, scaled down by a computed number of bits."""
     application.result("filter_bank_square_root", (application.value(0), application.value(1)), {})
 
 
-def spectral_subtraction(application: Application) -> None:
+def spectral_subtraction(application: OpContext) -> None:
     """SignalFilterBankSpectralSubtraction: the signal minus the noise, whose estimate is state."""
     data = application.value(0)
     channels = application.rank(data, 1)[0]
@@ -97,13 +97,13 @@ def spectral_subtraction(application: Application) -> None:
     builder.updates[noise] = application.target(1).name
 
 
-def pcan(application: Application) -> None:
+def pcan(application: OpContext) -> None:
     """SignalPCAN: per-channel gain control by the noise estimate."""
     operands = [application.value(position) for position in range(3)]
     application.result("pcan", operands, {"snr_shift": integer_option(application, "snr_shift", 0, 63)})
 
 
-def log(application: Application) -> None:
+def log(application: OpContext) -> None:
     """SignalFilterBankLog: scaled natural logarithms."""
     attrs: dict[str, Attr] = {
         "input_correction_bits": integer_option(application, "input_correction_bits", 0, 31),
@@ -112,17 +112,17 @@ def log(application: Application) -> None:
     application.result("filter_bank_log", (application.value(0),), attrs)
 
 
-SIGNAL_CONVERTERS: Mapping[str, Spelling] = {
-    "CUSTOM:SignalEnergy": Spelling(energy, ("uint32",)),
-    "CUSTOM:SignalFftAutoScale": Spelling(fft_auto_scale, ("int16",)),
-    "CUSTOM:SignalFilterBank": Spelling(filter_bank, ("uint64",)),
-    "CUSTOM:SignalFilterBankLog": Spelling(log, ("int16",)),
-    "CUSTOM:SignalFilterBankSpectralSubtraction": Spelling(spectral_subtraction, ("uint32",)),
-    "CUSTOM:SignalFilterBankSquareRoot": Spelling(square_root, ("uint32",)),
-    "CUSTOM:SignalIrfft": Spelling(irfft, _RFFT_DTYPES),
-    "CUSTOM:SignalPCAN": Spelling(pcan, ("uint32",)),
-    "CUSTOM:SignalRfft": Spelling(rfft, _RFFT_DTYPES),
-    "CUSTOM:SignalWindow": Spelling(window, ("int16",)),
+SIGNAL_CONVERTERS: Mapping[str, Converter] = {
+    "CUSTOM:SignalEnergy": Converter(energy, ("uint32",)),
+    "CUSTOM:SignalFftAutoScale": Converter(fft_auto_scale, ("int16",)),
+    "CUSTOM:SignalFilterBank": Converter(filter_bank, ("uint64",)),
+    "CUSTOM:SignalFilterBankLog": Converter(log, ("int16",)),
+    "CUSTOM:SignalFilterBankSpectralSubtraction": Converter(spectral_subtraction, ("uint32",)),
+    "CUSTOM:SignalFilterBankSquareRoot": Converter(square_root, ("uint32",)),
+    "CUSTOM:SignalIrfft": Converter(irfft, _RFFT_DTYPES),
+    "CUSTOM:SignalPCAN": Converter(pcan, ("uint32",)),
+    "CUSTOM:SignalRfft": Converter(rfft, _RFFT_DTYPES),
+    "CUSTOM:SignalWindow": Converter(window, ("int16",)),
 }
 
 
@@ -131,7 +131,7 @@ SIGNAL_CONVERTERS: Mapping[str, Spelling] = {
 _MOST = 1 << 20
 
 
-def _rows(application: Application, data: str) -> tuple[int, int]:
+def _rows(application: OpContext, data: str) -> tuple[int, int]:
     """Return the number of rows of the data and their length."""
     shape = application.type(data).shape
     if not shape or 0 in shape:
@@ -139,13 +139,13 @@ def _rows(application: Application, data: str) -> tuple[int, int]:
     return application.type(data).size // shape[-1], shape[-1]
 
 
-def _state(application: Application, stem: str, type_: TensorType, data: Array | None = None) -> str:
+def _state(application: OpContext, stem: str, type_: TensorType, data: Array | None = None) -> str:
     """Define a state named after the output."""
     name = application.builder.file.unique(f"{application.target().name}_{stem}")
     return application.builder.define_state(name, type_, data, application.where)
 
 
-def _slice_last_axis(application: Application, value: str, first: int, last: int) -> str:
+def _slice_last_axis(application: OpContext, value: str, first: int, last: int) -> str:
     """Return elements ``first`` .. ``last`` - 1 along the last axis."""
     shape = application.type(value).shape
     lead = (0,) * (len(shape) - 1)
@@ -153,7 +153,7 @@ def _slice_last_axis(application: Application, value: str, first: int, last: int
     return application.emit("slice", (value,), attrs)
 
 
-def _prepend_past(application: Application, data: str, length: int) -> str:
+def _prepend_past(application: OpContext, data: str, length: int) -> str:
     """Return rows of data after the ``length`` elements that preceded them, which are state."""
     rows, size = _rows(application, data)
     flat = application.reshaped(data, (rows, size))
@@ -165,7 +165,7 @@ def _prepend_past(application: Application, data: str, length: int) -> str:
     return joined
 
 
-def delay(application: Application) -> None:
+def delay(application: OpContext) -> None:
     """SignalDelay: rows of samples delayed by a number of samples."""
     data = application.value(0)
     joined = _prepend_past(application, data, integer_option(application, "delay_length", 0, _MOST))
@@ -173,7 +173,7 @@ def delay(application: Application) -> None:
     application.result_reshape(_slice_last_axis(application, joined, 0, shape[-1]), shape)
 
 
-def framer(application: Application) -> None:
+def framer(application: OpContext) -> None:
     """SignalFramer: overlapping frames.
 
     Without prefill (zeros before the first call) the second output tells when all frames are complete.
@@ -203,7 +203,7 @@ def framer(application: Application) -> None:
     application.builder.updates[steps] = application.emit("minimum", (next_steps, missing), {})
 
 
-def stacker(application: Application) -> None:
+def stacker(application: OpContext) -> None:
     """SignalStacker: a frame with its neighbours; before the beginning the first frame is repeated.
 
     The second output tells when the result counts.
@@ -238,7 +238,7 @@ def stacker(application: Application) -> None:
     application.builder.updates[phase] = application.emit("where", (wraps, whole, next_phase), {})
 
 
-def overlap_add(application: Application) -> None:
+def overlap_add(application: OpContext) -> None:
     """SignalOverlapAdd: frames added where they overlap; int16 sums saturate."""
     data, step = application.value(0), integer_option(application, "frame_step", 1, _MOST)
     shape, dtype = application.type(data).shape, application.type(data).dtype
@@ -257,7 +257,7 @@ def overlap_add(application: Application) -> None:
     application.result_reshape(rows_first, (*shape[:-2], frames * step))
 
 
-def _overlap_add_body(application: Application, shape: Sequence[int], dtype: str, step: int) -> Graph:
+def _overlap_add_body(application: OpContext, shape: Sequence[int], dtype: str, step: int) -> Graph:
     """Return the loop's body: from the buffer and all frames, the shifted buffer and the finished samples."""
     rows, _, size = shape
     body = GraphBuilder(application.loc.file)
@@ -281,11 +281,11 @@ def _overlap_add_body(application: Application, shape: Sequence[int], dtype: str
     return body.graph("overlap_add", {"rest": rest, "done": done})
 
 
-FRAME_CONVERTERS: Mapping[str, Spelling] = {
-    "CUSTOM:SignalDelay": Spelling(delay, ("int16",)),
-    "CUSTOM:SignalFramer": Spelling(framer, ("int16",)),
-    "CUSTOM:SignalOverlapAdd": Spelling(overlap_add, ("int16", "float32")),
-    "CUSTOM:SignalStacker": Spelling(stacker, ("int16",)),
+FRAME_CONVERTERS: Mapping[str, Converter] = {
+    "CUSTOM:SignalDelay": Converter(delay, ("int16",)),
+    "CUSTOM:SignalFramer": Converter(framer, ("int16",)),
+    "CUSTOM:SignalOverlapAdd": Converter(overlap_add, ("int16", "float32")),
+    "CUSTOM:SignalStacker": Converter(stacker, ("int16",)),
 }
 
 
@@ -297,7 +297,7 @@ _MOST_ROWS = 1 << 10
 """Longest transform over rows, which is a product with a matrix."""
 
 
-def rfft2d(application: Application) -> None:
+def rfft2d(application: OpContext) -> None:
     """RFFT2D: real images, cropped or zero-padded to constant lengths; the non-negative frequencies of the columns."""
     data, lengths = application.operand(0, "float32"), application.integers(1)
     shape = application.type(data).shape
@@ -324,7 +324,7 @@ def rfft2d(application: Application) -> None:
     application.builder.complexes[application.target().name] = spectrum
 
 
-def _fit_image(application: Application, data: str, rows: int, columns: int) -> str:
+def _fit_image(application: OpContext, data: str, rows: int, columns: int) -> str:
     """Crop or zero-pad the last two axes of an image."""
     shape = application.type(data).shape
     *lead, height, width = shape
@@ -338,7 +338,7 @@ def _fit_image(application: Application, data: str, rows: int, columns: int) -> 
     return data
 
 
-def _complex_operand(application: Application) -> str:
+def _complex_operand(application: OpContext) -> str:
     """Return the complex operand as floats with an axis of real and imaginary parts."""
     name = application.source(0).name
     if name not in application.builder.complexes:
@@ -346,10 +346,10 @@ def _complex_operand(application: Application) -> str:
     return application.builder.complexes[name]
 
 
-def complex_part(number: int) -> Spelling:
+def complex_part(number: int) -> Converter:
     """Return the converter of REAL (0) or IMAG (1)."""
 
-    def convert(application: Application) -> None:
+    def convert(application: OpContext) -> None:
         value = _complex_operand(application)
         shape = application.type(value).shape
         begin = (0,) * (len(shape) - 1)
@@ -360,10 +360,10 @@ def complex_part(number: int) -> Spelling:
         }
         application.result_reshape(application.emit("slice", (value,), cut), shape[:-1])
 
-    return Spelling(convert, FLOAT)
+    return Converter(convert, FLOAT)
 
 
-def magnitude(application: Application) -> None:
+def magnitude(application: OpContext) -> None:
     """COMPLEX_ABS: the square root of the sum of both squares."""
     value = _complex_operand(application)
     squares = application.emit("mul", (value, value), {})
@@ -375,11 +375,11 @@ def magnitude(application: Application) -> None:
     application.result("sqrt", (application.emit("sum", (squares,), axes),), {})
 
 
-SPECTRUM_CONVERTERS: Mapping[str, Spelling] = {
-    "COMPLEX_ABS": Spelling(magnitude, FLOAT),
+SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
+    "COMPLEX_ABS": Converter(magnitude, FLOAT),
     "IMAG": complex_part(1),
     "REAL": complex_part(0),
-    "RFFT2D": Spelling(rfft2d, ("complex64",)),
+    "RFFT2D": Converter(rfft2d, ("complex64",)),
 }
 
 
@@ -390,7 +390,7 @@ SPECTRUM_CONVERTERS: Mapping[str, Spelling] = {
 # last values. Until the first period is complete, outputs hold real zero. Source: TFLite Micro ``circular_buffer.cc``.
 
 
-def circular_buffer(application: Application) -> None:
+def circular_buffer(application: OpContext) -> None:
     """CIRCULAR_BUFFER: append a row (N, 1, W, C) to a buffer (N, rows, W, C) and drop the oldest; int8 in TFLite Micro."""
     data, target = application.unchanged_operand(0), application.target()
     check_same_quantisation(application, [0])
@@ -411,7 +411,7 @@ def circular_buffer(application: Application) -> None:
         _emit_call_counter(application, period)
 
 
-def _emit_call_counter(application: Application, period: int) -> None:
+def _emit_call_counter(application: OpContext, period: int) -> None:
     """Count calls, and gate the nodes that follow: they run in every ``period``-th call."""
     builder = application.builder
     count = builder.file.unique(f"{application.loc.name}_calls")
@@ -479,6 +479,6 @@ def _copy_state(graph: Graph, gated_value: _GatedValue) -> Node:
     return Node("reshape", (gated_value.state,), (gated_value.value,), {"shape": graph.types[gated_value.value].shape})
 
 
-PERIOD_CONVERTERS: Mapping[str, Spelling] = {
-    "CUSTOM:CIRCULAR_BUFFER": Spelling(circular_buffer, ("int8", "int16", "float32"))
+PERIOD_CONVERTERS: Mapping[str, Converter] = {
+    "CUSTOM:CIRCULAR_BUFFER": Converter(circular_buffer, ("int8", "int16", "float32"))
 }

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from microc.base.immutable import Registry
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import MAX_NESTED
+from microc.frontend.model_limits import MAX_NESTED
 from microc.frontend.tflite import operators_control as tflite_control
 from microc.frontend.tflite import operators_control as tflite_variables
 from microc.frontend.tflite import operators_elementwise as tflite_conversions
@@ -34,14 +34,14 @@ from microc.frontend.tflite import operators_signal as tflite_frames
 from microc.frontend.tflite import operators_signal as tflite_periods
 from microc.frontend.tflite import operators_signal as tflite_signal
 from microc.frontend.tflite import operators_signal as tflite_spectra
-from microc.frontend.tflite.context import STATE_INSIDE, Application, Builder, Inside, Spelling
+from microc.frontend.tflite.context import STATE_INSIDE, Builder, Converter, Inside, OpContext
 from microc.frontend.tflite.file import Operator, TfliteFile
 from microc.frontend.tflite.operators_signal import apply_gates
 from microc.graph.ir import Graph, Loc
 
 # ---- The table of converters.
 
-SPELLINGS: Registry[Spelling] = Registry(
+CONVERTERS: Registry[Converter] = Registry(
     "a TFLite operator",
     {
         **tflite_compressed.COMPRESSED_CONVERTERS,
@@ -164,10 +164,10 @@ def _convert_all(builder: Builder, operators: list[Operator]) -> list[str]:
     """
     refusals: list[str] = []
     for operator in operators:
-        application = Application(operator, builder, _location(builder.file, operator))
+        application = OpContext(operator, builder, _location(builder.file, operator))
         try:
             _check_dtype(application)
-            SPELLINGS[operator.code].convert(application)
+            CONVERTERS[operator.code].convert(application)
         except UnsupportedError as error:
             refusals.append(_line(builder.file, operator, error.what, error.hint))
             builder.assume(operator.outputs)
@@ -178,9 +178,9 @@ def _convert_all(builder: Builder, operators: list[Operator]) -> list[str]:
     return refusals
 
 
-def _check_dtype(application: Application) -> None:
+def _check_dtype(application: OpContext) -> None:
     """Check the first output's dtype against those of the converter."""
-    dtypes = SPELLINGS[application.operator.code].dtypes
+    dtypes = CONVERTERS[application.operator.code].dtypes
     if dtypes:
         dtype = application.target().type.dtype
         if dtype not in dtypes:
@@ -189,7 +189,7 @@ def _check_dtype(application: Application) -> None:
 
 def _unknown_line(file: TfliteFile, operator: Operator) -> str:
     """Return the line of an operator without converter, empty if it has one."""
-    return "" if operator.code in SPELLINGS else _line(file, operator, "", hint(operator.code))
+    return "" if operator.code in CONVERTERS else _line(file, operator, "", hint(operator.code))
 
 
 def _line(file: TfliteFile, operator: Operator, what: str, help_text: str) -> str:

@@ -56,7 +56,7 @@ class Layer:
     tensors: Mapping[str, tuple[TensorType, Array | None]]
 
 
-def written(graph: Graph, node: Node) -> Layer:
+def convert_node(graph: Graph, node: Node) -> Layer:
     """Convert a node of int8 data to TFLite operators; UnsupportedError with the reason if there is no converter for it."""
     node_writer = _NodeWriter(graph, node)
     if node.op not in WRITERS:
@@ -342,8 +342,8 @@ def to_tflite(graph: Graph) -> bytes:
 
     UnsupportedError for an operator, dtype or attribute that has no TFLite form here.
     """
-    names = name_of(graph)
-    layers = [written(graph, node) for node in graph.nodes]
+    names = tflite_names(graph)
+    layers = [convert_node(graph, node) for node in graph.nodes]
     tensors = {names[name]: (type_, graph.consts.get(name)) for name, type_ in graph.types.items()}
     operators = []
     for k, node in enumerate(layers):
@@ -356,7 +356,7 @@ def to_tflite(graph: Graph) -> bytes:
     return _Model(used_tensors).serialise(operators, *ends)
 
 
-def name_of(graph: Graph) -> Mapping[str, str]:
+def tflite_names(graph: Graph) -> Mapping[str, str]:
     """Return the model's name of every value of a graph."""
     return {name: f"t{k}_" for k, name in enumerate(graph.types)}
 

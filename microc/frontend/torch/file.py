@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import MAX_NESTED, MAX_STORED, read_json
+from microc.frontend.model_limits import MAX_NESTED, MAX_STORED, read_json
 
 # ---- The JSON of a PyTorch program, checked string by string before PyTorch makes Python of it.
 #
@@ -165,7 +165,7 @@ def is_archive(names: list[str]) -> bool:
     return any(name.endswith((f"/{SUFFIX}", "serialized_exported_program.json")) for name in names)
 
 
-def harmless(data: bytes, file_name: str) -> bytes:
+def sanitise_archive(data: bytes, file_name: str) -> bytes:
     """Return an archive that holds the same program and nothing that could be executed.
 
     ``data``: the whole file. Raises ModelError if it is broken, UnsupportedError for parts that can only be read by unpickling

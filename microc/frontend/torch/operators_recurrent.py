@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, Step, exchanged, gate, over_time
+from microc.frontend.formulas import Gates, State, Step, gate, run_over_time, swap_batch_and_time
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.torch.context import Converter, OpContext
 
@@ -32,7 +32,7 @@ def recurrent(cell: Callable[[Gates], Step], states: int) -> Converter:
             a.refuse("projected states", "build the layer with proj_size=0")
         data = a.operand("input")
         if a.argument("batch_first"):
-            data = exchanged(a.write, data)
+            data = swap_batch_and_time(a.write, data)
         initial, final_states = _initial(a, states), []
         for layer in range(layers):
             rows = []
@@ -40,12 +40,12 @@ def recurrent(cell: Callable[[Gates], Step], states: int) -> Converter:
                 backwards = k % directions == 1
                 state = [_direction_state(a, value, k) for value in initial]
                 gates, past = _gates(weights[k])
-                result, final_state = over_time(a.write, data, gates, state, cell(past), backwards=backwards)
+                result, final_state = run_over_time(a.write, data, gates, state, cell(past), backwards=backwards)
                 rows.append(a.emit("reverse", (result,), {"axes": (0,)}) if backwards else result)
                 final_states.append(final_state)
             data = rows[0] if directions == 1 else a.emit("concat", rows, {"axis": 2})
         stacked_states = [_stack_states(a, [final_state[k] for final_state in final_states]) for k in range(states)]
-        return (exchanged(a.write, data) if a.argument("batch_first") else data, *stacked_states)
+        return (swap_batch_and_time(a.write, data) if a.argument("batch_first") else data, *stacked_states)
 
     return convert
 

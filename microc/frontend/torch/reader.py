@@ -13,8 +13,8 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array, is_valid
 from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
-from microc.frontend.budget import MAX_STORED, members
 from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.model_limits import MAX_STORED, archive_names
 from microc.frontend.torch import operators_elementwise as torch_math
 from microc.frontend.torch import operators_elementwise as torch_ops
 from microc.frontend.torch import operators_layers as torch_nn
@@ -24,7 +24,7 @@ from microc.frontend.torch import operators_movement as torch_moves
 from microc.frontend.torch import operators_movement as torch_places
 from microc.frontend.torch import operators_recurrent as torch_recurrent
 from microc.frontend.torch.context import Converter, OpContext
-from microc.frontend.torch.file import harmless, is_archive
+from microc.frontend.torch.file import is_archive, sanitise_archive
 from microc.graph.ir import Graph
 
 # ---- PyTorch programs (``torch.export``): an ``ExportedProgram``, or the ``.pt2`` file that ``torch.export.save`` writes.
@@ -32,7 +32,7 @@ from microc.graph.ir import Graph
 # The program is decomposed to core ATen first, except for layers that microc has operators for. PyTorch evaluates what depends on
 # constants only. Weights that ``dequantize`` reads stay stored integers. Data is channels first, as in PyTorch.
 
-SPELLINGS: Mapping[str, Converter] = {
+CONVERTERS: Mapping[str, Converter] = {
     **torch_ops.ELEMENTWISE_CONVERTERS,
     **torch_math.MATH_CONVERTERS,
     **torch_moves.MOVEMENT_CONVERTERS,
@@ -92,7 +92,7 @@ _UNEXPECTED_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError
 
 def is_torch(data: bytes) -> bool:
     """Test whether a zip archive's bytes hold an exported program."""
-    return is_archive(members(data))
+    return is_archive(archive_names(data))
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
@@ -104,7 +104,7 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
             where=file_name,
             hint="export it with example inputs of the shape wanted",
         )
-    harmless_data = harmless(data, file_name)
+    harmless_data = sanitise_archive(data, file_name)
     torch = _torch(file_name)
     try:
         return read_program(torch.export.load(io.BytesIO(harmless_data)), file_name)
@@ -120,10 +120,10 @@ def read_program(program: Any, file_name: str = "torch") -> Graph:
     Inputs and outputs keep the program's order and PyTorch's names. Raises UnsupportedError, which lists all operators that
     cannot be converted, and ModelError for a program that changes its buffers or whose shapes are not known.
     """
-    return _Translator(_torch(file_name), decomposed(program, file_name), file_name).graph()
+    return _Translator(_torch(file_name), decompose(program, file_name), file_name).graph()
 
 
-def decomposed(program: Any, file_name: str = "torch") -> Any:
+def decompose(program: Any, file_name: str = "torch") -> Any:
     """Decompose a program to core ATen, except for operators that microc has itself.
 
     Values of the network are named after the nodes of this program.
@@ -264,7 +264,7 @@ class _Translator:
         context = OpContext(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
         if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
             return self.evaluate(node, name, *arguments)
-        converter = SPELLINGS.get(name)
+        converter = CONVERTERS.get(name)
         if converter is None:
             self.refuse(f"the operator {target} is unknown to microc", "`microc operators` lists those that are known")
         try:
@@ -284,7 +284,7 @@ class _Translator:
         Only core operators (and _CREATED), whose results are deterministic, up to a limit of elements and bytes.
         """
         fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
-        is_allowed = self.torch.Tag.core in tags or name in SPELLINGS or name in _EVALUATED or name in _EMPTY
+        is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
             self.refuse(f"a constant computed by {node.target}", "make it a buffer of the module")
         for tensor in fake_result if isinstance(fake_result, (list, tuple)) else (fake_result,):
@@ -334,7 +334,7 @@ def is_module(model: Any) -> bool:
     return "torch" in homes and hasattr(model, "forward") and hasattr(model, "state_dict")
 
 
-def note_training(module: Any) -> None:
+def warn_training_mode(module: Any) -> None:
     """Warn, at the user's own line, that a module in training mode is compiled as if after ``eval()``."""
     if any(part.training for part in module.modules()):
         warnings.warn(
@@ -344,7 +344,7 @@ def note_training(module: Any) -> None:
         )
 
 
-def program_of(module: Any, example_inputs: Any) -> Any:
+def export_module(module: Any, example_inputs: Any) -> Any:
     """Export a module for ``example_inputs``: a tensor or array for every argument of ``forward``, in order, or a mapping by
     the arguments' names.
 

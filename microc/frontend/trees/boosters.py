@@ -12,8 +12,8 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import MAX_NESTED, read_json
-from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, by_thresholds, integers, reals
+from microc.frontend.model_limits import MAX_NESTED, read_json
+from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, by_thresholds, parse_integers, parse_reals
 from microc.ops.trees.tree_arrays import AT_MOST, LESS, UNORDERED, Tree
 
 # ---- LightGBM's text model (``Booster.save_model``): sections of ``name=value`` lines, one per tree. LightGBM is not imported.
@@ -75,7 +75,7 @@ def _field_values(fields: Mapping[str, str], name: str, count: int, where: str) 
 
 def _integer(fields: Mapping[str, str], name: str, least: int, most: int, where: str) -> int:
     """Return a field of one integer within bounds."""
-    return int(integers(_field_values(fields, name, 1, where), where, repr(name), least, most)[0])
+    return int(parse_integers(_field_values(fields, name, 1, where), where, repr(name), least, most)[0])
 
 
 def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where: str) -> Tree:
@@ -83,11 +83,11 @@ def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where:
     leaves = _integer(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
         raise UnsupportedError("linear models in the leaves", where=where, hint="train with linear_tree=false")
-    values = reals(_field_values(fields, "leaf_value", leaves, where), where, "'leaf_value'")
+    values = parse_reals(_field_values(fields, "leaf_value", leaves, where), where, "'leaf_value'")
     inner = leaves - 1
 
     def row(name: str, least: int, most: int) -> Array:
-        return integers(_field_values(fields, name, inner, where), where, repr(name), least, most)
+        return parse_integers(_field_values(fields, name, inner, where), where, repr(name), least, most)
 
     children = []
     for name in ("left_child", "right_child"):
@@ -98,7 +98,9 @@ def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where:
     mode = np.full(inner + leaves, AT_MOST)
     if inner:
         feature[:inner] = row("split_feature", 0, features - 1)
-        threshold[:inner] = reals(_field_values(fields, "threshold", inner, where), where, "'threshold'", finite=False)
+        threshold[:inner] = parse_reals(
+            _field_values(fields, "threshold", inner, where), where, "'threshold'", finite=False
+        )
         mode[:inner] = _split_modes(row("decision_type", -128, 255), threshold[:inner], where)
     node_values = np.concatenate([np.zeros(inner), values]).reshape(-1, 1)
     return Tree(children[0], children[1], feature, threshold, mode, node_values, target)
@@ -119,7 +121,7 @@ def _post_transform(objective: str, targets: int, where: str) -> tuple[str, floa
     """Return the transformation of scores, and the factor that sums are multiplied by before it."""
     name, *options = objective.split() or [""]
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
-    slope = float(reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
+    slope = float(parse_reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
     if "sqrt" in options:
         raise UnsupportedError("reg_sqrt", where=where, hint="train without it and square outside")
     if name == "binary":
@@ -324,7 +326,7 @@ def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -
         )
     model, weights = _booster(learner["gradient_booster"], file)
     trees_data = model["trees"][: _rounds(model, learner.get("attributes", {}), stopped)]
-    groups = integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
+    groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError("trees belong to results that there are none of", where=file)
     trees = [_xgboost_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(trees_data)]
@@ -340,7 +342,7 @@ def _booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], 
     if name == "gbtree":
         return booster["model"], ()
     if name == "dart":
-        weights = reals(booster["weight_drop"], file, "weight_drop").tolist()
+        weights = parse_reals(booster["weight_drop"], file, "weight_drop").tolist()
         return booster["gbtree"]["model"], weights
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
@@ -358,7 +360,7 @@ def _rounds(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bo
 
 def _size(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:
     """Return a non-negative integer, which the file may hold as text."""
-    return int(integers([value], where, what, 0, most)[0])
+    return int(parse_integers([value], where, what, 0, most)[0])
 
 
 def _base_scores(text: Any) -> Array:
@@ -390,12 +392,16 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
             "trees of several results", where=where, hint="train with multi_strategy='one_output_per_tree'"
         )
     count = len(tree["left_children"])
-    left, right = (integers(tree[name], where, name, -1, count - 1) for name in ("left_children", "right_children"))
-    feature = integers(tree["split_indices"], where, "split_indices")  # nodes that were pruned hold the largest number
+    left, right = (
+        parse_integers(tree[name], where, name, -1, count - 1) for name in ("left_children", "right_children")
+    )
+    feature = parse_integers(
+        tree["split_indices"], where, "split_indices"
+    )  # nodes that were pruned hold the largest number
     with np.errstate(over="ignore"):
-        conditions = reals(tree["split_conditions"], where, "split_conditions", finite=False)
+        conditions = parse_reals(tree["split_conditions"], where, "split_conditions", finite=False)
         threshold = conditions.astype(np.float32).astype(np.float64)
-    mode = np.where(integers(tree["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
+    mode = np.where(parse_integers(tree["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
     if len({len(column) for column in (left, right, feature, threshold, mode)}) > 1 or not len(left):
         raise ModelError("the arrays of a tree have different lengths", where=where)
     if ((left < 0) != (right < 0)).any():
@@ -409,13 +415,13 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
 
 def _categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
     """Return the categories that go right, by node, of nodes that split by category."""
-    nodes = integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
-    all_categories = integers(tree.get("categories", ()), where, "categories")
+    nodes = parse_integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
+    all_categories = parse_integers(tree.get("categories", ()), where, "categories")
     begins, counts = (
-        integers(tree.get(f"categories_{name}", ()), where, f"categories_{name}", 0, len(all_categories))
+        parse_integers(tree.get(f"categories_{name}", ()), where, f"categories_{name}", 0, len(all_categories))
         for name in ("segments", "sizes")
     )
-    split_types = integers(tree.get("split_type", [0] * len(left)), where, "split_type", 0, 1)
+    split_types = parse_integers(tree.get("split_type", [0] * len(left)), where, "split_type", 0, 1)
     category_nodes = np.flatnonzero((split_types == 1) & (left >= 0))
     categories_of_node = {
         int(node): all_categories[begin : begin + count]

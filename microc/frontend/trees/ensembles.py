@@ -21,7 +21,7 @@ MOST_TARGETS = 1 << 12
 _MOST = (1 << 31) - 1
 
 
-def integers(values: Any, where: str, what: str, least: int = 0, most: int = _MOST) -> Array:
+def parse_integers(values: Any, where: str, what: str, least: int = 0, most: int = _MOST) -> Array:
     """Return a row of integers within ``least`` .. ``most`` as int64.
 
     ModelError for what is no row of whole numbers, and for a number outside: none is rounded, cut or wrapped.
@@ -39,7 +39,7 @@ def integers(values: Any, where: str, what: str, least: int = 0, most: int = _MO
     return np.array(numbers, np.int64)
 
 
-def reals(values: Any, where: str, what: str, *, finite: bool = True) -> Array:
+def parse_reals(values: Any, where: str, what: str, *, finite: bool = True) -> Array:
     """Return a row of numbers as float64; ModelError for NaN, and for infinities of which all are ``finite``."""
     try:
         numbers: Array = np.array(values, np.float64)
@@ -261,12 +261,12 @@ def emit_post(write: Emitter, scores: str, post: str, where: str) -> str:
         case "exp":
             return write.emit("exp", (scores,))
         case "sigmoid":
-            return two_classes(write, write.emit("sigmoid", (scores,)))
+            return both_probabilities(write, write.emit("sigmoid", (scores,)))
         case _:
             raise UnsupportedError(f"the transformation {post!r} of scores", where=where)
 
 
-def two_classes(write: Emitter, probability: str) -> str:
+def both_probabilities(write: Emitter, probability: str) -> str:
     """Return probabilities (N, 1) of the second class as those of both classes."""
     one = write.new_constant("one", np.array(1.0, np.float32))
     return write.emit("concat", (write.emit("sub", (one, probability)), probability), {"axis": 1})

@@ -18,7 +18,7 @@ _NUDGE = 1e-6
 """Relative change of features that corresponds to a few rounding steps of float32."""
 
 
-def answers(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
+def expected_answers(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
     """Return the estimator's answers for rows, in the order of the network's outputs, and for the label a mask of undecided
     rows.
 
@@ -52,10 +52,10 @@ def _find_undecided(estimator: Any, x: Array, shares: Array) -> Array:
     wrong on such rows, and no rounding excuses it.
     """
     if not hasattr(estimator, "decision_function"):
-        return tied(shares)
+        return find_ties(shares)
     scores = np.asarray(estimator.decision_function(x))
     scores = np.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
-    return tied(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0))
+    return find_ties(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0))
 
 
 def _class_indices(estimator: Any, label: Array) -> Array:
@@ -66,7 +66,7 @@ def _class_indices(estimator: Any, label: Array) -> Array:
     return np.asarray(np.argmax(label[:, None] == classes[None, :], axis=1))
 
 
-def tied(shares: Array) -> Array:
+def find_ties(shares: Array) -> Array:
     """Return a mask of the rows whose two largest shares are equal up to rounding."""
     top = np.sort(shares, axis=1)[:, -2:]
     return np.asarray(top[:, -1] - top[:, 0] <= _TIE)
@@ -108,7 +108,7 @@ _DEPTH = 4
 _SEED = 20
 
 
-def known_rows(estimator: Any, features: int, count: int) -> Array:
+def sample_known_rows(estimator: Any, features: int, count: int) -> Array:
     """Return ``count`` rows (float32), always the same ones; no rows if no attribute tells where the estimator's data is."""
     generator = np.random.default_rng(_SEED)
     with warnings.catch_warnings():

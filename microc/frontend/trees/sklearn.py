@@ -21,7 +21,7 @@ from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import boosters
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
-from microc.frontend.trees.known_rows import answers, known_rows, nested_estimators
+from microc.frontend.trees.known_rows import expected_answers, nested_estimators, sample_known_rows
 from microc.frontend.trees.sklearn_formulas import emit_class, emit_scaler, formula_of, refuse_ties, tree_ensemble_of
 from microc.graph.ir import Graph, Quant
 from microc.ops.attributes import Rounding
@@ -85,10 +85,10 @@ def read_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int,
     ensemble, features = (boosters.parse_lightgbm if boosters.is_lightgbm(data) else boosters.parse_xgboost)(
         data, file_name
     )
-    return graph_of(ensemble, _input_shape(one_shape(input_shapes, file_name), features, file_name), file_name)
+    return graph_of(ensemble, _input_shape(single_input_shape(input_shapes, file_name), features, file_name), file_name)
 
 
-def one_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
+def single_input_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
     """Return the shape given for the only input, which is called ``input``."""
     unknown = [name for name in shapes if name not in ("input", "*")]
     if unknown:
@@ -218,14 +218,14 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
     calibration).
     """
     rows, features = graph.types[graph.inputs[0]].shape
-    x = known_rows(estimator, features, rows * -(-_CHECK_ROWS // rows))
+    x = sample_known_rows(estimator, features, rows * -(-_CHECK_ROWS // rows))
     for start in range(0, len(x), rows):
         batch = x[start : start + rows]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected, undecided = answers(estimator, batch)
-                nudged, _ = answers(estimator, batch * np.float32(1 + 2e-6))
+                expected, undecided = expected_answers(estimator, batch)
+                nudged, _ = expected_answers(estimator, batch * np.float32(1 + 2e-6))
         except Exception:  # noqa: BLE001 - rows that the estimator itself refuses
             continue
         outputs = evaluate(graph, {graph.inputs[0]: batch})[0]
@@ -298,4 +298,4 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
             model = convert_sklearn(estimator, where, inputs, target_opset=OPSETS)
     except Exception as error:
         raise UnsupportedError(f"skl2onnx refuses the estimator: {error}", where=where) from error
-    return onnx_reader.read(model.SerializeToString(), where, {})
+    return onnx_reader.read_onnx(model.SerializeToString(), where, {})

@@ -6,7 +6,7 @@ import itertools
 from functools import cache
 
 from microc.isa.instruction_set import ANY, Intrin, i32
-from microc.isa.tensor_intrinsics import Part, Step, TensorIntrin
+from microc.isa.tensor_intrinsics import Step, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.bit_fields import FEW, VECTOR, BitFields
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -209,15 +209,15 @@ def correlation(outputs: int, taps: int, stride: int) -> str:
 
 
 @cache
-def _correlation_row(element: int) -> Part:
+def _correlation_row(element: int) -> StepOperand:
     """Return the aligned word of the row that holds an element."""
-    return Part(element - element % 2, ("load_i16x2_aligned",), 2)
+    return StepOperand(element - element % 2, ("load_i16x2_aligned",), 2)
 
 
 @cache
-def _pair(tap: int) -> Part:
+def _pair(tap: int) -> StepOperand:
     """Return the weights ``tap`` and ``tap + 1`` as a word."""
-    return Part(tap, ("load_i16x2",), 2)
+    return StepOperand(tap, ("load_i16x2",), 2)
 
 
 def _mac_intrinsic(left: int, right: int) -> str:
@@ -227,8 +227,10 @@ def _mac_intrinsic(left: int, right: int) -> str:
 
 def _correlate_single_tap(outputs: int) -> TensorIntrin:
     """Build the correlation of a single tap with neighbouring outputs."""
-    weight = Part(0, (), 1)
-    steps = tuple(Step(Part(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic(n, 0), n) for n in range(outputs))
+    weight = StepOperand(0, (), 1)
+    steps = tuple(
+        Step(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic(n, 0), n) for n in range(outputs)
+    )
     order = tuple(range(outputs))
     return TensorIntrin(correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, steps, outputs=outputs)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microc.isa.instruction_set import ANY, A, B, C, Intrin, i32, pack16, sign8, sign16
 from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
-from microc.isa.tensor_intrinsics import Part, Step, TensorIntrin
+from microc.isa.tensor_intrinsics import Step, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
@@ -270,14 +270,16 @@ NATURAL = (0, 1, 2, 3)
 """Elements in the order of memory."""
 CROSSED = (0, 2, 1, 3)
 """Bytes stored in this order come out of ``evens`` and ``odds`` as the pairs (0, 1) and (2, 3)."""
-_PAIRS = (Part(0, ("load_i16x2_aligned",), 2), Part(2, ("load_i16x2_aligned",), 2))
-_CROSSED_BYTES = tuple(Part(0, names, 4) for names in WIDENED["int8"])
-_WORD = Part(0, ("load_i8x4",), 4)
+_PAIRS = (StepOperand(0, ("load_i16x2_aligned",), 2), StepOperand(2, ("load_i16x2_aligned",), 2))
+_CROSSED_BYTES = tuple(StepOperand(0, names, 4) for names in WIDENED["int8"])
+_WORD = StepOperand(0, ("load_i8x4",), 4)
 
 
 def _dot4_bytes(a: str) -> TensorIntrin:
     """Multiply four bytes by four bytes: both sides are widened to the pairs (0, 2) and (1, 3), so nothing is repacked."""
-    steps = tuple(Step(Part(0, x, 4), Part(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED["int8"], strict=True))
+    steps = tuple(
+        Step(StepOperand(0, x, 4), StepOperand(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED["int8"], strict=True)
+    )
     return TensorIntrin(f"dot4_{a}_int8", a, "int8", NATURAL, NATURAL, steps)
 
 
@@ -287,12 +289,17 @@ def _dot4_int16(name: str, order: tuple[int, ...]) -> TensorIntrin:
     return TensorIntrin(name, "int16", "int16", order, order, steps, aligned_a=True, aligned_b=True)
 
 
-_NEIGHBOURS = Part(0, ("load_i16x2",), 2)
+_NEIGHBOURS = StepOperand(0, ("load_i16x2",), 2)
 
 SUMS = (
     TensorIntrin("dot4_int8_int8_word", "int8", "int8", NATURAL, NATURAL, (Step(_WORD, _WORD, "dot4_i8"),)),
     TensorIntrin(
-        "dot4_uint8_int8_word", "uint8", "int8", NATURAL, NATURAL, (Step(Part(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),)
+        "dot4_uint8_int8_word",
+        "uint8",
+        "int8",
+        NATURAL,
+        NATURAL,
+        (Step(StepOperand(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),),
     ),
     _dot4_bytes("int8"),
     _dot4_bytes("uint8"),
@@ -313,7 +320,7 @@ SUMS = (
         "int16",
         NATURAL,
         NATURAL,
-        (Step(_PAIRS[0], Part(0, (), 4), "dot4_i16_aligned", more=_PAIRS[1:]),),
+        (Step(_PAIRS[0], StepOperand(0, (), 4), "dot4_i16_aligned", more=_PAIRS[1:]),),
         aligned_a=True,
         aligned_b=True,
     ),

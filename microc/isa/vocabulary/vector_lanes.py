@@ -11,7 +11,7 @@ from microc.isa.instruction_set import ANY, LANE, VL, Intrin, vector
 from microc.isa.vocabulary.scalar_words import MOVED, PAIRS, SATURATED
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
-from microc.tir.lower.lane_code import FLOAT_CALLS, HALVES, SCALABLE_NUMBERS
+from microc.tir.lower.lane_code import FLOAT_CALLS, HALVES, SCALABLE_SCALAR_OPS
 from microc.tir.lower.lane_code import SATURATED as LANE_CODE_SATURATED
 from microc.tir.lower.lane_scope import SHORT
 from microc.tir.symbolic import LENGTH
@@ -272,7 +272,7 @@ def _more(lanes: int) -> Iterator[Intrin]:
     for name, meaning in _RIGHT.items():
         yield Intrin(f"{name}_{end}", (a, b), meaning, lanes, _PLACES)
         yield Intrin(f"{name}_n_{end}", (a, _B), meaning, lanes, _PLACES)
-    for name in SCALABLE_NUMBERS:
+    for name in SCALABLE_SCALAR_OPS:
         yield Intrin(f"{name}_n_{end}", (a, _B), ir.binary(name, _A, _B), lanes)
     for dtype in LANE_CODE_SATURATED:
         p = Buffer("p", (lanes,), dtype)

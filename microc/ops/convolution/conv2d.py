@@ -23,7 +23,7 @@ from microc.ops.convolution.conv2d_algorithms import (
     half_windows,
     window_product,
 )
-from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, gather_patches, geometry, pad_input
+from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, gather_patches, infer_geometry, pad_input
 from microc.ops.matrix.gemm import (
     FAR,
     HALF,
@@ -197,7 +197,7 @@ LONG_RUN = 8
 
 def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Return the output's type: batch, height, width, channels in the data's layout; ``out_dtype``, or the data's dtype."""
-    g = geometry(attrs, types[0].shape, types[1].shape)
+    g = infer_geometry(attrs, types[0].shape, types[1].shape)
     if len(types) > 2 and types[2].size != g.out_channels:
         raise ModelError(f"a bias of {types[2].size} elements for {g.out_channels} channels")
     dtype = attrs.get("out_dtype") or types[0].dtype
@@ -213,7 +213,7 @@ def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, .
     nchw = attrs["layout"] == "NCHW"
     if nchw:
         data, weight = data.transpose(0, 2, 3, 1), weight.transpose(0, 2, 3, 1)
-    g = geometry({**attrs, "layout": "NHWC"}, data.shape, weight.shape)
+    g = infer_geometry({**attrs, "layout": "NHWC"}, data.shape, weight.shape)
     top, left, bottom, right = g.padding
     padded = np.pad(data, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=attrs["pad_value"])
     grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, weight.shape[-1])
@@ -243,7 +243,7 @@ def compute(call: OpCall) -> te.Tensor:
         raise InternalError("conv2d is lowered in layout NHWC only")
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
-    g = geometry(attrs, data.type.shape, weight.type.shape)
+    g = infer_geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
     algorithm = attrs["algorithm"]
     if algorithm in ("winograd", "winograd_floats", "winograd_four"):
@@ -418,7 +418,7 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     data, weight = (graph.types[name] for name in node.inputs[:2])
-    g = geometry(node.attrs, data.shape, weight.shape)
+    g = infer_geometry(node.attrs, data.shape, weight.shape)
     # TFLite multiplies the scales of uint8 convolutions as floats (GetQuantizedConvolutionMultipler), of others as doubles.
     trailing = 2 if node.attrs.get("layout", "NHWC") == "NCHW" else 0
     return legalize_product(node, graph, Product(g.depth, trailing, single=data.dtype == "uint8", padded=True))
@@ -426,7 +426,7 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
 
 def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of products, those with padding included."""
-    return out_types[0].size * geometry(attrs, types[0].shape, types[1].shape).depth
+    return out_types[0].size * infer_geometry(attrs, types[0].shape, types[1].shape).depth
 
 
 def _window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
@@ -440,7 +440,7 @@ def _window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | N
 
 def _sound(application: Application) -> str:
     """Return the fault if sums of products can overflow, else an empty string."""
-    depth = geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
+    depth = infer_geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
     return sum_fault(application, depth, application.attrs["pad_value"])
 
 

@@ -14,7 +14,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import TensorType
-from microc.ops.convolution.geometry import DEFAULTS, Geometry, geometry, pad_input, range_checks, select_border
+from microc.ops.convolution.geometry import DEFAULTS, Geometry, infer_geometry, pad_input, range_checks, select_border
 from microc.ops.matrix.gemm import (
     HALF,
     RUN,
@@ -49,7 +49,7 @@ def can_slide_windows(call: OpCall) -> bool:
     attrs = call.attrs
     if weight.data is None or not call.constant or attrs.get("open") or attrs.get("groups", 1) != 1:
         return False
-    g = geometry(attrs, data.type.shape, weight.type.shape)
+    g = infer_geometry(attrs, data.type.shape, weight.type.shape)
     if g.direct or g.dilation[1] > 1 or g.kernel == (1, 1) or g.out_width < MIN_ROW_OUTPUTS:
         return False
     dtype_names = (data.type.dtype, weight.type.dtype, attrs.get("out_dtype") or data.type.dtype)
@@ -130,7 +130,7 @@ def half_windows(call: OpCall) -> te.Tensor:
     """Return the sums in float16 plus the bias in float32: (N, Y, X, C)."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
-    g: Geometry = geometry(attrs, data.type.shape, weight.type.shape)
+    g: Geometry = infer_geometry(attrs, data.type.shape, weight.type.shape)
     halves = half_weights(call, g.channels)
     if halves is None:
         raise InternalError("this convolution is not computed in float16")
@@ -227,7 +227,7 @@ def transformed_weights(weight: Array, outputs: int = 2) -> Array:
 def _is_plain(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
     """Test for a 3 x 3 convolution of stride 1 without dilation and groups, with two outputs or more along both axes."""
     attrs = {**DEFAULTS, **attrs}
-    g = geometry(attrs, types[0].shape, types[1].shape)
+    g = infer_geometry(attrs, types[0].shape, types[1].shape)
     plain = (g.kernel, g.strides, g.dilation, g.groups) == ((3, 3), (1, 1), (1, 1), 1)
     return plain and min(g.out_height, g.out_width) >= 2 and bool(attrs["layout"] == "NHWC")
 
@@ -248,7 +248,7 @@ def can_use_float_winograd_four(
 
     Tiles must fill the image: guards of a tile that exceeds it would be more code than its sums.
     """
-    g = geometry({**DEFAULTS, **attrs}, types[0].shape, types[1].shape)
+    g = infer_geometry({**DEFAULTS, **attrs}, types[0].shape, types[1].shape)
     return g.out_height % 4 == 0 and g.out_width % 4 == 0 and can_use_float_winograd(attrs, types, consts)
 
 

@@ -119,7 +119,7 @@ class Geometry:
         return whole or (self.kernel == (1, 1) and self.strides == (1, 1))
 
 
-def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> Geometry:
+def infer_geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> Geometry:
     """Derive the extents from shapes and attributes; raise ModelError if they contradict each other."""
     attrs = {**DEFAULTS, **attrs}
     if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):

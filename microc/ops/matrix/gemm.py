@@ -23,7 +23,7 @@ from microc.numerics import INT32_MAX
 from microc.ops.arithmetic import Rewrite
 from microc.ops.registry import WORD, Algorithms, OpCall, Operand
 from microc.tir import ir
-from microc.tir.bit_fields import HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of, few_bits, few_values
+from microc.tir.bit_fields import HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of, few_values, packed_width
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, OPENED, SCALED, SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES
 from microc.tir.names import HALVES as BLOCK
@@ -241,7 +241,7 @@ def packed_form(call: OpCall, algorithm: str) -> BitFields | None:
         values = few_values(rows)
         fewer = values is not None and values[0] < bits_of(rows)
         return BitFields(values[0], order, tables=values[1]) if values and fewer else None
-    bits, block = few_bits(rows)
+    bits, block = packed_width(rows)
     if block and order == HALVES:
         block = min(block, MAX_SUM_BLOCK)
     return BitFields(bits, order, block) if bits < 8 else None
@@ -424,7 +424,7 @@ def half_weights(call: OpCall, groups: int = 1) -> Array | None:
     if call.attrs.get("groups", 1) != groups or call.attrs.get("out_dtype") not in (None, "", "float32"):
         return None
     rows = weight.data.reshape(len(weight.data), -1)
-    halves = dtypes.narrowed(rows, HALF)
+    halves = dtypes.round_to_half(rows, HALF)
     return halves if len(rows) % LANES == 0 and np.isfinite(halves).all() else None
 
 

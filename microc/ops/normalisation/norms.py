@@ -253,7 +253,7 @@ class Affine:
     right: int
 
 
-def affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> Affine | None:
+def quantise_affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> Affine | None:
     """Convert ``gamma`` and ``beta`` (depth) over the result's scale to fixed point; return None if it has too few bits."""
     scale, zero = float(np.float32(result.scale[0])), result.zero_point[0]
     factors, terms = (np.asarray(part, np.float64) / scale for part in (gamma, beta))
@@ -360,13 +360,15 @@ def _layer_norm_fixed_cases() -> Iterable[Case]:
             depth = shape[-1]
             wave = np.sin(np.arange(depth) * 2.3)
             quant = Quant((0.05 if out_dtype == "int8" else 3e-4,), (3,))
-            made = affine(wave + 0.3, wave[::-1] * 2, depth, quant, out_dtype)
+            made = quantise_affine(wave + 0.3, wave[::-1] * 2, depth, quant, out_dtype)
             assert made is not None
             x = np.resize(np.array([low, high, 3, low + 1, 3, 3, 7, high], dtypes.to_numpy(dtype)), shape)
             x[-1], x[-1, ..., 0] = low, high
             types = (TensorType(shape, dtype), *(TensorType((depth,), "int32"),) * 2)
             arrays = (x, made.factors, made.terms)
-            yield Case(attrs_of(made, epsilon, out_dtype), types, (1, 2), arrays, name=f"{dtype} {out_dtype} {shape}")
+            yield Case(
+                layer_norm_attrs(made, epsilon, out_dtype), types, (1, 2), arrays, name=f"{dtype} {out_dtype} {shape}"
+            )
 
 
 def _sound(application: Application) -> str:
@@ -376,7 +378,7 @@ def _sound(application: Application) -> str:
     return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
 
 
-def attrs_of(made: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
+def layer_norm_attrs(made: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
     """Return the attributes of ``qlayer_norm`` for a result of ``dtype``; ``epsilon`` is added to V."""
     low, high = dtypes.int_range(dtype)
     result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": dtype}

@@ -19,7 +19,7 @@ from microc.ops.registry import Case, Legalized, OpDef
 # ---- Builder of a loop's body: the graph of one iteration over time.
 
 
-class Turn:
+class LoopBodyBuilder:
     """Builds the graph of an iteration node by node. ``loc``: origin of the nodes, after which their values are named."""
 
     def __init__(self, loc: Loc) -> None:
@@ -110,7 +110,7 @@ def _build_body(node: Node, graph: Graph) -> Graph:
     Float data with integer weights are dense layers of floats, or (``dynamic``) of rows that are quantised at run time.
     """
     operand_types = [graph.types[name] for name in node.inputs]
-    body = Turn(node.loc)
+    body = LoopBodyBuilder(node.loc)
     iteration = body.input("turn", TensorType((), "int32"))
     hidden, cell, x = (body.input(name, operand_types[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
     step = _Step(
@@ -137,7 +137,7 @@ def _build_body(node: Node, graph: Graph) -> Graph:
 class _Step:
     """Arithmetic of a step, of floats or of quantised integers."""
 
-    def __init__(self, body: Turn, real: bool, rounding: str, dynamic: str) -> None:
+    def __init__(self, body: LoopBodyBuilder, real: bool, rounding: str, dynamic: str) -> None:
         self.body, self.real, self.rounding, self.dynamic = body, real, Rounding.NONE if real else rounding, dynamic
 
     def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:

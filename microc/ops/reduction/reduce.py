@@ -55,7 +55,7 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 @frozen
 class Reduction:
-    """A reduction: its combiner in :func:`microc.te.lower.combined`, and numpy's function of (array, axes, keepdims)."""
+    """A reduction: its combiner in :func:`microc.te.lower.combine_step`, and numpy's function of (array, axes, keepdims)."""
 
     name: str
     combine: str

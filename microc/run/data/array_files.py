@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 
 from microc.base.dtypes import Array
 from microc.base.file_access import open_regular, read_text
-from microc.device.board_info import readable
+from microc.device.board_info import printable
 from microc.errors import UsageError, nearest_file
 from microc.run.data import pictures
 
@@ -47,7 +47,7 @@ _ZIP64_LOCATOR = 20
 """Bytes of the ZIP64 locator before the end record of a large archive."""
 
 
-def load(file: BinaryIO) -> Array | dict[str, Array]:
+def load_numpy(file: BinaryIO) -> Array | dict[str, Array]:
     """Load the array of a .npy file, or the arrays of a .npz file by name."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(len(_MAGIC))
@@ -170,7 +170,7 @@ CLASSES = "classes of folders"
 """Name of the array of class numbers derived from the names of subfolders."""
 ROWS = ""
 """Name of an array without a name."""
-DAMAGE = (
+DAMAGED_FILE_ERRORS = (
     ValueError, EOFError, MemoryError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError,
     KeyError, TypeError, OverflowError, IndexError, AttributeError, struct.error, csv.Error,
 )  # fmt: skip
@@ -189,7 +189,7 @@ def holds_pictures(path: Path) -> bool:
     return (path.is_dir() and any(map(pictures.is_picture, path.rglob("*")))) or pictures.is_picture(path)
 
 
-def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]:
+def read_arrays(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]:
     """Read arrays by name from a file or folder. ``picture`` reads pictures if the input can take them. UsageError for what
     cannot be read."""
     try:
@@ -202,15 +202,15 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
         if is_table(path):
             return _read_table(path)
         with open_regular(path) as file:
-            loaded = load(file)
+            loaded = load_numpy(file)
             return {ROWS: loaded} if isinstance(loaded, np.ndarray) else loaded
     except OSError as error:
         hint = nearest_file(path) or _HINT
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
-    except DAMAGE as error:
+    except DAMAGED_FILE_ERRORS as error:
         reason = f": {error}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(
-            f"{path} holds no arrays that can be read{readable(reason, 300)}",
+            f"{path} holds no arrays that can be read{printable(reason, 300)}",
             where=str(path),
             hint=_rename_hint(path) or _HINT,
         ) from error
@@ -272,7 +272,7 @@ def _read_sample(path: Path, picture: pictures.Reader | None) -> Array:
     if is_sound(path):
         return read_sound(path)
     with open_regular(path) as file:
-        loaded = load(file)
+        loaded = load_numpy(file)
     if not isinstance(loaded, np.ndarray):
         raise ValueError(f"{path.name} holds several arrays, expected one sample")
     return loaded

@@ -23,7 +23,7 @@ FINITE = "leave these samples out: array[numpy.isfinite(array).reshape(len(array
 """Hint for samples with infinities or NaN."""
 
 
-def shaped(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
+def reshape_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
     """Reshape samples to a tensor's shape. The axis of a batch of one may be missing, and rows may be flat. A tensor with
     ``sequences`` also accepts sequences of samples, with one more axis."""
     shape = tuple(tensor["shape"])
@@ -45,7 +45,7 @@ def _is_batch_of(array: Array, shape: tuple[int, ...]) -> bool:
     return array.ndim > 0 and (array.shape[1:] == shape or lacks_batch or is_flat)
 
 
-def one_shaped(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+def reshape_expression(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """Return the numpy expression that converts an array to the shape of an input, as far as the shapes tell."""
     if prod(given) != prod(wanted):
         return f"give {prod(wanted)} elements of shape {wanted}; there are {prod(given)}"
@@ -88,9 +88,9 @@ def _reshape_hint(array: Array, shape: tuple[int, ...]) -> str:
     return "the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else "")
 
 
-def fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str]:
+def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str]:
     """Convert samples to a tensor's shape and dtype; return them with a note on the conversion of dtype."""
-    array_in_shape, dtype = shaped(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
+    array_in_shape, dtype = reshape_samples(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
     name, given = tensor["name"], array_in_shape.dtype
     if given == dtype:
         return array_in_shape, ""
@@ -178,7 +178,7 @@ def geometry(tensor: Mapping[str, Any]) -> Geometry:
     )
 
 
-def with_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
+def add_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
     """Add to the inputs of a manifest the ``colour`` that its ``options`` give: ``NAME=bgr``, or ``*=rgb`` for all
     others."""
     colours = options.get("input_colour", "")

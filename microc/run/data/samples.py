@@ -18,8 +18,8 @@ from microc.errors import UnsupportedError, UsageError, VerificationError, neare
 from microc.module import Module, SelfTest, Value
 from microc.plugin import PORTABLE
 from microc.reports.summary import tensor_data
-from microc.run.data.array_files import CLASSES, ROWS, holds_pictures, is_table, read
-from microc.run.data.pictures import Reader, fit, shaped
+from microc.run.data.array_files import CLASSES, ROWS, holds_pictures, is_table, read_arrays
+from microc.run.data.pictures import Reader, convert_samples, reshape_samples
 from microc.run.desktop.load import build_library
 
 # ---- Samples from users' data, with labels or expected outputs, from arrays, tables and folders.
@@ -67,14 +67,14 @@ def read_samples(
     """
     # A picture does not say which input it is for, so networks with several inputs do not take pictures.
     picture = Reader(inputs[0], pixels) if len(inputs) == 1 else None
-    arrays = read(data, picture)
+    arrays = read_arrays(data, picture)
     truth = _labels(arrays, labels, data)
     # Labels may be in the same file; they must not be mistaken for the only array of an input.
     input_arrays = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
-    converted = [fit(_pick(input_arrays, tensor, len(inputs), data), tensor, data) for tensor in inputs]
-    expected_arrays = read(expected) if expected else {}
+    converted = [convert_samples(_pick(input_arrays, tensor, len(inputs), data), tensor, data) for tensor in inputs]
+    expected_arrays = read_arrays(expected) if expected else {}
     answers = {
-        t["name"]: shaped(_pick(expected_arrays, t, len(outputs), expected or data), t, expected or data)
+        t["name"]: reshape_samples(_pick(expected_arrays, t, len(outputs), expected or data), t, expected or data)
         for t in outputs
         if expected_arrays and (len(outputs) == 1 or _array_name(expected_arrays, t))
     }
@@ -98,7 +98,7 @@ def _labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
             column = list(arrays).index(labels) - 1
             arrays[ROWS] = np.delete(arrays[ROWS], column, axis=1)
     elif Path(labels).exists():
-        arrays_in_file = read(Path(labels))
+        arrays_in_file = read_arrays(Path(labels))
         labels_array = arrays_in_file[ROWS] if ROWS in arrays_in_file else next(iter(arrays_in_file.values()))
     else:
         names = sorted(name for name in arrays if name not in (ROWS, CLASSES))
@@ -148,9 +148,9 @@ def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: 
 
 # ---- Self-tests: samples in flash that the firmware runs at boot, with the outputs that this computer computed.
 
-MOST_BYTES = 1 << 16
+MAX_SELF_TEST_BYTES = 1 << 16
 """Bytes of flash that a self-test may take. It is meant for a few samples; an evaluation is `microc verify --data`."""
-BOUND = 1e-4
+SELF_TEST_TOLERANCE = 1e-4
 """Tolerance for floats, relative to the largest magnitude of their output over all samples. Another order of summation and
 other C libraries stay below it; a wrong weight that matters does not."""
 
@@ -173,9 +173,9 @@ def with_self_test(module: Module, data: Path) -> Module:
             )
     samples = _read_test_samples(module, data)
     size = len(samples) * sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
-    if size > MOST_BYTES:
+    if size > MAX_SELF_TEST_BYTES:
         raise UsageError(
-            f"the self-test's {len(samples)} samples take {size:,} bytes of flash, {MOST_BYTES:,} are allowed",
+            f"the self-test's {len(samples)} samples take {size:,} bytes of flash, {MAX_SELF_TEST_BYTES:,} are allowed",
             where=str(data),
             hint="give fewer samples: what the network gets right is found by microc verify --data",
         )
@@ -183,7 +183,7 @@ def with_self_test(module: Module, data: Path) -> Module:
     for name, expected in samples.expected.items():
         _check_expected(name, expected, outputs[name], data)
     bounds = {
-        name: BOUND * float(np.abs(array).max(initial=0))
+        name: SELF_TEST_TOLERANCE * float(np.abs(array).max(initial=0))
         for name, array in outputs.items()
         if dtypes.is_float(module.values[name].dtype)
     }
@@ -201,7 +201,7 @@ def _read_test_samples(module: Module, data: Path) -> Samples:
     if not inputs:
         raise UsageError("a network without inputs has no samples", where=module.source, hint="leave out self_test")
     output_names = {word for tensor in outputs for word in (tensor["name"], tensor["label"])}
-    return read_samples(inputs, outputs, data, expected=data if output_names & set(read(data)) else None)
+    return read_samples(inputs, outputs, data, expected=data if output_names & set(read_arrays(data)) else None)
 
 
 def _run_samples(module: Module, samples: Samples) -> dict[str, Array]:
@@ -226,7 +226,7 @@ def _run_samples(module: Module, samples: Samples) -> dict[str, Array]:
 def _check_expected(name: str, expected: Array, found: Array, data: Path) -> None:
     """Raise VerificationError if an output is not the expected one."""
     if found.dtype.kind == "f":
-        near = np.abs(expected.astype(np.float64) - found) <= BOUND * np.abs(found).max(initial=0)
+        near = np.abs(expected.astype(np.float64) - found) <= SELF_TEST_TOLERANCE * np.abs(found).max(initial=0)
     else:
         near = expected == found
     if not near.all():

@@ -23,9 +23,9 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.codegen.c.source import entry_end
-from microc.codegen.output_files import replacing
-from microc.codegen.project.accelerators import FOLDER
+from microc.codegen.c.source import entry_suffix
+from microc.codegen.output_files import replace_atomically
+from microc.codegen.project.accelerators import EXTERNAL_FOLDER
 from microc.codegen.project.manifest import SCHEMA_VERSION
 from microc.compiler import validation
 from microc.compiler.representation import signature, table
@@ -58,7 +58,7 @@ class Level:
         return PORTABLE if core == PLAIN else str(core)
 
 
-def level_of(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
+def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
     """Select the kernels of ``core``, or the first that this computer has the instructions for.
 
     ModelError if the file is no library of this version, or this computer can run none of its levels; UsageError if the
@@ -84,7 +84,7 @@ def _levels(library: ctypes.CDLL, path: Path) -> list[Level]:
     """List all levels of a library in order, without calling a kernel."""
     levels: list[Level] = []
     for number in range(MOST_CORES):
-        suffix = entry_end(number)
+        suffix = entry_suffix(number)
         if number and not hasattr(library, f"microc_manifest{suffix}"):
             break
         try:
@@ -105,7 +105,7 @@ def _levels(library: ctypes.CDLL, path: Path) -> list[Level]:
 
 def export_shared(library: Path, target: Path) -> Path:
     """Copy the built shared library."""
-    with replacing(target) as temporary:
+    with replace_atomically(target) as temporary:
         shutil.copyfile(library, temporary)
         os.chmod(temporary, 0o755)
     return target
@@ -115,9 +115,9 @@ def export_tar(sources: Mapping[str, str], target: Path) -> Path:
     """Write the C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes."""
     if not sources:
         raise OutputError("a library loaded from .so has no sources to export", where=str(target), hint="export to .so")
-    if any("/" in name and name.startswith(FOLDER) for name in sources):
+    if any("/" in name and name.startswith(EXTERNAL_FOLDER) for name in sources):
         raise OutputError("an archive of sources has no external code", where=str(target), hint="export to .so")
-    with replacing(target) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
+    with replace_atomically(target) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
         for name in sorted(sources):
             data = sources[name].encode()
             entry = tarfile.TarInfo(name)
@@ -132,7 +132,7 @@ Tensors = Sequence[Mapping[str, Any]]
 """Tensors as a manifest has them: ``name`` in C, ``label`` in the model."""
 
 
-def position_of(key: int | str, tensors: Tensors, what: str) -> int:
+def find_position(key: int | str, tensors: Tensors, what: str) -> int:
     """Return the position of a tensor given by position, C name or label; ``what``: ``input`` or ``output``, for the error.
     UsageError if there is no such tensor."""
     names = [t["name"] for t in tensors]
@@ -142,16 +142,16 @@ def position_of(key: int | str, tensors: Tensors, what: str) -> int:
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and 0 <= key < len(tensors):
         return int(key)
     raise UsageError(
-        f"there is no {what} {validation.shown(key)}",
+        f"there is no {what} {validation.short_repr(key)}",
         hint=suggestion(key if isinstance(key, str) else "", names, f"{what}s"),
     )
 
 
-def in_order(inputs: Tensors, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+def order_inputs(inputs: Tensors, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
     """Order the arrays of a call that are given by position and by name. UsageError if one is missing or given twice."""
     by_position: dict[int, Any] = dict(enumerate(arrays))
     for name, array in named.items():
-        position = position_of(name, inputs, "input")
+        position = find_position(name, inputs, "input")
         if position in by_position:
             raise UsageError(f"input {name!r} is given twice", hint="by its place or by its name")
         by_position[position] = array
@@ -226,7 +226,7 @@ class Library:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise _load_error(path, error) from error
-        self._level = level_of(library, path, core)
+        self._level = select_level(library, path, core)
         self.manifest: dict[str, Any] = self._level.manifest
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
         self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])
@@ -266,7 +266,7 @@ class Library:
 
         If sizes vary, its shape determines some of them.
         """
-        index = position_of(key, self.inputs, "input")
+        index = find_position(key, self.inputs, "input")
         self._keep_call()
         self._shapes.learn([self.inputs[index]], [value])
         self._keep_input(index, self._shapes.checked(value, self.inputs[index]))
@@ -313,7 +313,7 @@ class Library:
 
     def get_output(self, key: int | str) -> Array:
         """Copy an output, by position or name."""
-        index = position_of(key, self.outputs, "output")
+        index = find_position(key, self.outputs, "output")
         self._keep_call()
         return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
@@ -337,7 +337,7 @@ class Library:
         """Run on arrays in the graph's order, or by name; returns a new array, or a tuple if there are several outputs.
         Contiguous arrays are not copied."""
         if named:
-            arrays = in_order(self.inputs, arrays, named)
+            arrays = order_inputs(self.inputs, arrays, named)
         if (
             len(arrays) == len(self._input_types)
             and all(map(_is_ready, arrays, self._input_types))

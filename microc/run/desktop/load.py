@@ -88,7 +88,7 @@ def build_library(
     return Library(library, sources, folder, elsewhere, core)
 
 
-def levels_of(cores: Sequence[Mapping[str, str]], model: str) -> dict[str, str]:
+def merge_levels(cores: Sequence[Mapping[str, str]], model: str) -> dict[str, str]:
     """Merge the sources for each core into those of a library for several cores.
 
     ``cores``: the sources for each, with distinct C names; ``model``: the network's name. The first core's files are named

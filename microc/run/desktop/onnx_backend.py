@@ -152,7 +152,7 @@ def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto
 def compile_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> Compiled:
     """Compile a model for a core under the C prefix ``name``; MicrocError if microc does not support it."""
     constants = {tensor.name for tensor in model.graph.initializer}
-    graph = onnx_reader.read(model.SerializeToString(), f"{name}.onnx", {})
+    graph = onnx_reader.read_onnx(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)
     module = compile_model(graph, target_for(cpu), options)
     inputs = tuple(_dtype(value) for value in model.graph.input if value.name not in constants)

@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.opencl import DeviceKernel, opencl_kernel
 from microc.compiler.representation import signature, table
-from microc.compiler.single_function import ends_of
+from microc.compiler.single_function import boundary_graph
 from microc.compiler.sizes.run_shapes import as_array
 from microc.errors import ToolError, UsageError
 from microc.run.desktop.library import TimingResult, time_runs
@@ -29,7 +29,7 @@ class OpenCLFunction:
     """
 
     def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
-        ends = ends_of(schedule, constants)
+        ends = boundary_graph(schedule, constants)
         self._kernel: DeviceKernel = opencl_kernel(schedule.func)
         self._name, self._params = schedule.func.name, schedule.func.params
         self._constants = ends.consts

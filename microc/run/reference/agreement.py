@@ -206,7 +206,7 @@ class Comparison:
         )
 
 
-def compared(
+def compare_with_reference(
     library: Library,
     reference: Reference,
     inputs: Sequence[Sequence[Array]],

@@ -18,23 +18,23 @@ import numpy as np
 from microc import __version__
 from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UsageError
-from microc.frontend.budget import HDF5
+from microc.frontend.model_limits import HDF5_MAGIC
 from microc.frontend.tflite.reader import tensor_names
 from microc.frontend.torch import reader as torch_export
-from microc.frontend.torch.file import harmless
+from microc.frontend.torch.file import sanitise_archive
 from microc.frontend.trees import boosters
-from microc.frontend.trees.known_rows import answers, tied
+from microc.frontend.trees.known_rows import expected_answers, find_ties
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.ops import registry
-from microc.run.reference.frameworks import Answer, RuntimeRefusal, flat, imported, version_of
+from microc.run.reference.frameworks import Answer, RuntimeRefusal, flatten_results, import_framework, version_of
 
 # ---- A network with 16-bit weights: run by the operators' numpy references on the graph with rounded weights.
 #
 # No framework can run this network, since rounding comes after the passes that fold scales and normalisations into weights.
 
 
-class Rounded:
+class RoundedWeights:
     """Runs ``graph``, which has been through the passes, and shows every value."""
 
     name, version = "the network of rounded weights", __version__
@@ -74,7 +74,7 @@ class Estimator:
         try:
             if hasattr(estimator, "model_to_string"):
                 return self._booster_answer(np.asarray(estimator.predict(x)))
-            outputs, undecided = answers(estimator, x)
+            outputs, undecided = expected_answers(estimator, x)
             return Answer(outputs, undecided=undecided)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
@@ -85,15 +85,15 @@ class Estimator:
         if post not in ("sigmoid", "softmax"):
             return Answer((scores,))
         probabilities = np.stack([1 - scores, scores], axis=1) if post == "sigmoid" else scores
-        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: tied(probabilities)})
+        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
 
     def reset(self) -> None:
         """Do nothing: estimators have no state."""
 
 
-def booster(text: bytes, file: str) -> Estimator:
+def load_lightgbm_booster(text: bytes, file: str) -> Estimator:
     """Load the booster of a LightGBM text model."""
-    package = imported("lightgbm", "LightGBM")
+    package = import_framework("lightgbm", "LightGBM")
     try:
         return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
     except package.basic.LightGBMError as error:
@@ -113,7 +113,7 @@ class Booster:
     name = "xgboost"
 
     def __init__(self, model: Any, file_of_estimator: bool = False) -> None:
-        self._package = imported("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
+        self._package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
         self.version = version_of("xgboost")
         is_estimator = hasattr(model, "get_booster")
         self._booster = model.get_booster() if is_estimator else model
@@ -136,7 +136,7 @@ class Booster:
         probabilities = (
             np.stack([1 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
         )
-        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: tied(probabilities)})
+        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
 
     def reset(self) -> None:
         """Do nothing: trees have no state."""
@@ -152,9 +152,9 @@ def _softmax(scores: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def loaded(data: bytes, file: str) -> Booster:
+def load_xgboost_booster(data: bytes, file: str) -> Booster:
     """Load the booster of a model file."""
-    package = imported("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
+    package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
     try:
         booster = package.Booster()
         booster.load_model(bytearray(data))
@@ -174,7 +174,7 @@ class KerasModel:
     name = "keras"
 
     def __init__(self, model: Any, inside: bool = True) -> None:
-        keras = imported("keras", "Keras", KERAS_MODEL_EXTRA)
+        keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
         self.version = str(keras.__version__)
         self._model, self._inside = model, None
         if inside:
@@ -195,7 +195,7 @@ class KerasModel:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras warns about a single input without a list around it
-                outputs = tuple(map(_array, flat(self._model(inputs, training=False))))
+                outputs = tuple(map(_array, flatten_results(self._model(inputs, training=False))))
                 layer_values: dict[str, Any] = {} if self._inside is None else self._inside(inputs, training=False)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
@@ -208,13 +208,13 @@ class KerasModel:
 def load_keras_model(data: bytes, file: str) -> KerasModel:
     """Load a ``.keras`` file. ToolError for HDF5, ModelError if its configuration names anything but Keras's own
     classes."""
-    if data.startswith(HDF5):
+    if data.startswith(HDF5_MAGIC):
         raise ToolError(
             "Keras loads .h5 files without its safe mode, so that they may run code",
             where=file,
             hint="load it yourself and give the object: microc.verify(keras.models.load_model(path))",
         )
-    keras = imported("keras", "Keras", KERAS_MODEL_EXTRA)
+    keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         foreign = _foreign(json.loads(archive.read("config.json")))
     if foreign:
@@ -263,11 +263,11 @@ class TorchProgram:
     name = "torch"
 
     def __init__(self, program: Any, file: str, inside: bool = True) -> None:
-        self._torch = imported("torch", "PyTorch", "pip install microc[torch]")
+        self._torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
         self.version = str(self._torch.__version__)
         try:
             self._module = program.module()
-            self._inside = torch_export.decomposed(program, file).module() if inside else None
+            self._inside = torch_export.decompose(program, file).module() if inside else None
         except Exception as error:
             raise ToolError(f"PyTorch does not run the program: {error}", where=file) from error
 
@@ -282,7 +282,9 @@ class TorchProgram:
                     _recorder(torch, self._inside, node_values).run(*tensors)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-        outputs = tuple(_torch_program_array(torch, value) for value in flat(outputs_tree) if value is not None)
+        outputs = tuple(
+            _torch_program_array(torch, value) for value in flatten_results(outputs_tree) if value is not None
+        )
         return Answer(outputs, {name: _torch_program_array(torch, value) for name, value in node_values.items()})
 
     def reset(self) -> None:
@@ -291,9 +293,9 @@ class TorchProgram:
 
 def load_torch_program(data: bytes, file: str) -> TorchProgram:
     """Load a ``.pt2`` file through the harmless archive that the reader makes of it, so that nothing is unpickled."""
-    torch = imported("torch", "PyTorch", "pip install microc[torch]")
+    torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
-    checked = harmless(data, file)
+    checked = sanitise_archive(data, file)
     try:
         program = torch.export.load(io.BytesIO(checked))
     except Exception as error:
@@ -335,7 +337,7 @@ class OnnxRuntime:
     name = "onnxruntime"
 
     def __init__(self, data: bytes, file: str, state: Mapping[str, str] = MappingProxyType({})) -> None:
-        runtime = imported("onnxruntime", "onnxruntime")
+        runtime = import_framework("onnxruntime", "onnxruntime")
         self.version = version_of("onnxruntime")
         options = runtime.SessionOptions()
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -395,7 +397,7 @@ def _zeros(info: Any) -> Array:
 
 def _with_all_values(data: bytes) -> bytes:
     """Add every operator's results to the model's outputs."""
-    onnx = imported("onnx", "onnx")
+    onnx = import_framework("onnx", "onnx")
     model = onnx.load_from_string(data)
     output_names = {output.name for output in model.graph.output}
     for node in model.graph.node:
@@ -413,13 +415,13 @@ _ARENA = (16 << 20, 512 << 20)
 """Sizes of TFLite Micro's arena in bytes, tried in this order. Preserving all tensors takes more than usual."""
 
 
-class Micro:
+class TfliteMicro:
     """TFLite Micro's interpreter in its Python package."""
 
     name = "tflm"
 
     def __init__(self, data: bytes, file: str) -> None:
-        runtime = imported("tflite_micro", "tflite-micro").runtime
+        runtime = import_framework("tflite_micro", "tflite-micro").runtime
         self.version = version_of("tflite-micro")
         self._names = tensor_names(data)
         self._interpreter: Any = None
@@ -475,7 +477,7 @@ class LiteRT:
     name = "litert"
 
     def __init__(self, data: bytes, file: str, *, own: bool = False) -> None:
-        module = imported("ai_edge_litert.interpreter", "ai-edge-litert")
+        module = import_framework("ai_edge_litert.interpreter", "ai-edge-litert")
         self._interpreter: Any = None
         refusals = []
         for kernels in sorted(_KERNELS, key=lambda name: name == "BUILTIN_REF") if own else _KERNELS:

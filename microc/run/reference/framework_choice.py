@@ -8,8 +8,8 @@ from typing import Any
 
 from microc.compiler.options import Options
 from microc.errors import ToolError, UsageError
-from microc.frontend.budget import HDF5, ZIP
-from microc.frontend.detect import contents, is_tflite
+from microc.frontend.detect import is_tflite, read_model_bytes
+from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC
 from microc.frontend.trees import boosters
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
@@ -41,7 +41,7 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
     """
     if isinstance(model, Graph):
         raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
-    data = contents(Path(model)) if isinstance(model, (str, Path)) else b""
+    data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
     file = Path(model).name if data else type(model).__name__
     format_name = _check_format(against, _format_of_file(data, file) if data else _format_of_object(model), file)
     first, *others = _natural_runtimes(format_name, options) if against == NATURAL else (against,)
@@ -55,7 +55,7 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
 
 def check_runtime(model: Path, against: str) -> None:
     """Raise UsageError, before the work begins, if a framework cannot run the model of a file."""
-    _check_format(against, _format_of_file(contents(model), model.name), model.name)
+    _check_format(against, _format_of_file(read_model_bytes(model), model.name), model.name)
 
 
 def _check_format(against: str, format_name: str, file: str) -> str:
@@ -79,11 +79,11 @@ def _format_of_file(data: bytes, file: str) -> str:
         raise UsageError(
             "a graph file has no framework that runs it", where=file, hint="give the model it was made from"
         )
-    if data.startswith(ZIP):
+    if data.startswith(ZIP_MAGIC):
         from microc.frontend.keras import file as keras_file
 
         return "keras" if keras_file.is_keras(data) else "torch"
-    if data.startswith(HDF5):
+    if data.startswith(HDF5_MAGIC):
         return "keras"
     if boosters.is_xgboost(data):
         return "xgboost"
@@ -107,7 +107,7 @@ def _load_file(runtime: str, data: bytes, file: str, options: Options) -> Refere
         from microc.run.reference import engines
 
         if runtime == "tflm":
-            return engines.Micro(data, file)
+            return engines.TfliteMicro(data, file)
         own = options.rounding == "litert" and engines.quantises_to_int16(data)
         return engines.LiteRT(data, file, own=own)
     if runtime == "onnxruntime":
@@ -125,10 +125,10 @@ def _load_file(runtime: str, data: bytes, file: str, options: Options) -> Refere
     if runtime == "xgboost":
         from microc.run.reference import engines
 
-        return engines.loaded(data, file)
+        return engines.load_xgboost_booster(data, file)
     from microc.run.reference import engines
 
-    return engines.booster(data, file)
+    return engines.load_lightgbm_booster(data, file)
 
 
 def _wrap_object(runtime: str, model: Any, file: str, inside: bool, options: Options) -> Reference:
@@ -141,7 +141,7 @@ def _wrap_object(runtime: str, model: Any, file: str, inside: bool, options: Opt
         from microc.frontend.torch import reader
         from microc.run.reference.engines import TorchProgram
 
-        program = reader.program_of(model, options.example_inputs) if reader.is_module(model) else model
+        program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
         return TorchProgram(program, file, inside)
     if runtime == "xgboost":
         from microc.run.reference.engines import Booster

@@ -55,7 +55,7 @@ class RuntimeRefusal(Exception):
     """A framework rejects its inputs; the message is the framework's."""
 
 
-def imported(module: str, what: str, extra: str = EXTRA) -> Any:
+def import_framework(module: str, what: str, extra: str = EXTRA) -> Any:
     """Import a module of a framework. ToolError that names the extra to install if it is missing."""
     try:
         return importlib.import_module(module)
@@ -71,12 +71,12 @@ def version_of(distribution: str) -> str:
         return ""
 
 
-def flat(results: Any) -> list[Any]:
+def flatten_results(results: Any) -> list[Any]:
     """Flatten nested results to a list of tensors."""
     if isinstance(results, dict):
-        return [x for part in results.values() for x in flat(part)]
+        return [x for part in results.values() for x in flatten_results(part)]
     if isinstance(results, (tuple, list)):
-        return [x for part in results for x in flat(part)]
+        return [x for part in results for x in flatten_results(part)]
     return [results]
 
 
@@ -91,7 +91,7 @@ _WIDE = 8.0
 Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
 
 
-def draws(
+def draw_inputs(
     manifest: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], graph: Graph | None, count: int, seed: int
 ) -> list[list[Array]]:
     """Generate ``count`` sets of inputs from a seed. If sizes vary, the first set has the largest, the others random ones.

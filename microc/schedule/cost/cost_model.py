@@ -36,7 +36,7 @@ _UNKNOWN = 0.5
 """Fraction assumed for a condition that depends on data."""
 
 
-def share(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
+def condition_probability(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
     """Return the fraction, of the iterations in which all ``given`` conditions hold, in which ``condition`` holds, too."""
     if not _is_static(condition, extents):
         return _UNKNOWN
@@ -143,7 +143,7 @@ class _Clock:
                     self.macs += numbers[0] * numbers[1] * numbers[2]
 
 
-def unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
+def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
     """Return how a lowered function uses the unit, for ``macs`` of the network; None if it does not."""
     calls = _only_calls(func.body)
     if unit is None or calls is None:
@@ -319,7 +319,7 @@ class _Walker(Values):
         """Count both sides, weighted by how often they run; the first one jumps over the second."""
         region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
-        probability = 1.0 if self.lasting else share(condition, self.guards, self.extents)
+        probability = 1.0 if self.lasting else condition_probability(condition, self.guards, self.extents)
         self.lasting = False
         test = self.invariants.settle(branch.condition, self.invariants.here)
         self.value(test, self.selector.branch(test))

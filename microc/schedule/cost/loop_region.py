@@ -17,16 +17,16 @@ from microc.schedule.cost.register_pressure import (
     ADDRESS,
     CONSTANT,
     KINDS,
+    Address,
     Event,
     Name,
-    Place,
     Pointer,
     Spills,
-    moves_with,
-    place_of,
-    play,
-    step_of,
-    without,
+    address_of,
+    allocate_registers,
+    depends_on_loop,
+    pointer_step,
+    without_loop,
 )
 from microc.target import Fetches, Traffic
 from microc.tir import ir
@@ -40,7 +40,7 @@ from microc.tir.rewrite import accesses_of, children, free_vars, map_expr, map_s
 # safe for the loop is safe for the instructions.
 
 
-def spelled(func: ir.PrimFunc) -> ir.PrimFunc:
+def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
     """Expand calls that copy or fill memory to loops, for analyses; the result is not meant to be printed."""
     numbers = count()
 
@@ -273,7 +273,7 @@ class Region:
         is_pair = dtypes.nbytes(operand.dtype) > 4 and self._kind(operand) != "vector"
         return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
 
-    def access(self, place: Place, reach: int) -> tuple[Use, int]:
+    def access(self, place: Address, reach: int) -> tuple[Use, int]:
         """Record an access to memory; return its pointer and the distance from that in bytes.
 
         An access further than ``reach`` from all pointers gets one of its own.
@@ -312,7 +312,7 @@ class Region:
             self.own_names.update(n for n in used if n[0] in self.own_buffers)
         self.loops.append(loop)
         for pointer in (*loop.pointers, *loop.inner):
-            self.inner.setdefault(without(pointer, loop.var))
+            self.inner.setdefault(without_loop(pointer, loop.var))
 
     # ------------------------------------------------------------ costs of the recorded body
 
@@ -321,7 +321,9 @@ class Region:
         var = self.var
         if var is None:
             return []
-        return [p for p in {**self.pointers, **self.inner} if moves_with(p, var) for _ in self.pointers.get(p, (None,))]
+        return [
+            p for p in {**self.pointers, **self.inner} if depends_on_loop(p, var) for _ in self.pointers.get(p, (None,))
+        ]
 
     def entry(self) -> Operations:
         """Count the operations before the loop: set up every pointer and the counter."""
@@ -339,7 +341,7 @@ class Region:
         moving = [p for p in self.moving() if p not in self.looked_up]
         if core.has("indexed"):
             indexed = [p for p in moving if not core.has("elements") or self._is_post_incremented(p, 1 << 31)]
-            steps = len({step_of(p, var) for p in indexed}) + len(moving) - len(indexed)
+            steps = len({pointer_step(p, var) for p in indexed}) + len(moving) - len(indexed)
         else:
             steps = sum(not self._is_post_incremented(p, core.advance) for p in moving)
         counter = int(self.counted or not moving or bool(self.looked_up))
@@ -354,7 +356,7 @@ class Region:
         uses = self.pointers.get(pointer, [])
         if len(uses) != 1 or uses[0].count > 1 or self.var is None:
             return False
-        step = abs(step_of(pointer, self.var))
+        step = abs(pointer_step(pointer, self.var))
         return step == 1 and most > 0 if uses[0].floats else step * uses[0].size <= most
 
     def settle(self, core: Costs) -> None:
@@ -429,7 +431,7 @@ class Region:
     def _allocate(self, events: list[Event], registers: int) -> Spills:
         """Allocate registers for an iteration; outer names are live in all of it."""
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
-        return play(events, lasting, registers)
+        return allocate_registers(events, lasting, registers)
 
 
 def _remove_value(events: list[Event], name: Name | None) -> list[Event]:
@@ -457,7 +459,7 @@ class Values:
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self.regions: list[Region] = []
         self.held: dict[ir.Expr, list[Operand]] = {}
-        self.previous: Place | None = None
+        self.previous: Address | None = None
         self.single = False
         self.nests = Nests(core)
 
@@ -539,7 +541,7 @@ class Values:
         self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
     ) -> int:
         """Record an access to contiguous elements; return the distance from its pointer in bytes. ``word``: an aligned word."""
-        address = place_of(buffer, indices)
+        address = address_of(buffer, indices)
         for term, _ in address.terms:
             if not isinstance(term, ir.Var):
                 self.index(term)
@@ -550,7 +552,7 @@ class Values:
         self.pair(address if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
         return distance
 
-    def pair(self, word: Place | None) -> None:
+    def pair(self, word: Address | None) -> None:
         """Merge two loads of neighbouring words to one (LDRD) if each is a value by itself, one right after the other.
 
         Words in one expression are not merged: each is loaded where it is used, after the instruction that used the previous one.
@@ -561,7 +563,7 @@ class Values:
             self.previous = None
             self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
 
-    def reach(self, place: Place, *, writes: bool) -> int:
+    def reach(self, place: Address, *, writes: bool) -> int:
         """Record the pointer of an access; return the distance of the access from it in bytes.
 
         If offsets count elements (Armv6-M), loads of signed numbers below 32 bits have no offset: each takes an instruction more,

@@ -20,7 +20,7 @@ Terms = dict[ir.Expr, int]
 
 
 @frozen
-class Place:
+class Address:
     """``pointer`` is shared by all accesses of one buffer whose addresses differ by a constant; ``offset`` is in bytes."""
 
     buffer: ir.Buffer
@@ -31,7 +31,7 @@ class Place:
     def pointer(self) -> Pointer:
         return self.buffer.name, self.terms
 
-    def follows(self, other: Place) -> bool:
+    def follows(self, other: Address) -> bool:
         """Test whether two words are neighbours, which one instruction can load (LDRD)."""
         return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
 
@@ -39,13 +39,13 @@ class Place:
 Pointer = tuple[str, frozenset[tuple[ir.Expr, int]]]
 
 
-def place_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Place:
+def address_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Address:
     """Return the address of an element, as a linear form."""
     terms: Terms = {}
     offset = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
         offset += _add(index, stride, terms)
-    return Place(buffer, frozenset((e, k) for e, k in terms.items() if k), offset * dtypes.nbytes(buffer.dtype))
+    return Address(buffer, frozenset((e, k) for e, k in terms.items() if k), offset * dtypes.nbytes(buffer.dtype))
 
 
 def _add(expr: ir.Expr, factor: int, terms: Terms) -> int:
@@ -64,17 +64,17 @@ def _add(expr: ir.Expr, factor: int, terms: Terms) -> int:
             return 0
 
 
-def moves_with(pointer: Pointer, var: ir.Var) -> bool:
+def depends_on_loop(pointer: Pointer, var: ir.Var) -> bool:
     """Test whether a pointer changes with a loop variable."""
     return any(_depends(e, var) for e, _ in pointer[1])
 
 
-def step_of(pointer: Pointer, var: ir.Var) -> int:
+def pointer_step(pointer: Pointer, var: ir.Var) -> int:
     """Return the elements by which a loop advances a pointer."""
     return sum(k for e, k in pointer[1] if e == var)
 
 
-def without(pointer: Pointer, var: ir.Var) -> Pointer:
+def without_loop(pointer: Pointer, var: ir.Var) -> Pointer:
     """Return the pointer without the terms of a loop variable: where it starts before the loop."""
     name, terms = pointer
     return name, frozenset((e, k) for e, k in terms if not _depends(e, var))
@@ -265,7 +265,7 @@ class _Life:
         return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
 
 
-def play(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Spills:
+def allocate_registers(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Spills:
     """Allocate registers for one iteration in the steady state; ``lasting`` values are live from one iteration to the next."""
     registers = max(registers, 1)
     lives = _lives(events, frozenset(lasting))

@@ -10,12 +10,12 @@ from microc.schedule.primitives.tree import (
     extent_of,
     find_block,
     find_loop,
-    fresh,
+    fresh_name,
     loops_around,
     names_in,
     outer_loop,
+    outermost_blocks,
     replace_stmt,
-    units,
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
@@ -38,7 +38,7 @@ def stored_buffer(block: ir.Block) -> ir.Buffer:
     return next(iter(stores))
 
 
-def nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
+def loop_nest(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
     """Return the outermost loop that holds only this block; the block itself if there is none."""
     nest: ir.Stmt = block
     for loop in reversed(loops_around(func.body, block)):
@@ -48,7 +48,7 @@ def nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
     return nest
 
 
-def touched(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
+def accessed_region(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
     """Return the region of ``buffer`` that one iteration of ``loop`` reads or writes: per axis a start and a size.
 
     The start is an expression of outer variables. An axis whose accesses start at different expressions counts wholly.
@@ -90,7 +90,7 @@ def _build_nest(
     iters, guards = [], []
     for it in block.iters:
         start, size = region.get(it.var, (ir.const(0, "int32"), it.extent))
-        var = ir.Var(fresh(taken, it.var.name.removeprefix("v_")))
+        var = ir.Var(fresh_name(taken, it.var.name.removeprefix("v_")))
         binding = simplify(start + var, {**bounds, var: (0, size - 1)})
         iters.append(replace(it, binding=binding))
         loops.append((var, size))
@@ -108,9 +108,9 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the producer ``block`` inside ``loop``, just before the consumers there, for the region that they read."""
     producer, target = find_block(func.body, block), outer_loop(func.body, loop)
     buffer = stored_buffer(producer)
-    nest = nest_of(func, producer)
-    within = {id(s) for s in (producer, *units(target))}
-    if any(buffer in buffers_read(s) for s in units(func.body) if id(s) not in within):
+    nest = loop_nest(func, producer)
+    within = {id(s) for s in (producer, *outermost_blocks(target))}
+    if any(buffer in buffers_read(s) for s in outermost_blocks(func.body) if id(s) not in within):
         raise ScheduleError(
             f"compute_at: {buffer.name!r} of block {block!r} is also read outside loop {loop!r}",
             hint="choose a loop around all readers, or cache_read first",
@@ -120,7 +120,7 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             f"compute_at: block {block!r} writes the output {buffer.name!r}", hint="use reverse_compute_at"
         )
     outer = loops_around(func.body, target)
-    region = touched(target, outer, buffer, writes=False)
+    region = accessed_region(target, outer, buffer, writes=False)
     spatial = {}
     for counted, (start, size) in zip(_store_iters(producer, buffer), region, strict=True):
         if counted is not None:
@@ -168,7 +168,7 @@ def _covering_iterations(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr,
 def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for the region that it wrote."""
     consumer, target = find_block(func.body, block), outer_loop(func.body, loop)
-    inside = units(target)
+    inside = outermost_blocks(target)
     own_result = stored_buffer(consumer)
     readers = [b.name for b in inside if b is not consumer and own_result in buffers_read(b)]
     if readers:  # it would come behind them
@@ -184,7 +184,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     producer = next(b for b in inside if stored_buffer(b) == buffer)
     _check_complete(func, producer, target)
     outer = loops_around(func.body, target)
-    region = touched(target, outer, buffer, writes=True)
+    region = accessed_region(target, outer, buffer, writes=True)
     if not _writes_contiguously(target, outer, buffer):
         raise ScheduleError(
             f"reverse_compute_at: a turn of loop {loop!r} makes elements of {buffer.name!r} that lie apart",
@@ -203,7 +203,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             )
         spatial[counted[0]] = _covering_iterations(start, size, counted[1])
     new_nest = _build_nest(func, consumer, spatial, (*outer, target))
-    body = replace_stmt(func.body, nest_of(func, consumer), None)
+    body = replace_stmt(func.body, loop_nest(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
 
@@ -245,7 +245,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         raise ScheduleError(f"compute_inline: block {block!r} reduces", hint="only elementwise blocks can be inlined")
     if buffer in func.params:
         raise ScheduleError(f"compute_inline: block {block!r} writes the output {buffer.name!r}")
-    others = [b.name for b in units(func.body) if b is not producer and stored_buffer(b) == buffer]
+    others = [b.name for b in outermost_blocks(func.body) if b is not producer and stored_buffer(b) == buffer]
     if others:
         raise ScheduleError(f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too")
     counters = _store_iters(producer, buffer)
@@ -259,7 +259,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             return substitute(store.value, dict(zip(store.indices, e.indices, strict=True)))  # type: ignore[arg-type]
         return e
 
-    body = replace_stmt(func.body, nest_of(func, producer), None)
+    body = replace_stmt(func.body, loop_nest(func, producer), None)
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s
@@ -270,7 +270,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     """Apply the expression of the elementwise ``block`` where its operand is produced, and remove the operand's buffer."""
     consumer = find_block(func.body, block)
-    blocks = [s for s in units(func.body) if s is not consumer]
+    blocks = [s for s in outermost_blocks(func.body) if s is not consumer]
     producers = [
         b for b in blocks if stored_buffer(b) in buffers_read(consumer) and stored_buffer(b) not in func.params
     ]
@@ -316,7 +316,7 @@ def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         tuple(substitute(index, bindings) for index in result.indices),
         map_expr(substitute(result.value, bindings), on_expr),
     )
-    body = replace_stmt(func.body, nest_of(func, consumer), None)
+    body = replace_stmt(func.body, loop_nest(func, consumer), None)
     body = replace_stmt(body, producer, replace(producer, name=block, body=store))
     return replace(func, body=map_stmt(body, lambda s: s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s))
 

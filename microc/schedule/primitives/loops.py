@@ -12,16 +12,16 @@ from microc.errors import ScheduleError
 from microc.isa import FAMILIES
 from microc.schedule.primitives.compute_at import stored_buffer
 from microc.schedule.primitives.tree import (
-    buffer_named,
     extent_of,
     find_block,
+    find_buffer,
     find_loop,
-    fresh,
+    fresh_name,
     has_block,
     loops_around,
     names_in,
+    outermost_blocks,
     replace_stmt,
-    units,
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
@@ -59,7 +59,7 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
     product = prod(f for f in factors if f is not None)
     sizes = [f if f is not None else -(-extent // product) for f in factors]
     taken = names_in(func.body)
-    variables = [ir.Var(fresh(taken, f"{loop}_{k}")) for k in range(len(sizes))]
+    variables = [ir.Var(fresh_name(taken, f"{loop}_{k}")) for k in range(len(sizes))]
     index: ir.Expr = ir.const(0, "int32")
     for var, size in zip(variables, sizes, strict=True):
         index = index * size + var
@@ -67,7 +67,7 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
     body = substitute_stmt(old.body, {old.var: index})
     if prod(sizes) != extent:
         guard = index < extent
-        for unit in units(body):
+        for unit in outermost_blocks(body):
             guarded = guard if unit.predicate is None else ir.Bin("and", unit.predicate, guard)
             body = replace_stmt(body, unit, replace(unit, predicate=guarded))
     for var, size in reversed(list(zip(variables, sizes, strict=True))):
@@ -127,7 +127,7 @@ def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     check_fuse(chain, loops)
     check_one_kind(chain)
     extents = [extent_of(loop) for loop in chain]
-    var = ir.Var(fresh(names_in(func.body), "_".join(loops)))
+    var = ir.Var(fresh_name(names_in(func.body), "_".join(loops)))
     values: dict[ir.Var, ir.Expr] = {}
     rest: ir.Expr = var
     for loop, extent in reversed(list(zip(chain, extents, strict=True))[1:]):
@@ -268,7 +268,7 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
     doubled sum fits. The doubled constant must fit its dtype.
     """
     summing, starting = find_block(func.body, block), find_block(func.body, f"{block}_init")
-    total, constant = stored_buffer(summing), buffer_named(func, weight)
+    total, constant = stored_buffer(summing), find_buffer(func, weight)
     if constant.scope != "const" or not dtypes.is_integer(constant.dtype) or constant not in buffers_read(summing):
         raise ScheduleError(f"double_reduction: {weight!r} is no integer constant that block {block!r} reads")
 

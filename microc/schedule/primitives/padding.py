@@ -12,15 +12,15 @@ from microc.base.dtypes import Array
 from microc.errors import ScheduleError
 from microc.schedule.primitives.compute_at import stored_buffer
 from microc.schedule.primitives.tree import (
-    buffer_named,
     extent_of,
     find_block,
-    fresh,
+    find_buffer,
+    fresh_name,
     has_block,
     loops_around,
     names_in,
+    outermost_blocks,
     replace_stmt,
-    units,
 )
 from microc.tir import ir
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
@@ -45,7 +45,7 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     names = [name for name in (f"{block}_init", block) if has_block(func.body, name)]
     for name in names:
         what = find_block(func.body, name)
-        if units(what.body):
+        if outermost_blocks(what.body):
             raise ScheduleError(f"pad_reduction: block {name!r} is a tile", hint="pad_reduction before blockize")
         bounds = loop_bounds(loops_around(func.body, what))
         extents = {}
@@ -83,7 +83,7 @@ def _accesses(block: ir.Block) -> list[tuple[ir.Buffer, tuple[ir.Expr, ...]]]:
 
 def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.PrimFunc:
     """Round the extent of an axis of an intermediate buffer up to a multiple of ``factor``."""
-    old = buffer_named(func, buffer)
+    old = find_buffer(func, buffer)
     if old in func.params or not 0 <= axis < len(old.shape) or factor < 1:
         raise ScheduleError(
             f"storage_align: axis {axis} of {buffer!r} cannot be a multiple of {factor}",
@@ -196,7 +196,7 @@ def _own_loop(i: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] 
 def _copy_nest(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
     """Put a copy of the block, with variables of its own, in copies of its loops."""
     taken = names_in(func.body)
-    names = {var: ir.Var(fresh(taken, f"{var.name}_fill")) for var in (*loops, *(i.var for i in block.iters))}
+    names = {var: ir.Var(fresh_name(taken, f"{var.name}_fill")) for var in (*loops, *(i.var for i in block.iters))}
     values: dict[ir.Var, ir.Expr] = dict(names)
     store = block.body
     assert isinstance(store, ir.Store)
@@ -219,7 +219,7 @@ FORMS = (*dtypes.HALF, WORDS)
 """Formats of float32 constants in 16 bits, as set_dtype names them."""
 
 
-def stored_in(buffer: ir.Buffer, form: str) -> str:
+def stored_dtype(buffer: ir.Buffer, form: str) -> str:
     """Return the dtype of a constant's elements in a format; ScheduleError if the buffer cannot have it."""
     if buffer.scope != "const" or buffer.dtype != "float32":
         raise ScheduleError(f"set_dtype: {buffer.name!r} is no constant of float32, which {form} may hold")
@@ -228,7 +228,7 @@ def stored_in(buffer: ir.Buffer, form: str) -> str:
     return "int32" if form == WORDS else form
 
 
-def word_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
+def load_half_of_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
     """Build the float32 at ``indices`` of a buffer that has two halves in a word."""
     *rows, last = indices
     word = ir.reinterpret("float32", ir.Load(buffer, (*rows, simplify(last // 2))))
@@ -236,12 +236,12 @@ def word_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
     return ir.select(ir.binary("eq", simplify(last % 2), 0), first, second)
 
 
-def halves_of(array: Array, form: str) -> Array:
+def convert_to_halves(array: Array, form: str) -> Array:
     """Convert the elements of a constant to a format of 16 bits; ScheduleError if that does not hold every number."""
     dtype = "float16" if form == WORDS else form
-    if not dtypes.keeps(array, dtype):
+    if not dtypes.is_exact_in(array, dtype):
         raise ScheduleError(f"set_dtype: {dtype} does not hold every number", hint="round them first")
-    halves = dtypes.narrowed(array, dtype)
+    halves = dtypes.round_to_half(array, dtype)
     if form != WORDS:
         return halves
     bits = halves.view(np.uint16).astype(np.uint32)

@@ -9,12 +9,12 @@ from math import gcd
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError
-from microc.schedule.primitives.compute_at import nest_of, stored_buffer
+from microc.schedule.primitives.compute_at import loop_nest, stored_buffer
 from microc.schedule.primitives.tree import (
     extent_of,
     find_block,
     find_loop,
-    fresh,
+    fresh_name,
     loops_around,
     names_in,
     outer_loop,
@@ -96,11 +96,13 @@ def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[st
     assert reducing.init is not None
     spatial = {v for i in reducing.iters if i.kind == "space" for v in free_vars(i.binding)}
     inner = [x for x in around if x.var in spatial]
-    renamed: dict[ir.Var, ir.Expr] = {x.var: ir.Var(fresh(taken, f"{x.var.name}_init"), x.var.dtype) for x in inner}
+    renamed: dict[ir.Var, ir.Expr] = {
+        x.var: ir.Var(fresh_name(taken, f"{x.var.name}_init"), x.var.dtype) for x in inner
+    }
     iters, values = [], {}
     for it in reducing.iters:
         if it.kind == "space":
-            var = ir.Var(fresh(taken, f"{it.var.name}_init"))
+            var = ir.Var(fresh_name(taken, f"{it.var.name}_init"))
             values[it.var] = var
             iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
     predicate = _guard(reducing, spatial, renamed)
@@ -151,7 +153,7 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
     inner = replace(block, iters=tuple(p.inner() for p in parts), predicate=ir.all_of(inner_guards))
     init = None if block.init is None else initialisation(inner, loops, taken)
     body = replace_stmt(outermost, block, replace(inner, init=None))
-    name = fresh({s.name for s in walk_stmt(func.body) if isinstance(s, ir.Block)}, f"{block.name}_o")
+    name = fresh_name({s.name for s in walk_stmt(func.body) if isinstance(s, ir.Block)}, f"{block.name}_o")
     unit = ir.Block(name, tuple(iters), body, init, ir.all_of(dict.fromkeys(tile_guards)))
     return replace(func, body=replace_stmt(func.body, outermost, unit))
 
@@ -223,7 +225,7 @@ def _split_iterator(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], 
     step = gcd(*outer.values()) if own else 1
     if length > step:
         raise _refuse(block, f"tiles along {it.var.name} overlap, or are interleaved")
-    var = ir.Var(fresh(taken, f"{it.var.name}_o"))
+    var = ir.Var(fresh_name(taken, f"{it.var.name}_o"))
     counted = _sum({term: k // step for term, k in outer.items()})
     return _Part(it, var, step, -(-it.extent // step), counted, outer, rest)
 
@@ -272,7 +274,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     reduction, factored = find_block(func.body, block), find_loop(func.body, loop)
     around = loops_around(func.body, reduction)
     combine, value = _operator_and_term(reduction)
-    nest = nest_of(func, reduction)
+    nest = loop_nest(func, reduction)
     if around and nest is not around[0]:
         raise ScheduleError(f"rfactor: block {block!r} shares its loops", hint="rfactor before compute_at")
     _check_loop(reduction, factored, around)
@@ -280,7 +282,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     buffer, store = stored_buffer(reduction), reduction.body
     assert isinstance(store, ir.Store)
     extent = extent_of(factored)
-    partial = ir.Buffer(fresh(taken, f"{buffer.name}_rf"), (extent, *buffer.shape), buffer.dtype, "workspace")
+    partial = ir.Buffer(fresh_name(taken, f"{buffer.name}_rf"), (extent, *buffer.shape), buffer.dtype, "workspace")
 
     # 1. The partial results: the factored loop becomes a space loop, other reduction loops stay reductions.
     spatial = [it for it in reduction.iters if it.kind == "space"]
@@ -288,7 +290,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     iters, values = [], dict[ir.Var, ir.Expr]()
     for x in around:
         if x.var in reduction_vars:
-            var = ir.Var(fresh(taken, f"v_{x.var.name}"), x.var.dtype)
+            var = ir.Var(fresh_name(taken, f"v_{x.var.name}"), x.var.dtype)
             values[x.var] = var
             kind = "space" if x is factored else "reduce"
             iters.append(ir.IterVar(var, extent_of(x), kind, x.var))
@@ -306,11 +308,14 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     loops, again, renamed = [], [], dict[ir.Var, ir.Expr]()
     for it in spatial:
         stem = it.var.name.removeprefix("v_")
-        var, counter = ir.Var(fresh(taken, f"v_{stem}"), it.var.dtype), ir.Var(fresh(taken, stem), it.var.dtype)
+        var, counter = (
+            ir.Var(fresh_name(taken, f"v_{stem}"), it.var.dtype),
+            ir.Var(fresh_name(taken, stem), it.var.dtype),
+        )
         renamed[it.var] = var
         loops.append((counter, it.extent))
         again.append(ir.IterVar(var, it.extent, "space", counter))
-    counter, along = (ir.Var(fresh(taken, name), factored.var.dtype) for name in (loop, f"v_{loop}"))
+    counter, along = (ir.Var(fresh_name(taken, name), factored.var.dtype) for name in (loop, f"v_{loop}"))
     loops.append((counter, extent))
     target = tuple(substitute(index, renamed) for index in store.indices)
     assert isinstance(reduction.init, ir.Store)

@@ -329,7 +329,7 @@ def _rounding_of_clamp(x: ir.Expr, constants: float | None) -> ir.Expr | None:
         case ir.Bin("min", ir.Bin("max", value, ir.Const(low)) as raised, ir.Const(high)):
             if not (float(low).is_integer() and float(high).is_integer()):
                 return None
-            source = raised if magnitude(value, constants) is None else value
+            source = raised if bound_magnitude(value, constants) is None else value
             return ir.clamp(ir.call("nearest_i32", source, dtype="int32"), int(low), int(high))
         case _:
             return None
@@ -357,7 +357,7 @@ def _add_zero_point(rounded: ir.Expr, zero: int, low: int, high: int) -> ir.Expr
     return ir.minimum(result, high) if high < whole[1] else result
 
 
-def magnitude(x: ir.Expr, constants: float | None) -> float | None:
+def bound_magnitude(x: ir.Expr, constants: float | None) -> float | None:
     """Return a bound of \\|x\\|; None if there is none, or if x may be NaN."""
     match x:
         case ir.Const(value):
@@ -370,13 +370,13 @@ def magnitude(x: ir.Expr, constants: float | None) -> float | None:
         case ir.Bin("min", ir.Bin("max", _, ir.Const(low)), ir.Const(high)):
             bound = max(abs(float(low)), abs(float(high)))
         case ir.Un("neg", a):
-            return magnitude(a, constants)
+            return bound_magnitude(a, constants)
         case ir.Bin("add" | "sub" | "mul", a, b) | ir.Select(_, a, b):
-            left, right = magnitude(a, constants), magnitude(b, constants)
+            left, right = bound_magnitude(a, constants), bound_magnitude(b, constants)
             if left is None or right is None:
                 return None
             bound = left * right if isinstance(x, ir.Bin) and x.op == "mul" else left + right
-        case ir.Bin("div", a, ir.Const(divisor)) if divisor and (left := magnitude(a, constants)) is not None:
+        case ir.Bin("div", a, ir.Const(divisor)) if divisor and (left := bound_magnitude(a, constants)) is not None:
             bound = left / abs(float(divisor))
         case _:
             return None

@@ -14,17 +14,17 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError, ScheduleError
 from microc.schedule.primitives import padding
 from microc.schedule.primitives.compute_at import stored_buffer
-from microc.schedule.primitives.tensorize import paired, words_of
-from microc.schedule.primitives.tensorize_bits import shared
+from microc.schedule.primitives.tensorize import pack_column_pairs, pack_tap_words
+from microc.schedule.primitives.tensorize_bits import pack_bit_columns
 from microc.schedule.primitives.tree import (
     Step,
-    buffer_named,
     find_block,
-    fresh,
+    find_buffer,
+    fresh_name,
     loops_around,
     names_in,
+    outermost_blocks,
     replace_stmt,
-    units,
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
@@ -47,8 +47,8 @@ def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffe
     taken = names_in(func.body)
     loops, iters = [], []
     for axis, extent in enumerate(source.shape):
-        loop = ir.Var(fresh(taken, f"{name}_i{axis}"))
-        iters.append(ir.IterVar(ir.Var(fresh(taken, f"v_{name}_i{axis}")), extent, "space", loop))
+        loop = ir.Var(fresh_name(taken, f"{name}_i{axis}"))
+        iters.append(ir.IterVar(ir.Var(fresh_name(taken, f"v_{name}_i{axis}")), extent, "space", loop))
         loops.append((loop, extent))
     where = tuple(i.var for i in iters)
     return ir.loops(loops, ir.Block(name, tuple(iters), ir.Store(target, where, ir.Load(source, where))))
@@ -57,7 +57,7 @@ def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffe
 def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.PrimFunc:
     """Let ``block`` read a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``; compute_at places that."""
     _check_scope(scope)
-    reader, source = find_block(func.body, block), buffer_named(func, buffer)
+    reader, source = find_block(func.body, block), find_buffer(func, buffer)
     if source not in buffers_read(reader):
         raise ScheduleError(f"cache_read: block {block!r} does not read {buffer!r}")
     if source in buffers_written(reader):
@@ -66,12 +66,12 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
             hint="cache_write keeps sums near",
         )
     name = f"{buffer}_{scope}"
-    copy = replace(source, name=fresh(names_in(func.body) | {p.name for p in func.params}, name), scope=scope)
+    copy = replace(source, name=fresh_name(names_in(func.body) | {p.name for p in func.params}, name), scope=scope)
     nest: ir.Stmt = reader
     for loop in reversed(loops_around(func.body, reader)):
         nest = loop
     inside = {id(s) for s in walk_stmt(nest)}
-    makers = [b.name for b in units(func.body) if id(b) in inside and source in buffers_written(b)]
+    makers = [b.name for b in outermost_blocks(func.body) if id(b) in inside and source in buffers_written(b)]
     if makers:  # the copy is placed before the nest
         raise ScheduleError(
             f"cache_read: block {makers[0]!r} makes {buffer!r} inside of the loops of {block!r}",
@@ -102,7 +102,7 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
     _check_scope(scope)
     writer = find_block(func.body, block)
     target = stored_buffer(writer)
-    name = fresh(names_in(func.body) | {p.name for p in func.params}, f"{target.name}_{scope}")
+    name = fresh_name(names_in(func.body) | {p.name for p in func.params}, f"{target.name}_{scope}")
     cache = replace(target, name=name, scope=scope)
     nest: ir.Stmt = writer
     for loop in reversed(loops_around(func.body, writer)):
@@ -116,7 +116,7 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
             hint="cache_write first, then compute_at",
         )
     inside = {id(s) for s in walk_stmt(nest)}
-    others = [b.name for b in units(func.body) if id(b) not in inside and target in buffers_written(b)]
+    others = [b.name for b in outermost_blocks(func.body) if id(b) not in inside and target in buffers_written(b)]
     if others:  # its numbers would be overwritten by those of the cache
         raise ScheduleError(
             f"cache_write: block {others[0]!r} writes {target.name!r}, too",
@@ -130,7 +130,7 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
 def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
     """Move an intermediate buffer to ``workspace``, ``shared``, ``register``, ``local`` or a tensor unit's memory."""
     _check_scope(scope)
-    old = buffer_named(func, buffer)
+    old = find_buffer(func, buffer)
     if old in func.params:
         raise ScheduleError(
             f"set_scope: {buffer!r} is a parameter", hint="cache_read or cache_write makes a buffer to place"
@@ -147,14 +147,14 @@ _FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
 """Primitives that store constants of few bits side by side."""
 
 
-def packs(step: Step) -> bool:
+def packs_constants(step: Step) -> bool:
     """Test whether a step stores a constant in fewer bits than it is computed with: bit-packed integers, or floats in 16 bits."""
     return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMS)
 
 
 def _storable_buffer(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
     """Return an intermediate buffer or constant parameter; ScheduleError for an input or output."""
-    buffer = buffer_named(func, name)
+    buffer = find_buffer(func, name)
     if buffer in func.params and buffer.scope != "const":
         raise ScheduleError(
             f"{primitive}: {name!r} is an input or output, its form belongs to the network",
@@ -193,7 +193,7 @@ def _exchange(
 def _holds(dtype: str, other: str) -> bool:
     """Test whether a dtype holds every number of another; ScheduleError for an unknown dtype."""
     try:
-        return dtypes.holds(dtype, other)
+        return dtypes.contains_range_of(dtype, other)
     except InternalError as error:
         raise ScheduleError(f"set_dtype: {error.what}", hint="int8, int16, int32, or uint8 for example") from error
 
@@ -207,7 +207,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     old = _storable_buffer(func, "set_dtype", buffer)
     if dtype in padding.FORMS:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
-        new = replace(old, dtype=padding.stored_in(old, dtype), shape=shape)
+        new = replace(old, dtype=padding.stored_dtype(old, dtype), shape=shape)
     elif _holds(dtype, old.dtype):
         new = replace(old, dtype=dtype)
     else:
@@ -216,7 +216,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
 
     def load(e: ir.Load) -> ir.Expr:
         if dtype == padding.WORDS:
-            return padding.word_of(new, e.indices)
+            return padding.load_half_of_word(new, e.indices)
         return ir.Cast(old.dtype, ir.Load(new, e.indices))
 
     def store(s: ir.Store) -> ir.Stmt:
@@ -332,13 +332,15 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, skip_int8)))
 
 
-def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
+def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
     """Repack the data of a constant parameter by the steps (primitive, arguments) of a trace, as its function reads it."""
     array = array.reshape(buffer.shape)
     for primitive, args in steps:
         if primitive == "set_dtype" and args[0] == buffer.name:
             form = args[1]
-            array = padding.halves_of(array, form) if form in padding.FORMS else array.astype(dtypes.to_numpy(form))
+            array = (
+                padding.convert_to_halves(array, form) if form in padding.FORMS else array.astype(dtypes.to_numpy(form))
+            )
         elif primitive == "double_reduction" and args[1] == buffer.name:
             # int8 weights double in place only if all are in -64..63; rules set int16 first.
             low, high = dtypes.int_range(str(array.dtype))
@@ -350,13 +352,13 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
             extents = [extent for _, extent, _ in _parts(array.shape, factors, order, buffer.name)]
             array = array.reshape(extents).transpose(order)
         elif primitive == "tensorize_pairs" and args[0] == buffer.name:
-            array = paired(array, args[3])
+            array = pack_column_pairs(array, args[3])
         elif primitive == "tensorize_taps" and args[1] == buffer.name:
-            array = words_of(array, args[2])
+            array = pack_tap_words(array, args[2])
         elif primitive == "pack_bits" and args[0] == buffer.name:
             array = BitFields(*args[1:]).packed(array)
         elif primitive == "tensorize_bit_columns" and args[0] == buffer.name:
-            array = shared(array)
+            array = pack_bit_columns(array)
         elif primitive == "tensorize_bits" and args[0] == buffer.name:
             array = BitFields(args[3], HALVES, *args[4:]).packed(array)
     return np.ascontiguousarray(array)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from microc.errors import ScheduleError
 from microc.schedule.primitives.tree import (
-    buffer_named,
     extent_of,
     find_block,
+    find_buffer,
     find_loop,
     has_block,
     loops_around,
@@ -120,7 +120,7 @@ def _touches(block: ir.Block, buffer: ir.Buffer) -> bool:
 
 def _unit_buffer(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
     """Return a buffer in a unit's memory; ScheduleError if it is elsewhere."""
-    buffer = buffer_named(func, name)
+    buffer = find_buffer(func, name)
     if buffer.scope not in ir.UNIT_SCOPES:
         raise ScheduleError(
             f"{step}: {name!r} lies in no memory of a tensor unit",

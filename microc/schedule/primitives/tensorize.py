@@ -15,14 +15,14 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError, suggestion
 from microc.isa import TENSOR, TensorIntrin
-from microc.isa.tensor_intrinsics import Part
+from microc.isa.tensor_intrinsics import StepOperand
 from microc.isa.vocabulary.scalar_words import WIDENED
 from microc.schedule.primitives.tensor_unit import LOOPS, tensorize_unit
 from microc.schedule.primitives.tree import (
     extent_of,
     find_block,
     find_loop,
-    fresh,
+    fresh_name,
     has_block,
     loops_around,
     names_in,
@@ -58,7 +58,7 @@ class ByteProduct:
         return any(i.kind == "space" and loop.var in free_vars(i.binding) for i in self.block.iters)
 
 
-def byte_product(block: ir.Block, refuse: Callable[[str], ScheduleError]) -> ByteProduct:
+def match_byte_product(block: ir.Block, refuse: Callable[[str], ScheduleError]) -> ByteProduct:
     """Match a block that adds products by constant int8; raise ``refuse(why)`` if it is something else."""
     match block.body:
         case ir.Store(total, where, ir.Bin("add", ir.Load(b, i), ir.Bin("mul", ir.Cast(_, x), ir.Cast(_, w)))) if (
@@ -71,7 +71,7 @@ def byte_product(block: ir.Block, refuse: Callable[[str], ScheduleError]) -> Byt
     raise refuse("the body is no product by constant bytes")
 
 
-def over_tile(
+def loops_over_tile(
     product: ByteProduct,
     tile: list[ir.For],
     first: Point,
@@ -86,12 +86,12 @@ def over_tile(
     which ``change`` may use. ``what``: suffix of the new names.
     """
     block = product.block
-    copies = {x.var: ir.Var(fresh(taken, f"{x.var.name}_{what}")) for x in tile}
+    copies = {x.var: ir.Var(fresh_name(taken, f"{x.var.name}_{what}")) for x in tile}
     values: dict[ir.Var, ir.Expr] = {}
     iters = list(more)
     for it in block.iters:
         if it.kind == "space":
-            var = ir.Var(fresh(taken, f"{it.var.name}_{what}"))
+            var = ir.Var(fresh_name(taken, f"{it.var.name}_{what}"))
             values[it.var] = var
             binding = simplify(substitute(substitute(it.binding, first), dict(copies)))
             iters.append(replace(it, var=var, binding=binding))
@@ -275,8 +275,8 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.counts_space(x)]
     taken = names_in(func.body)
-    start = over_tile(product, tile, first, taken, "pair", _combine_sums)
-    end = over_tile(product, tile, first, taken, "part", _separate_sums)
+    start = loops_over_tile(product, tile, first, taken, "pair", _combine_sums)
+    end = loops_over_tile(product, tile, first, taken, "part", _separate_sums)
     changed = replace_stmt(whole, loop, body)
     new = replace_stmt(func.body, whole, ir.seq(start, changed, end))
     return replace(func, params=tuple(pairs if p == old else p for p in func.params), body=new)
@@ -296,7 +296,7 @@ def _paired_product(loop: ir.For) -> ByteProduct:
         raise refuse(f"{COLUMNS} columns of {TERMS} terms, decomposed, are needed")
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
         raise refuse("the loop has a guarded tail")
-    return byte_product(block, refuse)
+    return match_byte_product(block, refuse)
 
 
 def _odd(even: ir.Load | ir.Store) -> ir.Load:
@@ -314,16 +314,16 @@ def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
         left = _load_activations(product.data.dtype, half).value(product.data)
         word = ("load_i16x2_aligned",)
         for output, names, name in ((0, (*word, "evens_i8"), "dot2"), (1, word, "dot2_wrapping")):
-            right = Part(2 * half, names, 2).value(start)
+            right = StepOperand(2 * half, names, 2).value(start)
             sums[output] = ir.Call(name, (left, right, sums[output]), "int32")
     return ir.seq(ir.Store(store.buffer, even.indices, sums[0]), ir.Store(store.buffer, both.indices, sums[1]))
 
 
-def _load_activations(dtype: str, half: int) -> Part:
+def _load_activations(dtype: str, half: int) -> StepOperand:
     """Load two activations: bytes 0 and 2, or 1 and 3, of a word; or neighbours that are int16 already."""
     if dtype == "int16":
-        return Part(2 * half, ("load_i16x2_aligned",), 2)
-    return Part(0, WIDENED[dtype][half], TERMS)
+        return StepOperand(2 * half, ("load_i16x2_aligned",), 2)
+    return StepOperand(0, WIDENED[dtype][half], TERMS)
 
 
 def _combine_sums(even: ir.Load) -> ir.Stmt:
@@ -340,7 +340,7 @@ def _separate_sums(even: ir.Load) -> ir.Stmt:
     return ir.Store(odd.buffer, odd.indices, value)
 
 
-def paired(array: Array, dtype: str) -> Array:
+def pack_column_pairs(array: Array, dtype: str) -> Array:
     """Pack two rows of weights each into one of int16, (N, K) int8 -> (N / 2, K) int16, in the order that activations of
     ``dtype`` need."""
     wide = array.astype(np.int32)
@@ -407,7 +407,7 @@ def _match_sum(block: ir.Block, weight: str, axis: int) -> _Sum | None:
             b == total and i == where and total.dtype == "int32" and isinstance(x, ir.Load) and isinstance(w, ir.Load)
         ):
             is_weight = w.buffer.name == weight and w.buffer.scope == "const" and 0 <= axis < len(w.indices)
-            is_short = dtypes.holds(_SHORT, x.dtype) and dtypes.holds(_SHORT, w.dtype)
+            is_short = dtypes.contains_range_of(_SHORT, x.dtype) and dtypes.contains_range_of(_SHORT, w.dtype)
             taps = [
                 i for i in block.iters if is_weight and is_short and i.kind == "reduce" and i.var == w.indices[axis]
             ]
@@ -431,7 +431,7 @@ def _word_of_data(numbers: Sequence[ir.Load]) -> ir.Expr:
     return (low & 0xFFFF if dtypes.int_range(numbers[0].dtype)[0] < 0 else low) | upper
 
 
-def words_of(array: Array, axis: int) -> Array:
+def pack_tap_words(array: Array, axis: int) -> Array:
     """Pack pairs of weights along an axis into words of int32, the first one in the lower half."""
     taps = np.moveaxis(array.astype(np.int64), axis, 0)
     padded = np.pad(taps, [(0, len(taps) % PAIR), *[(0, 0)] * (taps.ndim - 1)])

@@ -8,9 +8,9 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.errors import ScheduleError
-from microc.isa.tensor_intrinsics import Part
-from microc.schedule.primitives.tensorize import ByteProduct, byte_product, over_tile
-from microc.schedule.primitives.tree import extent_of, find_loop, fresh, loops_around, names_in, replace_stmt
+from microc.isa.tensor_intrinsics import StepOperand
+from microc.schedule.primitives.tensorize import ByteProduct, loops_over_tile, match_byte_product
+from microc.schedule.primitives.tree import extent_of, find_loop, fresh_name, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import HALVES, BitFields
@@ -57,7 +57,7 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     first: dict[ir.Var, ir.Expr] = {inner.var: ir.const(0, "int32")}
     sums = product.store.buffer
     taken = names_in(func.body) | {p.name for p in func.params}
-    part = replace(sums, name=fresh(taken, f"{sums.name}_block")) if block else sums
+    part = replace(sums, name=fresh_name(taken, f"{sums.name}_block")) if block else sums
     step = replace(product.block, iters=product.first(first), body=_pair_update(product, part, words, form))
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x is not inner and product.counts_space(x)]
@@ -67,7 +67,7 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
             value = (total.astype("uint32") << form.shift).astype("int32") if up else total >> form.shift
             return ir.Store(total.buffer, total.indices, value)
 
-        return over_tile(product, tile, first, taken, "up" if up else "down", change)
+        return loops_over_tile(product, tile, first, taken, "up" if up else "down", change)
 
     def clear_block_sum(total: ir.Load) -> ir.Stmt:
         return ir.Store(part, total.indices, ir.const(0, "int32"))
@@ -80,10 +80,10 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     terms = replace_stmt(whole, inner, step)
     if block:
         assert isinstance(terms, ir.For)
-        block_var = ir.Var(fresh(taken, f"v_{whole.var.name}_block"))
+        block_var = ir.Var(fresh_name(taken, f"v_{whole.var.name}_block"))
         block_iter = ir.IterVar(block_var, extent_of(whole), "reduce", whole.var)
-        start = over_tile(product, tile, first, taken, "start", clear_block_sum)
-        end = over_tile(product, tile, first, taken, "block", add_block_sum, (block_iter,))
+        start = loops_over_tile(product, tile, first, taken, "start", clear_block_sum)
+        end = loops_over_tile(product, tile, first, taken, "block", add_block_sum, (block_iter,))
         terms = replace(terms, body=ir.seq(start, terms.body, end))
     else:
         terms = ir.seq(shift_sums(True), terms, shift_sums(False))
@@ -109,14 +109,14 @@ def _match_bit_pairs(loop: ir.For, bits: int, shared: int) -> ByteProduct:
     notes = dict(block.annotations)
     if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, shared) or not can_shift(block, bits):
         raise refuse("the weights or the sums are not known to be small enough")
-    return byte_product(block, refuse)
+    return match_byte_product(block, refuse)
 
 
 def _pair_update(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFields) -> ir.Stmt:
     """Build the update of a sum by two products."""
     indices, (row, k) = product.store.indices, product.weight.indices
     word = ir.Load(words, (row, simplify(form.place(k)[0])))
-    left = Part(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
+    left = StepOperand(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
     total = ir.Load(sums, indices)
     return ir.Store(sums, indices, ir.Call("dot2_wrapping", (left, form.pair(word, k), total), "int32"))
 
@@ -164,8 +164,8 @@ def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reductio
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.counts_space(x)]
     taken = names_in(func.body)
-    start = over_tile(product, tile, first, taken, "share", _combine_sums)
-    end = over_tile(product, tile, first, taken, "part", _separate_sums)
+    start = loops_over_tile(product, tile, first, taken, "share", _combine_sums)
+    end = loops_over_tile(product, tile, first, taken, "part", _separate_sums)
     changed = ir.seq(start, replace_stmt(whole, loop, body), end)
     params = tuple(words if p == old else p for p in func.params)
     return replace(func, params=params, body=replace_stmt(func.body, whole, changed))
@@ -187,7 +187,7 @@ def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
         raise refuse("the loop has a guarded tail")
     if not can_share(block, COLUMNS):
         raise refuse("the sums or weights are not known to be small enough")
-    return byte_product(block, refuse), inner
+    return match_byte_product(block, refuse), inner
 
 
 def _columns(first: ir.Load | ir.Store) -> list[ir.Load]:
@@ -206,7 +206,7 @@ def _column_updates(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
     """Build the updates of every column by two products."""
     column, k = product.weight.indices
     word = ir.Load(words, (simplify(column // COLUMNS), simplify(k // BIT_COLUMNS_TERMS)))
-    activations = Part(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).value(product.data)
+    activations = StepOperand(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).value(product.data)
     unpacked = (_shift_and_mask(word, 12, 0xF000), ir.call("evens_i8", word), _shift_and_mask(word, 4, 0xFFF0), word)
     stores = []
     for total, weights in zip(_columns(product.store), unpacked, strict=True):
@@ -240,7 +240,7 @@ def _separate_sums(total: ir.Load) -> ir.Stmt:
     return _store_sums(sums, [c0, c1, c2, c3])
 
 
-def shared(array: Array) -> Array:
+def pack_bit_columns(array: Array) -> Array:
     """Pack rows of weights (N, K), N a multiple of 4 and K of 2, into words (N / 4, K / 2) of int32."""
     rows, depth = array.shape
     quads = array.astype(np.int64).reshape(rows // COLUMNS, COLUMNS, depth)

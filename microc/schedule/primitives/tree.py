@@ -31,9 +31,9 @@ def _format_argument(value: object) -> str:
     return f"({', '.join(map(_format_argument, value))})" if isinstance(value, tuple) else str(value)
 
 
-def frozen_argument(value: Any) -> Any:
+def freeze_argument(value: Any) -> Any:
     """Convert the lists in an argument of a step to tuples."""
-    return tuple(frozen_argument(v) for v in value) if isinstance(value, (list, tuple)) else value
+    return tuple(freeze_argument(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 # ---- Finding and replacing parts of a scheduled function by loop and block names
@@ -65,7 +65,7 @@ def outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
             stack.extend(stmt_children(stmt)[::-1])
 
 
-def units(body: ir.Stmt) -> list[ir.Block]:
+def outermost_blocks(body: ir.Stmt) -> list[ir.Block]:
     """Return the blocks that are in no other block, in order."""
     return [s for s in outside_blocks(body) if isinstance(s, ir.Block)]
 
@@ -85,7 +85,7 @@ def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
 
     ``inside``: also a block within another one (:func:`microc.schedule.primitives.reductions.blockize`).
     """
-    outermost = units(body)
+    outermost = outermost_blocks(body)
     blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if inside else outermost
     for block in blocks:
         if block.name == name:
@@ -181,7 +181,7 @@ def names_in(body: ir.Stmt) -> set[str]:
     return names
 
 
-def fresh(taken: set[str], stem: str) -> str:
+def fresh_name(taken: set[str], stem: str) -> str:
     """Return ``stem``, or ``stem_1`` ..., as a name that is not in ``taken``, and add it there."""
     name, number = stem, 1
     while name in taken:
@@ -190,7 +190,7 @@ def fresh(taken: set[str], stem: str) -> str:
     return name
 
 
-def buffer_named(func: ir.PrimFunc, name: str) -> ir.Buffer:
+def find_buffer(func: ir.PrimFunc, name: str) -> ir.Buffer:
     """Return the parameter or allocated buffer called ``name``; ScheduleError if there is none."""
     buffers = {p.name: p for p in func.params}
     buffers.update({s.buffer.name: s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)})

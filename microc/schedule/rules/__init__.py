@@ -18,37 +18,37 @@ from microc.schedule.rules import depthwise, matrix, spaces, swar_rules, vectors
 from microc.schedule.rules import spaces as sketch
 from microc.schedule.rules import vectors as strips
 from microc.schedule.rules import vectors as windows
-from microc.schedule.rules.around_rules import begun, with_instructions
-from microc.schedule.rules.generic import schedule_generic, schedule_rows, suits_rows
+from microc.schedule.rules.around_rules import canonicalise_for_target, select_instructions
+from microc.schedule.rules.generic import matches_rows, schedule_generic, schedule_rows
 from microc.schedule.rules.matrix import (
-    opened_columns,
-    pair_tiles,
-    plain_tiles,
+    bit_pair_tiles,
+    bit_scalar_tiles,
+    matches_bit_pairs,
+    matches_bits,
+    matches_half,
+    matches_half_windows,
+    matches_lookup_columns,
     schedule_half,
-    schedule_windows,
-    suits_bit_pairs,
-    suits_bits,
-    suits_half,
-    suits_opened_columns,
-    suits_windows,
+    schedule_half_windows,
+    schedule_lookup_columns,
 )
-from microc.schedule.rules.matrix_mve import all_sums, known_sums, schedule_matrix_mve, suits_mve
+from microc.schedule.rules.matrix_mve import default_sums, matches_mve, schedule_matrix_mve, search_sums
 from microc.schedule.rules.movement import (
-    in_lanes,
-    in_vectors,
+    matches_copies,
+    matches_own_loops,
+    matches_picks,
+    matches_runs,
+    matches_several,
     schedule_copies,
     schedule_picks,
     schedule_runs,
-    several,
-    suits_copies,
-    suits_lanes,
-    suits_picks,
-    suits_runs,
-    suits_several,
+    unroll_results,
+    vectorize_results,
+    vectorize_stages,
 )
-from microc.schedule.rules.rule import Matches, Rule, fixed, matching, with_lanes
-from microc.schedule.rules.templates import product_of
-from microc.schedule.rules.unit_rules import all_blockings, blockings, on_unit, suits_unit
+from microc.schedule.rules.rule import Matches, Rule, fixed_domain, matching_rules, with_lanes
+from microc.schedule.rules.templates import match_product
+from microc.schedule.rules.unit_rules import default_blockings, matches_unit, schedule_on_unit, search_blockings
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -89,7 +89,7 @@ def _is_generic(start: Schedule, target: Target) -> bool:
     A tile loads the operands of a product along K less often. A generic schedule would copy ``patch`` for all pixels at once,
     which takes memory that no price counts.
     """
-    product = product_of(start)
+    product = match_product(start)
     return product is None or not (product.along or start.has(PATCH))
 
 
@@ -106,39 +106,39 @@ _BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
 OURS: tuple[Rule, ...] = (
     Rule(
         "matrix strips",
-        strips.suits_strip_product,
-        strips.strip_product,
+        strips.matches_strip_product,
+        strips.schedule_strip_product,
         {"tile": strips.strip_product_tiles},
         needs=frozenset({"scalable"}),
         over=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window strips",
-        strips.suits_strip_windows,
-        strips.strip_windows,
+        strips.matches_strip_windows,
+        strips.schedule_strip_windows,
         {"tile": strips.strip_window_tiles},
         needs=frozenset({"scalable"}),
         over=(*_BY_ROWS, "vectors"),
     ),
     Rule(
         "depthwise strips",
-        strips.suits_strip_depthwise,
-        strips.strip_depthwise,
-        {"lanes": fixed(*LEAST)},
+        strips.matches_strip_depthwise,
+        strips.schedule_strip_depthwise,
+        {"lanes": fixed_domain(*LEAST)},
         needs=frozenset({"scalable"}),
         over=_BY_ROWS,
     ),
     Rule(
         "matrix vectors",
-        vectors.suits_product,
-        matrix.by_tile,
-        {"tile": vectors.product_tiles},
+        vectors.matches_vector_product,
+        matrix.schedule_by_tile,
+        {"tile": vectors.vector_product_tiles},
         space={"tile": spaces.vector_tiles},
         over=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window vectors",
-        windows.suits_windows,
+        windows.matches_windows,
         windows.schedule_windows,
         {"tile": windows.window_tiles},
         space={"tile": spaces.window_tiles},
@@ -146,75 +146,75 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule(
         "depthwise vectors",
-        vectors.suits_depthwise,
-        vectors.depthwise_vectors,
-        {"pixels": fixed(vectors.VECTORS_PIXELS), "pairs": vectors.known_pairs},
-        space={"pixels": fixed(*range(1, 13)), "pairs": vectors.all_pairs},
+        vectors.matches_vector_depthwise,
+        vectors.schedule_vector_depthwise,
+        {"pixels": fixed_domain(vectors.DEPTHWISE_PIXELS), "pairs": vectors.default_tap_pairs},
+        space={"pixels": fixed_domain(*range(1, 13)), "pairs": vectors.search_tap_pairs},
         over=_BY_ROWS,
     ),
     Rule(
         "matrix bit pairs",
-        suits_bit_pairs,
-        matrix.by_tile,
-        {"tile": pair_tiles},
+        matches_bit_pairs,
+        matrix.schedule_by_tile,
+        {"tile": bit_pair_tiles},
         lean={"tile": matrix.fewer_rows},
         needs=frozenset({"pairs"}),
         over=("matrix bits", *_BYTES),
     ),
     Rule(
         "matrix opened columns",
-        suits_opened_columns,
-        opened_columns,
+        matches_lookup_columns,
+        schedule_lookup_columns,
         needs=frozenset({"pairs"}),
         over=_BYTES,
     ),
     Rule(
         "matrix unit",
-        suits_unit,
-        on_unit,
-        {"blocking": blockings},
-        space={"blocking": all_blockings},
+        matches_unit,
+        schedule_on_unit,
+        {"blocking": default_blockings},
+        space={"blocking": search_blockings},
         needs=frozenset({TENSOR_UNIT}),
     ),
     Rule(
         "matrix bits",
-        suits_bits,
-        matrix.by_tile,
-        {"tile": plain_tiles},
+        matches_bits,
+        matrix.schedule_by_tile,
+        {"tile": bit_scalar_tiles},
         lean={"tile": matrix.fewer_rows},
         over=_BYTES,
     ),
     Rule(
         "matrix mve",
-        suits_mve,
+        matches_mve,
         schedule_matrix_mve,
-        {"sums": known_sums},
-        space={"sums": all_sums},
+        {"sums": default_sums},
+        space={"sums": search_sums},
         needs=frozenset({"lanes"}),
         over=("matrix bit pairs", "matrix bits", *_BYTES),
     ),
-    Rule("matrix half", suits_half, schedule_half, over=(*_PLAIN, "vectors")),
-    Rule("window half", suits_windows, schedule_windows, over=(*_BY_ROWS, "vectors")),
+    Rule("matrix half", matches_half, schedule_half, over=(*_PLAIN, "vectors")),
+    Rule("window half", matches_half_windows, schedule_half_windows, over=(*_BY_ROWS, "vectors")),
     Rule(
         "matrix pairs",
-        swar_rules.suits_pixels,
-        swar_rules.by_pixels,
-        {"pairs": swar_rules.known_pairs, "channels": swar_rules.known_channels},
-        space={"pairs": swar_rules.all_pairs, "channels": swar_rules.all_channels},
+        swar_rules.matches_pixel_pairs,
+        swar_rules.schedule_pixel_pairs,
+        {"pairs": swar_rules.default_pixel_pairs, "channels": swar_rules.default_channels},
+        space={"pairs": swar_rules.search_pixel_pairs, "channels": swar_rules.search_channels},
         over=_PLAIN,
     ),
     Rule(
         "matrix quads",
-        swar_rules.suits_channels,
-        swar_rules.by_channels,
-        {"quads": fixed(1)},
-        space={"quads": swar_rules.all_quads},
+        swar_rules.matches_channel_quads,
+        swar_rules.schedule_channel_quads,
+        {"quads": fixed_domain(1)},
+        space={"quads": swar_rules.search_quads},
         over=_PLAIN,
     ),
     Rule(
         "matrix float",
-        matrix.suits_float,
-        matrix.by_tile,
+        matrix.matches_float,
+        matrix.schedule_by_tile,
         {"tile": matrix.float_tiles},
         space={"tile": spaces.float_tiles},
         lean={"tile": matrix.fewer_rows},
@@ -223,17 +223,17 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule(
         "matrix opened",
-        matrix.suits_opened,
-        matrix.by_tile,
-        {"tile": matrix.opened_tiles},
+        matrix.matches_float_by_int8,
+        matrix.schedule_by_tile,
+        {"tile": matrix.float_by_int8_tiles},
         lean={"tile": matrix.fewer_rows},
         over=("matrix bits", *_PLAIN),
     ),
     Rule(
         "matrix dsp",
-        matrix.suits_pairs,
-        matrix.by_tile,
-        {"tile": matrix.matrix_pair_tiles},
+        matrix.matches_int16_dot,
+        matrix.schedule_by_tile,
+        {"tile": matrix.int16_dot_tiles},
         space={"tile": spaces.pair_tiles},
         lean={"tile": matrix.fewer_rows},
         needs=frozenset({"pairs"}),
@@ -241,43 +241,47 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule(
         "matrix",
-        matrix.suits_any,
-        matrix.by_tile,
-        {"tile": matrix.matrix_plain_tiles},
+        matrix.matches_any_product,
+        matrix.schedule_by_tile,
+        {"tile": matrix.scalar_tiles},
         space={"tile": spaces.plain_tiles},
         lean={"tile": matrix.fewer_rows},
     ),
     Rule(
         "winograd",
-        winograd.suits_winograd,
+        winograd.matches_int16_winograd,
         winograd.schedule_winograd,
-        {"held": winograd.known_held, "unroll": winograd.known_unroll},
-        space={"held": winograd.all_held, "unroll": winograd.all_unrolls},
+        {"held": winograd.default_tile_counts, "unroll": winograd.default_unroll},
+        space={"held": winograd.search_tile_counts, "unroll": winograd.search_unrolls},
         needs=frozenset({"pairs"}),
         over=_ANY,
     ),
     Rule(
         "winograd floats",
-        winograd.suits_floats,
+        winograd.matches_float_winograd,
         winograd.schedule_floats,
-        {"square": winograd.known_square, "unroll": winograd.known_unroll},
-        space={"square": winograd.all_squares, "unroll": winograd.all_unrolls},
+        {"square": winograd.default_square, "unroll": winograd.default_unroll},
+        space={"square": winograd.search_squares, "unroll": winograd.search_unrolls},
         needs=frozenset({"fma"}),
         over=(*_ANY, "vectors"),
     ),
     Rule(
         "depthwise mve",
-        depthwise.suits_lanes,
-        depthwise.in_lanes,
-        {"axis": depthwise.known_axis, "abreast": fixed(1, 2, 3), "taps": fixed(depthwise.LANE_TAPS)},
-        space={"axis": fixed(2, 1, depthwise.CHANNELS), "abreast": fixed(*range(1, 7)), "taps": spaces.lane_taps},
+        depthwise.matches_lanes,
+        depthwise.schedule_in_lanes,
+        {"axis": depthwise.default_axis, "abreast": fixed_domain(1, 2, 3), "taps": fixed_domain(depthwise.LANE_TAPS)},
+        space={
+            "axis": fixed_domain(2, 1, depthwise.CHANNELS),
+            "abreast": fixed_domain(*range(1, 7)),
+            "taps": spaces.lane_taps,
+        },
         needs=frozenset({"lanes"}),
         over=("depthwise dsp", *_BY_ROWS),
     ),
     Rule(
         "depthwise dsp",
-        depthwise.suits_pairs,
-        depthwise.by_planes,
+        depthwise.matches_plane_pairs,
+        depthwise.schedule_by_planes,
         {"walk": depthwise.pair_walks},
         space={"walk": spaces.pair_walks},
         needs=frozenset({"pairs"}),
@@ -285,43 +289,49 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule(
         "depthwise planes",
-        depthwise.suits_single,
-        depthwise.by_planes,
+        depthwise.matches_single_products,
+        depthwise.schedule_by_planes,
         {"walk": depthwise.single_walks},
         over=_ANY,
         space={"walk": spaces.single_walks},
     ),
     Rule(
         "depthwise bytes",
-        depthwise.suits_bytes,
-        depthwise.by_planes,
+        depthwise.matches_unsigned_bytes,
+        depthwise.schedule_by_planes,
         {"walk": depthwise.byte_walks},
         space={"walk": spaces.single_walks},
         needs=frozenset({"unsigned_bytes"}),
         over=_BY_ROWS,
     ),
-    Rule("depthwise", depthwise.suits_window, depthwise.by_rows, over=_ANY),
-    Rule("runs", suits_runs, schedule_runs, {"unrolled": fixed(False, True)}),
-    Rule("generic", _is_generic, schedule_generic, {"unrolled": fixed(False, True)}),
+    Rule("depthwise", depthwise.matches_window_sum, depthwise.schedule_by_rows, over=_ANY),
+    Rule("runs", matches_runs, schedule_runs, {"unrolled": fixed_domain(False, True)}),
+    Rule("generic", _is_generic, schedule_generic, {"unrolled": fixed_domain(False, True)}),
     Rule(
         "sketch",
-        _unless_product(sketch.suits_sketch),
+        _unless_product(sketch.matches_sketch),
         sketch.schedule_sketch,
-        {"square": fixed()},
-        space={"square": sketch.squares},
+        {"square": fixed_domain()},
+        space={"square": sketch.sketch_squares},
     ),
-    Rule("copies", suits_copies, schedule_copies, {"words": fixed(False, True)}),
-    Rule("several", suits_several, several, {"results": fixed(4)}, space={"results": fixed(2, 3, 4, 6, 8)}),
-    Rule("picks", suits_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
-    Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"lanes"})),
+    Rule("copies", matches_copies, schedule_copies, {"words": fixed_domain(False, True)}),
+    Rule(
+        "several",
+        matches_several,
+        unroll_results,
+        {"results": fixed_domain(4)},
+        space={"results": fixed_domain(2, 3, 4, 6, 8)},
+    ),
+    Rule("picks", matches_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
+    Rule("lanes", _unless_product(matches_own_loops), vectorize_results, needs=frozenset({"lanes"})),
     Rule(
         "vectors",
-        _unless_product(suits_lanes),
-        in_vectors,
-        {"strips": fixed(True, False)},
+        _unless_product(matches_own_loops),
+        vectorize_stages,
+        {"strips": fixed_domain(True, False)},
         needs=frozenset({"vectors"}),
     ),
-    Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
+    Rule("rows", _unless_product(matches_rows), schedule_rows, {"unrolled": fixed_domain(False, True)}),
 )
 """Our rules. The order decides between schedules of equal cost: the first is taken."""
 
@@ -333,16 +343,20 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: 
     """
     own = [(rule, schedule) for rule in RULES.values() for schedule in rule.schedules(func, op, target)]
     alone = tuple(schedule for rule, schedule in own if rule.alone)
-    start = begun(func, target)
-    ours = [] if alone else [s for rule in matching(OURS, start, target) for s in rule.schedules(start, target, goal)]
+    start = canonicalise_for_target(func, target)
+    ours = (
+        []
+        if alone
+        else [s for rule in matching_rules(OURS, start, target) for s in rule.schedules(start, target, goal)]
+    )
     if lean and not alone:
         ours += [s for rule in OURS if rule.suits(start, target) for s in rule.lean_schedules(start, target, goal)]
     by_trace: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
     for schedule in alone or (*ours, *(schedule for _, schedule in own)):
         by_trace.setdefault(schedule.trace, schedule)
-    return tuple(with_instructions(schedule, target) for schedule in by_trace.values())
+    return tuple(select_instructions(schedule, target) for schedule in by_trace.values())
 
 
-def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
+def schedule_as_written(func: ir.PrimFunc, target: Target) -> Schedule:
     """Return the schedule that keeps the loops as the operator wrote them."""
-    return with_instructions(begun(func, target), target).named("as written")
+    return select_instructions(canonicalise_for_target(func, target), target).named("as written")

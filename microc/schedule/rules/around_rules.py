@@ -14,7 +14,7 @@ from microc.schedule.primitives.loops import is_inside
 from microc.schedule.primitives.tree import find_loop
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern
 from microc.schedule.rules.rule import FAST_MATH, float_lanes
-from microc.schedule.rules.templates import multiplies
+from microc.schedule.rules.templates import is_product_of_loads
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
@@ -23,7 +23,7 @@ from microc.tir.analysis.cover import has_parts
 from microc.tir.lower import lower
 from microc.tir.names import ACC, OUT, PART, UNTILE
 from microc.tir.rewrite import free_vars, walk_expr, walk_stmt
-from microc.tir.verify import constants_of, fault
+from microc.tir.verify import constants_of, find_fault
 
 # ---- User functions get the block names that rules look for: the sum of products along one axis becomes ``acc``, its elementwise
 # epilogue ``out``. If there is no epilogue, a copy of the sums becomes one.
@@ -60,7 +60,7 @@ def _is_product(block: ir.Block) -> bool:
         return False
     match block.body.value:
         case ir.Bin("add", ir.Load(buffer), value) if buffer == block.body.buffer:
-            return any(map(multiplies, walk_expr(value)))
+            return any(map(is_product_of_loads, walk_expr(value)))
         case _:
             return False
 
@@ -68,7 +68,7 @@ def _is_product(block: ir.Block) -> bool:
 # ---- First and last steps of every schedule
 
 
-def begun(func: ir.PrimFunc, target: Target) -> Schedule:
+def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
     """Bring a function into the form that rules look for: named blocks, float functions that vectors have, high products."""
     schedule = with_anchors(Schedule(func))
     if target.has(FAST_MATH) and target.has("fpu"):
@@ -86,7 +86,7 @@ def _drop_idle_step(schedule: Schedule, selected: Schedule) -> Schedule:
     return schedule if selected.func == schedule.func else selected
 
 
-def with_instructions(schedule: Schedule, target: Target) -> Schedule:
+def select_instructions(schedule: Schedule, target: Target) -> Schedule:
     """Select instructions of the core that do not depend on the loops: rounding, clamping, FMA, conversion, saturation."""
     if not target.has("lanes"):  # MVE matches the original form of the rounding
         schedule = schedule.select_rounding()
@@ -116,7 +116,7 @@ MIN_INSTRUCTIONS = 60_000
 """Instructions of a loop, by the cost model, from which it is split: about two microseconds in vectors, twenty without."""
 
 
-def across_threads(choice: Choice, target: Target, threads: int) -> Choice:
+def split_across_threads(choice: Choice, target: Target, threads: int) -> Choice:
     """Split the large loops of a chosen schedule among threads."""
     if threads == 1:
         return choice
@@ -162,7 +162,7 @@ def _split_among_threads(choice: Choice, name: str, threads: int) -> Choice:
     except ScheduleError as refusal:
         return replace(choice, schedule=schedule.without(f"parallel({name})", refusal))
     lowered, chunks = lower(parallel.func), find_loop(parallel.func.body, f"{name}_0")
-    if not _are_independent(parallel.func, chunks) or fault(lowered, tables=constants_of(lowered)):
+    if not _are_independent(parallel.func, chunks) or find_fault(lowered, tables=constants_of(lowered)):
         return choice
     return Choice(parallel, lowered)
 

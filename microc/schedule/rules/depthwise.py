@@ -15,7 +15,7 @@ from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small
 from microc.schedule.rules.rule import Decisions, vectorize_lanes
-from microc.schedule.rules.templates import Depthwise, Walk, depthwise_of, multiplies, walk_planes
+from microc.schedule.rules.templates import Depthwise, Walk, is_product_of_loads, match_depthwise, walk_planes
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -26,14 +26,14 @@ ALL_TAPS = 1 << 30
 """A limit that unrolls every tap."""
 
 
-def by_planes(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_by_planes(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Apply the template, for rules whose only decision is the walk."""
     return walk_planes(start, decisions["walk"])
 
 
-def known(start: Schedule) -> Depthwise:
+def require_depthwise(start: Schedule) -> Depthwise:
     """Return the depthwise convolution of a function that a rule has matched."""
-    form = depthwise_of(start)
+    form = match_depthwise(start)
     assert form is not None
     return form
 
@@ -68,23 +68,23 @@ ROW_COST = 10
 """Instructions around a row of tiles."""
 
 
-def suits_pairs(start: Schedule, target: Target) -> bool:
+def matches_plane_pairs(start: Schedule, target: Target) -> bool:
     """Match int8, uint8 or int16 data by int8 or int16 weights, summed in int32, for which a plane pays and an intrinsic
     exists."""
-    form = depthwise_of(start)
+    form = match_depthwise(start)
     if form is None or prod(form.taps) * dtypes.nbytes(form.data.dtype) > MOST_TERMS or form.total.dtype != "int32":
         return False
     bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
     narrow = bytewise or (form.data.dtype, form.weight.dtype) == ("int16", "int8")
-    return narrow and _plane_pays(form) and bool(correlations(form))
+    return narrow and _plane_pays(form) and bool(correlation_walks(form))
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """List the walk with the fewest instructions for a channel."""
-    return (min(correlations(known(start)), key=lambda x: x[0])[1],)
+    return (min(correlation_walks(require_depthwise(start)), key=lambda x: x[0])[1],)
 
 
-def correlations(form: Depthwise) -> list[tuple[int, Walk]]:
+def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
     """List the walks that have a tensor intrinsic, with the instructions per channel in which they differ."""
     walks: list[tuple[int, Walk]] = []
     for axis in (1, 0) if form.channels > 1 else (1,):
@@ -140,9 +140,9 @@ BYTE_TAPS = 16
 """Taps that are unrolled completely; of more, one row of taps is unrolled."""
 
 
-def suits_single(start: Schedule, target: Target) -> bool:
+def matches_single_products(start: Schedule, target: Target) -> bool:
     """Match a convolution with constant weights that stay in registers, and one output channel per input channel."""
-    form = depthwise_of(start)
+    form = match_depthwise(start)
     if form is None or form.times > 1 or prod(form.taps) > MOST_TAPS:
         return False
     if set(form.dtypes) == {"float32"}:
@@ -152,7 +152,7 @@ def suits_single(start: Schedule, target: Target) -> bool:
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """List walks whose weights and sums stay in registers, along the longer axis."""
-    form, run = known(start), _longer_axis(known(start))
+    form, run = require_depthwise(start), _longer_axis(require_depthwise(start))
     length, taps = max(form.outputs), prod(form.taps)
     if form.total.dtype == "float32":
         tile = next((t for t in FLOAT_TILES if length % t == 0), min(length, FLOAT_TILES[0]))
@@ -161,10 +161,10 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...
     return tuple(Walk(run, tile, ALL_TAPS) for tile in dict.fromkeys(min(tile, length) for tile in fits))
 
 
-def suits_bytes(start: Schedule, target: Target) -> bool:
+def matches_unsigned_bytes(start: Schedule, target: Target) -> bool:
     """Match unsigned data (``ops/convolution/conv2d.py``) with a border, by constant int8 weights, one output channel per
     input channel."""
-    form = depthwise_of(start)
+    form = match_depthwise(start)
     return form is not None and form.times == 1 and start.has(PADDED) and form.dtypes == ("uint8", "int8", "int32")
 
 
@@ -174,7 +174,7 @@ def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     Armv6-M loads a signed byte only at a register offset, but an unsigned byte or a word at a small immediate one. A tap then is
     a load, a multiplication and an addition.
     """
-    form = known(start)
+    form = require_depthwise(start)
     taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer_axis(form) - 1]
     return (Walk(_longer_axis(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
 
@@ -190,40 +190,42 @@ CHANNEL_TAPS = 5
 products, the sum and two operands."""
 
 
-def suits_lanes(start: Schedule, target: Target) -> bool:
+def matches_lanes(start: Schedule, target: Target) -> bool:
     """Match any depthwise convolution by constant weights."""
-    return depthwise_of(start) is not None
+    return match_depthwise(start) is not None
 
 
 CHANNELS = 0
 """The value of the decision ``axis`` that puts channels in lanes, not outputs along an axis of the image."""
 
 
-def known_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+def default_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """List the axis that needs the fewest vectors; channels for images of one or two pixels.
 
     Of equals rows are better: their pixels are closer, so that pixels of up to 17 channels are loaded at once.
     """
-    form = known(start)
+    form = require_depthwise(start)
     if max(form.outputs) < LANES - 1:
         return (CHANNELS,)
     return (min((2, 1), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis]),)
 
 
-def in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+def schedule_in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
     """Put four outputs along a row or column in lanes, ``abreast`` rows at once; or four channels of ``abreast`` neighbouring
     pixels."""
-    form, run, abreast = known(start), decisions["axis"], decisions["abreast"]
+    form, run, abreast = require_depthwise(start), decisions["axis"], decisions["abreast"]
     if run == CHANNELS:
         return (
-            by_channels(start, abreast) if abreast <= form.outputs[1] and (abreast == 1 or form.channels > 1) else None
+            schedule_channels_in_lanes(start, abreast)
+            if abreast <= form.outputs[1] and (abreast == 1 or form.channels > 1)
+            else None
         )
     if abreast > form.outputs[2 - run]:
         return None
     return walk_planes(start, Walk(run, LANES, decisions["taps"], lanes=True, abreast=abreast))
 
 
-def by_channels(start: Schedule, pixels: int) -> Schedule:
+def schedule_channels_in_lanes(start: Schedule, pixels: int) -> Schedule:
     """Put channels in lanes; ``pixels`` neighbours share the vectors of weights."""
     schedule = inline_elementwise(start)
     x, channel = schedule.loops_of(ACC)[2:4]
@@ -234,7 +236,7 @@ def by_channels(start: Schedule, pixels: int) -> Schedule:
         channel, lanes, inner = f"{channel}_0", f"{channel}_1", [f"{x}_1"]
         schedule = schedule.reorder(f"{x}_0", channel, *taps, *inner, lanes)
     schedule = schedule.decompose_reduction(ACC, taps[0])
-    schedule = schedule.reverse_compute_at(OUT, channel).set_scope(known(start).total.name, "register")
+    schedule = schedule.reverse_compute_at(OUT, channel).set_scope(require_depthwise(start).total.name, "register")
     schedule = unroll_small(schedule, ACC, taps, CHANNEL_TAPS)
     if not inner:
         return vectorize_lanes(schedule, channel)
@@ -250,7 +252,7 @@ PIXELS = 2
 """Neighbouring outputs of a tile: they share the weights, and the columns of input that both windows cover."""
 
 
-def suits_window(start: Schedule, target: Target) -> bool:
+def matches_window_sum(start: Schedule, target: Target) -> bool:
     """Match a sum of products over the windows of an image, with loops n, y, x and channel."""
     if not start.has(ACC):
         return False
@@ -264,10 +266,10 @@ def suits_window(start: Schedule, target: Target) -> bool:
         return False
     store = block.body
     terms = walk_expr(store.value) if isinstance(store, ir.Store) else ()
-    return start.has(OUT) and any(map(multiplies, terms)) and all(i.extent for i in block.iters)
+    return start.has(OUT) and any(map(is_product_of_loads, terms)) and all(i.extent for i in block.iters)
 
 
-def by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
+def schedule_by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
     """Keep the pixels of a tile in registers for each channel while the taps run, and copy one padded stripe of rows at a
     time."""
     schedule = inline_elementwise(start)

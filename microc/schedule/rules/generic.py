@@ -8,7 +8,7 @@ from math import prod
 from microc.errors import ScheduleError
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.rule import Decisions, float_lanes, in_lanes_of, lanes_of, vectorize_lanes
+from microc.schedule.rules.rule import Decisions, dividing_lanes, float_lanes, vectorize_in_lanes, vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
@@ -127,11 +127,11 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
         rows = schedule.loops_of(ACC)
         if len(rows) > 2:
             schedule = schedule.compute_at(PADDED, rows[1])
-            return copy_words(without_border(schedule) if target.has("vectors") else schedule, PADDED, target)
+            return copy_words(fill_border_apart(schedule) if target.has("vectors") else schedule, PADDED, target)
     return schedule
 
 
-def without_border(schedule: Schedule) -> Schedule:
+def fill_border_apart(schedule: Schedule) -> Schedule:
     """Fill the border beside the rows of ``padded`` apart, so that their copy needs no test."""
     try:
         return schedule.decompose_padding(PADDED)
@@ -146,7 +146,7 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     extent = loop_extent(schedule.func, inner)
     if target.core.lanes and extent > 1:
         lanes = (
-            lanes_of(extent, target) or target.core.lanes[-1]
+            dividing_lanes(extent, target) or target.core.lanes[-1]
         )  # only copies with arithmetic use lanes; others are calls
         return vectorize_lanes(schedule, inner, lanes, float_lanes(target))
     if target.has("unaligned") and extent > 1:
@@ -214,7 +214,7 @@ def unroll_small(schedule: Schedule, block: str, loops: list[str], limit: int = 
 # nothing is kept for all rows.
 
 
-def suits_rows(start: Schedule, target: Target) -> bool:
+def matches_rows(start: Schedule, target: Target) -> bool:
     """Match several stages, one of them a reduction, in which every row depends on the same row of earlier stages alone."""
     *first, last = blocks_of(inline_elementwise(start))
     if not first or not any(block.init for block in first) or is_extern(last) or last.init or len(last.iters) < 2:
@@ -250,5 +250,5 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
             schedule = unroll_run(schedule, reducing[-1]) if unrolled else schedule
     inner = schedule.loops_of(last.name)[-1]
     if target.has("lanes") or target.has("vectors"):
-        return in_lanes_of(schedule, inner, target)
+        return vectorize_in_lanes(schedule, inner, target)
     return unroll_run(schedule, inner) if unrolled else schedule

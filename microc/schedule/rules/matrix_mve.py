@@ -14,7 +14,13 @@ from microc.isa.vocabulary.matrix_products import PRODUCT_SHAPES, ROW_DEPTHS
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.rules.generic import split_runs
 from microc.schedule.rules.rule import Decisions, vectorize_lanes
-from microc.schedule.rules.templates import Product, copied_rows, known_product, prepared, product_of
+from microc.schedule.rules.templates import (
+    Product,
+    cache_im2col_rows,
+    inline_and_pack_columns,
+    match_product,
+    require_product,
+)
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.bit_fields import LANES as LANES_OF_BYTES
@@ -46,9 +52,9 @@ KNOWN = frozenset({("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int
 """Dtypes of data and weights that one instruction multiplies."""
 
 
-def suits_mve(start: Schedule, target: Target) -> bool:
+def matches_mve(start: Schedule, target: Target) -> bool:
     """Match data by weights of 8 or 16 bits, or int8 by bit-packed weights, summed in int32, contiguous along K."""
-    product = product_of(start)
+    product = match_product(start)
     if product is None or not product.along or product.total.dtype != "int32":
         return False
     if product.bits:
@@ -60,10 +66,10 @@ def suits_mve(start: Schedule, target: Target) -> bool:
     return (product.data.dtype, product.weight.dtype) in KNOWN and product.depth > 1
 
 
-def known_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
+def default_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
     """List six sums from five vectors for bytes, four sums for a single row; also a whole stretch if the row stays in
     registers."""
-    product = known_product(start)
+    product = require_product(start)
     rows = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
     columns = min(product.columns, WIDE if rows > 1 else ROW)
     stretch, columns = _stretch(product.columns, columns, STRETCH if rows > 1 else LONG)
@@ -80,9 +86,9 @@ def _stays_in_registers(product: Product, stretch: int) -> bool:
     return bytes_by_bytes and even and product.depth in ROW_DEPTHS and product.weight.shape[-1] == product.depth
 
 
-def all_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
+def search_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
     """List every product that has an intrinsic, in stretches of whole products that divide all channels."""
-    product = known_product(start)
+    product = require_product(start)
     weights = f"int{product.bits}" if product.bits else product.weight.dtype
     stretches = [n for n in (*STRETCHES, product.columns) if product.columns % n == 0 and n <= STRETCHES[-1]]
     sums = [
@@ -94,18 +100,18 @@ def all_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
         and stretch % columns == 0
         and rows * stretch <= WAITING
     ]
-    return tuple(dict.fromkeys((*known_sums(start, target, goal), *sums)))
+    return tuple(dict.fromkeys((*default_sums(start, target, goal), *sums)))
 
 
 def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Schedule tiles of pixels, then stretches of channels, then products over all of K, which lowering makes intrinsics."""
-    schedule, sums = prepared(start, target), decisions["sums"]
-    product = known_product(schedule)
+    schedule, sums = inline_and_pack_columns(start, target), decisions["sums"]
+    product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
     rows, columns, stretch = sums.rows, sums.columns, sums.stretch
     patch = ""  # a single row is read in place
     if product.rows > 1 or schedule.has(PATCH):
-        schedule, patch = copied_rows(schedule, product)
+        schedule, patch = cache_im2col_rows(schedule, product)
     schedule = schedule.split(p, (None, rows)).split(o, (None, stretch))
     terms: tuple[str, ...] = (k,)
     if product.bits:

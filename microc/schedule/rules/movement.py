@@ -19,11 +19,11 @@ from microc.schedule.rules.generic import (
     split_runs,
     unroll_small,
 )
-from microc.schedule.rules.rule import Decisions, in_lanes_of, in_strips_of, vectorize_lanes
+from microc.schedule.rules.rule import Decisions, vectorize_in_lanes, vectorize_in_strips, vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.lower.lanes import COPIED
+from microc.tir.lower.lanes import COPY_SUFFIXES
 from microc.tir.lower.lanes import SHORT as LANES_SHORT
 from microc.tir.lower.region import consecutive
 from microc.tir.names import MOVED
@@ -37,9 +37,9 @@ LEAST = 16
 """Bytes of a run from which a run-time test whether words can be moved pays."""
 
 
-def suits_runs(start: Schedule, target: Target) -> bool:
+def matches_runs(start: Schedule, target: Target) -> bool:
     """Match functions in which an operator's own loops copy memory."""
-    return any(copies_of(start.func))
+    return any(find_copy_loops(start.func))
 
 
 def schedule_runs(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -50,7 +50,7 @@ def schedule_runs(start: Schedule, target: Target, decisions: Decisions) -> Sche
     return schedule_generic(move_runs(start, target), target, decisions)
 
 
-def copies_of(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
+def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
     """Iterate over (loop, dtype) of the loops that only copy contiguous elements from one buffer to another.
 
     Only an operator's own loops hold statements outside of blocks.
@@ -69,9 +69,9 @@ def move_runs(schedule: Schedule, target: Target) -> Schedule:
 
     Elements keep their order, so that memory may move down over itself.
     """
-    for loop, dtype in tuple(copies_of(schedule.func)):
+    for loop, dtype in tuple(find_copy_loops(schedule.func)):
         width = dtypes.nbytes(dtype)
-        if (target.has("lanes") or target.has("vectors")) and dtype in COPIED:
+        if (target.has("lanes") or target.has("vectors")) and dtype in COPY_SUFFIXES:
             schedule = vectorize_lanes(schedule, loop)
         elif target.has("unaligned") or width == WORD:
             schedule = schedule.vectorize(loop)
@@ -88,7 +88,7 @@ TAPS = 16
 """Elements of a window up to which a maximum is unrolled for every word."""
 
 
-def suits_copies(start: Schedule, target: Target) -> bool:
+def matches_copies(start: Schedule, target: Target) -> bool:
     """Match functions that only move elements, in loops."""
     blocks = blocks_of(start)
     return bool(blocks) and all(_is_copy_block(block) and bool(start.loops_of(block.name)) for block in blocks)
@@ -108,7 +108,7 @@ def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Sc
     return schedule
 
 
-def suits_picks(start: Schedule, target: Target) -> bool:
+def matches_picks(start: Schedule, target: Target) -> bool:
     """Match functions that move integers, or take a maximum or minimum of a few."""
     return all(_is_pick_block(block) for block in blocks_of(start))
 
@@ -191,26 +191,26 @@ SHORT = 40
 """Nodes of an expression up to which it is unrolled: beside a longer one a counter and a branch cost little."""
 
 
-def suits_lanes(start: Schedule, target: Target) -> bool:
+def matches_own_loops(start: Schedule, target: Target) -> bool:
     """Match functions all of whose loops are in blocks, none an operator's own."""
     return not any(is_extern(block) for block in blocks_of(start))
 
 
-def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
+def vectorize_results(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
     """Vectorise the last loop of results; what no vector computes stays scalar."""
     schedule = schedule_generic(start, target, {"unrolled": False})
     inner = _innermost(schedule, blocks_of(schedule)[-1])
-    return in_lanes_of(schedule, inner, target) if inner else None
+    return vectorize_in_lanes(schedule, inner, target) if inner else None
 
 
-def in_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+def vectorize_stages(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
     """Vectorise the last loop of results, and those of earlier elementwise stages that no other stage shares.
 
     ``strips``: vectors of any length (RVV), else of a fixed number of lanes.
     """
     if decisions["strips"] and not target.has("scalable"):
         return None
-    vectorize = in_strips_of if decisions["strips"] else in_lanes_of
+    vectorize = vectorize_in_strips if decisions["strips"] else vectorize_in_lanes
     schedule = schedule_generic(start, target, {"unrolled": False})
     *stages, last = blocks_of(schedule)
     elementwise = [_innermost(schedule, block) for block in stages if not any(i.kind == "reduce" for i in block.iters)]
@@ -223,13 +223,13 @@ def in_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedul
     return schedule if inner else None
 
 
-def suits_several(start: Schedule, target: Target) -> bool:
+def matches_several(start: Schedule, target: Target) -> bool:
     """Match functions of single elements that do more than move them."""
     blocks = blocks_of(start)
-    return not any(block.init is not None or is_extern(block) for block in blocks) and not suits_copies(start, target)
+    return not any(block.init is not None or is_extern(block) for block in blocks) and not matches_copies(start, target)
 
 
-def several(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+def unroll_results(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
     """Unroll ``results`` elements in an iteration; None if the extent is no multiple, or the code of an element is long."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)

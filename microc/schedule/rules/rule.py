@@ -97,14 +97,14 @@ def _choices(domains: Mapping[str, Domain], start: Schedule, target: Target, goa
         yield dict(zip(domains, values, strict=True))
 
 
-def matching(rules: Sequence[Rule], start: Schedule, target: Target) -> list[Rule]:
+def matching_rules(rules: Sequence[Rule], start: Schedule, target: Target) -> list[Rule]:
     """Return the rules that match a function, in their order, without those that another one dominates."""
     matches = [rule for rule in rules if rule.suits(start, target)]
     dominated = {name for rule in matches for name in rule.over}
     return [rule for rule in matches if rule.name not in dominated]
 
 
-def fixed(*values: Any) -> Domain:
+def fixed_domain(*values: Any) -> Domain:
     """Make a domain of the same values for every function."""
     return lambda start, target, goal: values
 
@@ -117,7 +117,7 @@ NUMBERS = 2
 """The result of :func:`float_lanes` for units that can multiply vectors of floats by scalars."""
 
 
-def lanes_of(extent: int, target: Target) -> int:
+def dividing_lanes(extent: int, target: Target) -> int:
     """Return the most lanes that divide ``extent``; 0 if none does."""
     return next((n for n in target.core.lanes or WORDS if extent % n == 0), 0)
 
@@ -141,7 +141,7 @@ def with_lanes(schedule: Schedule, target: Target) -> Schedule:
         copies = all(isinstance(s.value, (ir.Load, ir.Const)) for s in stores)
         has_lanes = dict(loop.annotations).keys() & {LANES, SCALABLE}
         if not (has_lanes or copies or any(isinstance(s, ir.For) for s in inside)):
-            schedule = in_lanes_of(schedule, loop.var.name, target)
+            schedule = vectorize_in_lanes(schedule, loop.var.name, target)
     return schedule
 
 
@@ -150,16 +150,16 @@ LONG = 32
 wide."""
 
 
-def in_strips_of(schedule: Schedule, loop: str, target: Target) -> Schedule:
+def vectorize_in_strips(schedule: Schedule, loop: str, target: Target) -> Schedule:
     """Vectorise ``loop`` in strips; functions of floats need more vectors at once, so these have half the width."""
     floats = any(x.dtype == "float32" for x in walk_all_exprs(schedule.func.body))
-    return strips(schedule, loop, target, LONG // 2 if floats else LONG)
+    return vectorize_strips(schedule, loop, target, LONG // 2 if floats else LONG)
 
 
-def in_lanes_of(schedule: Schedule, loop: str, target: Target) -> Schedule:
+def vectorize_in_lanes(schedule: Schedule, loop: str, target: Target) -> Schedule:
     """Vectorise ``loop`` in the most lanes that divide its extent, else in the most that it fills."""
     extent, widths = loop_extent(schedule.func, loop), target.core.lanes or WORDS
-    lanes = lanes_of(extent, target) or next((n for n in widths if n <= extent), widths[-1])
+    lanes = dividing_lanes(extent, target) or next((n for n in widths if n <= extent), widths[-1])
     return vectorize_lanes(schedule, loop, lanes, floats=float_lanes(target))
 
 
@@ -169,7 +169,7 @@ def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats
     return schedule.annotate(loop, FLOATS, floats) if floats else schedule
 
 
-def strips(schedule: Schedule, loop: str, target: Target, lanes: int) -> Schedule:
+def vectorize_strips(schedule: Schedule, loop: str, target: Target, lanes: int) -> Schedule:
     """Vectorise ``loop`` in strips: as many iterations at once as the machine's vectors hold, ``lanes`` or a multiple."""
     return vectorize_lanes(schedule, loop, lanes, float_lanes(target)).annotate(loop, SCALABLE, 1)
 
@@ -222,13 +222,13 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 """Data dtypes that are widened as they are multiplied by int8."""
 
 
-def suits_core(algorithm: str, target: Target) -> bool:
+def suits_target(algorithm: str, target: Target) -> bool:
     """Test whether an algorithm is worth comparing on a core."""
     needs, lacks, _ = ALGORITHMS.get(algorithm, Cores(frozenset()))
     return needs <= target.features and not lacks & target.features
 
 
-def unbeaten(algorithms: Sequence[str]) -> tuple[str, ...]:
+def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
     """Return the algorithms that no other one of them dominates."""
     dominated = {name for algorithm in algorithms if algorithm in ALGORITHMS for name in ALGORITHMS[algorithm].over}
     return tuple(name for name in algorithms if name not in dominated)

@@ -13,8 +13,17 @@ from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules import depthwise, matrix, vectors
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, pad_by_row, reduce_loops
 from microc.schedule.rules.rule import Decisions
-from microc.schedule.rules.templates import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, Walk, known_product
-from microc.schedule.rules.vectors import known_windows
+from microc.schedule.rules.templates import (
+    COLUMN_PAIRS,
+    INT16_WEIGHTS,
+    PANELS,
+    SWIZZLED,
+    Product,
+    Tile,
+    Walk,
+    require_product,
+)
+from microc.schedule.rules.vectors import require_windows
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.analysis.context import buffers_read
@@ -36,7 +45,7 @@ OUTPUTS = 8
 """Outputs of a depthwise tile at most."""
 
 
-def perfect(extent: int, most: int) -> tuple[int, ...]:
+def perfect_tiles(extent: int, most: int) -> tuple[int, ...]:
     """List the divisors of ``extent`` up to ``most``: TVM's ``sample_perfect_tile`` of two levels."""
     return tuple(n for n in range(1, min(extent, most) + 1) if extent % n == 0)
 
@@ -54,77 +63,79 @@ def _shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Itera
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """List tiles for any core: shapes, K unroll; weights unchanged, or in panels."""
-    product, defaults = known_product(start), matrix.matrix_plain_tiles(start, target, goal)
+    product, defaults = require_product(start), matrix.scalar_tiles(start, target, goal)
     step, intrin = defaults[0].step, defaults[0].intrin
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     tiles = []
-    for (rows, columns), unroll in itertools.product(_shapes(product), perfect(product.depth // step, MAX_UNROLL)):
-        layouts = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
+    for (rows, columns), unroll in itertools.product(
+        _shapes(product), perfect_tiles(product.depth // step, MAX_UNROLL)
+    ):
+        layouts = ("", PANELS) if packs and columns > 1 and product.columns % columns == 0 else ("",)
         tiles += [Tile(rows, columns, unroll, step, intrin, weights=layout) for layout in layouts]
     return _limit_products(tiles)
 
 
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """List tiles of int16 dot products: shapes, K unroll, every layout of weights, and a single row copied or read in place."""
-    product, defaults = known_product(start), matrix.matrix_pair_tiles(start, target, goal)
+    product, defaults = require_product(start), matrix.int16_dot_tiles(start, target, goal)
     step, data = defaults[0].step, product.data.dtype
     variants = [replace(tile, rows=1, columns=1, unroll=1) for tile in defaults]
     if defaults[0].weights:
         variants += [
-            Tile(1, 1, 1, step, "dot4_int16_int16", "int16", WIDE),
-            Tile(1, 1, 1, step, "dot4_int16_crossed_int8", "int16", CROSSED),
+            Tile(1, 1, 1, step, "dot4_int16_int16", "int16", INT16_WEIGHTS),
+            Tile(1, 1, 1, step, "dot4_int16_crossed_int8", "int16", SWIZZLED),
             Tile(1, 1, 1, step, f"dot4_{data}_int8"),
         ]
         if can_pair(find_block(start.func.body, ACC), product.columns):
-            variants += [Tile(1, 1, 1, step, "", "int16", PAIRED), Tile(1, 1, 1, step, weights=PAIRED)]
+            variants += [Tile(1, 1, 1, step, "", "int16", COLUMN_PAIRS), Tile(1, 1, 1, step, weights=COLUMN_PAIRS)]
     return _limit_products(
         replace(variant, rows=rows, columns=columns, unroll=unroll)
         for variant in dict.fromkeys(variants)
         for rows, columns in _shapes(product)
-        for unroll in perfect(product.depth // step, MAX_UNROLL // 2)
+        for unroll in perfect_tiles(product.depth // step, MAX_UNROLL // 2)
     )
 
 
 def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """List tiles of fused multiply-adds: those whose sums and weights fit registers, or exceed them by little."""
-    product = known_product(start)
+    product = require_product(start)
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     tiles = []
-    for (rows, columns), unroll in itertools.product(_shapes(product, 8, 8), perfect(product.depth, MAX_UNROLL)):
+    for (rows, columns), unroll in itertools.product(_shapes(product, 8, 8), perfect_tiles(product.depth, MAX_UNROLL)):
         if rows * columns + columns > matrix.REGISTERS + 2:
             continue
-        layouts = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
+        layouts = ("", PANELS) if packs and columns > 1 and product.columns % columns == 0 else ("",)
         tiles += [Tile(rows, columns, unroll, weights=layout) for layout in layouts]
     return _limit_products(tiles)
 
 
 def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """List tiles of whole vectors: rows, vectors of columns, K unroll, and which loop is outermost; the default's instruction."""
-    return _vector_tiles(start, known_product(start), target)
+    return _vector_tiles(start, require_product(start), target)
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """List tiles of a windowed convolution, as :func:`vector_tiles`."""
-    return _vector_tiles(start, known_windows(start), target)
+    return _vector_tiles(start, require_windows(start), target)
 
 
 def _vector_tiles(start: Schedule, product: Product, target: Target) -> Sequence[Tile]:
-    default = vectors.tiles_of(start, product, target)[0]
+    default = vectors.list_vector_tiles(start, product, target)[0]
     lanes = default.lanes
     return [
         replace(default, rows=rows, columns=abreast * lanes, unroll=unroll, block=block)
-        for abreast in range(1, 2 * vectors.ABREAST + 1)
+        for abreast in range(1, 2 * vectors.MAX_TILE_VECTORS + 1)
         if product.columns % (abreast * lanes) == 0
-        for rows in range(1, min(product.rows, vectors.TALLEST) + 1)
+        for rows in range(1, min(product.rows, vectors.MAX_TILE_ROWS) + 1)
         if rows * abreast + abreast <= target.core.vectors
-        for unroll in perfect(product.depth // default.step, 8)
+        for unroll in perfect_tiles(product.depth // default.step, 8)
         for block in {1, 1 if product.inside else -(-product.rows // rows)}
     ]
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
     """List all walks that have a tensor intrinsic."""
-    return [walk for _, walk in depthwise.correlations(depthwise.known(start))]
+    return [walk for _, walk in depthwise.correlation_walks(depthwise.require_depthwise(start))]
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
@@ -133,18 +144,18 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
     return [default] + [
         Walk(run, tile, unroll, words=default.words)
         for run in (1, 2)
-        for tile in range(2, min(OUTPUTS, depthwise.known(start).outputs[run - 1]) + 1)
-        for unroll in (depthwise.ALL_TAPS, depthwise.known(start).taps[run - 1])
+        for tile in range(2, min(OUTPUTS, depthwise.require_depthwise(start).outputs[run - 1]) + 1)
+        for unroll in (depthwise.ALL_TAPS, depthwise.require_depthwise(start).taps[run - 1])
     ]
 
 
 def lane_taps(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
     """List limits of unrolled taps: the default, or one row of taps."""
-    return tuple(dict.fromkeys((depthwise.LANE_TAPS, *depthwise.known(start).taps)))
+    return tuple(dict.fromkeys((depthwise.LANE_TAPS, *depthwise.require_depthwise(start).taps)))
 
 
 def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
-    walks = depthwise.byte_walks if depthwise.suits_bytes(start, target) else depthwise.single_walks
+    walks = depthwise.byte_walks if depthwise.matches_unsigned_bytes(start, target) else depthwise.single_walks
     return walks(start, target, goal)[0]
 
 
@@ -168,7 +179,7 @@ class Square:
     steps: int
 
 
-def suits_sketch(start: Schedule, target: Target) -> bool:
+def matches_sketch(start: Schedule, target: Target) -> bool:
     """Match one reduction in at least two space loops that exactly one other stage reads."""
     return _reduction_and_reader(start) is not None
 
@@ -189,7 +200,7 @@ def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
     return schedule, sums[0].name, readers[0]
 
 
-def squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
+def sketch_squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
     """List the squares that divide all loops and unroll at most :data:`MAX_PRODUCTS`."""
     parts = _reduction_and_reader(start)
     assert parts is not None
@@ -199,9 +210,9 @@ def squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
     extents = [loop_extent(schedule.func, loop) for loop in (rows, columns, reducing[-1])]
     return [
         Square(r, c, steps)
-        for r in perfect(extents[0], SIDE)
-        for c in perfect(extents[1], SIDE)
-        for steps in perfect(extents[2], MAX_UNROLL)
+        for r in perfect_tiles(extents[0], SIDE)
+        for c in perfect_tiles(extents[1], SIDE)
+        for steps in perfect_tiles(extents[2], MAX_UNROLL)
         if r * c * steps <= MAX_PRODUCTS
     ]
 

@@ -33,37 +33,37 @@ CHANNELS = 4
 """Channels whose weights share a word."""
 
 
-def suits_pixels(start: Schedule, target: Target) -> bool:
+def matches_pixel_pairs(start: Schedule, target: Target) -> bool:
     """Match products of pairs of pixels."""
     return start.has(PAIRS) and start.has(PART)
 
 
-def suits_channels(start: Schedule, target: Target) -> bool:
+def matches_channel_quads(start: Schedule, target: Target) -> bool:
     """Match products of quads of channels."""
     return start.has(ENTRY) and start.has(PART)
 
 
-def known_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
+def default_pixel_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
     """List pairs of pixels at once: one, and two if there are registers for them."""
     return range(1, 3) if target.core.costs.registers >= MANY_REGISTERS and _extents(start)[0] > 2 else (1,)
 
 
-def all_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
+def search_pixel_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
     """List pairs of pixels at once that a search tries."""
     return range(1, min((_extents(start)[0] + 1) // 2, MOST_PAIRS) + 1)
 
 
-def known_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
+def default_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
     """List channels at once: two if their number is even."""
     return (ACROSS if _extents(start)[1] % ACROSS == 0 else 1,)
 
 
-def all_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
+def search_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
     """List channels at once that a search tries: divisors of all channels."""
     return [n for n in range(1, MOST_ACROSS + 1) if _extents(start)[1] % n == 0]
 
 
-def all_quads(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
+def search_quads(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
     """List quads of channels at once that a search tries: divisors of all channels. They share each loaded input."""
     return [n for n in range(1, MOST_QUADS + 1) if _extents(start)[1] % (n * CHANNELS) == 0]
 
@@ -75,7 +75,7 @@ def _extents(start: Schedule) -> tuple[int, int]:
     return loop_extent(schedule.func, p), loop_extent(schedule.func, o)
 
 
-def by_pixels(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Tile pairs of pixels by channels, block by block; the inputs of a tile's pixels are paired first."""
     schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
@@ -100,7 +100,7 @@ def by_pixels(start: Schedule, target: Target, decisions: Decisions) -> Schedule
     return _unroll(schedule, (*ends, term, *parts, *sums, schedule.loops_of(PAIRS)[-1]), len(parts), len(sums))
 
 
-def by_channels(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Lay out the inputs of a row, or the words behind its blocks alone; then multiply one or more quads of channels, block by
     block."""
     schedule, end = _inline_and_find_output(start)

@@ -49,19 +49,19 @@ from microc.tir.rewrite import walk_expr, walk_stmt
 # written, so the result may overwrite the input.
 
 # Layouts of stored weights (Tile.weights; "" keeps them as they are). The strings are part of recorded traces.
-WIDE = "wide"
+INT16_WEIGHTS = "wide"
 """Widened to int16 at compile time: twice the flash, no unpacking."""
-CROSSED = "crossed"
+SWIZZLED = "crossed"
 """Every four weights as 0, 2, 1, 3, so that SXTB16, which widens bytes 0 and 2 of a word, yields neighbours."""
-PAIRED = "paired"
+COLUMN_PAIRS = "paired"
 """Two columns in one word, SWAR (:mod:`microc.schedule.primitives.tensorize`)."""
-PACKED = "packed"
+PANELS = "packed"
 """The weights of a tile's columns side by side, so that one pointer walks all of them."""
-BITS = "bits"
+BIT_PACKED = "bits"
 """Packed into 1 to 4 bits (:mod:`microc.tir.bit_fields`)."""
-SHARED = "shared"
+BIT_COLUMNS = "shared"
 """Four columns of 4-bit weights in one number, SWAR (:mod:`microc.schedule.primitives.tensorize_bits`)."""
-WORDS = "words"
+VECTOR_PANELS = "words"
 """Panels whose elements are the words that one instruction multiplies."""
 
 MEMO_SIZE = 64
@@ -140,14 +140,14 @@ class Product:
         return self.data.dtype, self.weight.dtype, self.total.dtype
 
 
-def known_product(schedule: Schedule) -> Product:
+def require_product(schedule: Schedule) -> Product:
     """Return the product of a function that a rule has matched."""
-    product = product_of(schedule)
+    product = match_product(schedule)
     assert product is not None
     return product
 
 
-def product_of(schedule: Schedule) -> Product | None:
+def match_product(schedule: Schedule) -> Product | None:
     """Match ``acc`` as a matrix product that ``out`` reads: a sum over one axis of products of two buffers.
 
     None if it is something else, or a loop has no iterations.
@@ -169,7 +169,7 @@ def _match_product(func: ir.PrimFunc) -> Product | None:
     store = next((s for s in walk_stmt(block.body) if isinstance(s, ir.Store)), None)
     if store is None or any(axis.extent == 0 for axis in block.iters):
         return None
-    if not any(map(multiplies, walk_expr(store.value))):
+    if not any(map(is_product_of_loads, walk_expr(store.value))):
         return None
     # Operands: all loads but the sum itself and the scales of packed weights.
     scales = [x.b for x in walk_expr(store.value) if _is_dequantised_load(x)]
@@ -199,7 +199,7 @@ def _match_product(func: ir.PrimFunc) -> Product | None:
     )
 
 
-def multiplies(expr: ir.Expr) -> bool:
+def is_product_of_loads(expr: ir.Expr) -> bool:
     """Test for a multiplication whose both factors are read from memory."""
     if not isinstance(expr, ir.Bin) or expr.op != "mul":
         return False
@@ -225,7 +225,7 @@ def _is_single_product(store: ir.Store) -> bool:
             return False
 
 
-def prepared(schedule: Schedule, target: Target) -> Schedule:
+def inline_and_pack_columns(schedule: Schedule, target: Target) -> Schedule:
     """Inline elementwise stages, and copy a right-hand side that is runtime data once per batch, before the rows."""
     if schedule.has(COLUMNS):
         batch = schedule.loops_of(ACC)[:-3]
@@ -234,7 +234,7 @@ def prepared(schedule: Schedule, target: Target) -> Schedule:
     return inline_elementwise(schedule)
 
 
-def copied_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
+def cache_im2col_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
     """Return the block that copies the rows of a tile: a convolution's im2col patch, or a new one."""
     if schedule.has(PATCH):
         return schedule, PATCH
@@ -243,21 +243,21 @@ def copied_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
 
 def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     """Apply the template: tile p and o into registers, move K innermost, fuse the epilogue behind every tile."""
-    schedule = prepared(start, target)
-    product = known_product(schedule)
+    schedule = inline_and_pack_columns(start, target)
+    product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
     # 1. Copies: rows (im2col patch or widened rows) and weights (panels). Constant weights are packed at compile time.
     rows = PATCH if schedule.has(PATCH) else ""
     if tile.copied:
-        schedule, rows = copied_rows(schedule, product)
+        schedule, rows = cache_im2col_rows(schedule, product)
     weight = product.weight.name
-    packs_at_runtime = tile.weights in (PACKED, WORDS) and product.weight.scope != "const"
+    packs_at_runtime = tile.weights in (PANELS, VECTOR_PANELS) and product.weight.scope != "const"
     if packs_at_runtime:
         schedule, weight = schedule.cache_read(ACC, weight, "workspace"), f"{weight}_workspace"
     else:
-        schedule = side_by_side(schedule, weight, product, tile)
+        schedule = pack_weights(schedule, weight, product, tile)
     # 2. Tiling. Columns split once more where one instruction handles several: vector lanes, SWAR pairs or quads.
-    together = tile.lanes or {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
+    together = tile.lanes or {COLUMN_PAIRS: 2, BIT_COLUMNS: 4}.get(tile.weights, tile.columns)
     columns = (tile.columns // together, together) if together < tile.columns or tile.lanes else (tile.columns,)
     schedule = schedule.cache_write(ACC, "register") if tile.apart else schedule
     row_split = (None, tile.block, tile.rows) if tile.block > 1 else (None, tile.rows)
@@ -278,20 +278,20 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
     if packs_at_runtime:
-        schedule = side_by_side(schedule.compute_at(weight, f"{o}_0"), weight, product, tile)
+        schedule = pack_weights(schedule.compute_at(weight, f"{o}_0"), weight, product, tile)
     # 5. Instructions, then unrolling: what is left inside of K becomes straight-line code.
-    schedule = multiplied(schedule, product, tile, inner[-1])
-    return unrolled(schedule, (*outer, f"{k}_0"), tile, float_lanes(target))
+    schedule = tensorize_products(schedule, product, tile, inner[-1])
+    return unroll_and_vectorize(schedule, (*outer, f"{k}_0"), tile, float_lanes(target))
 
 
-def side_by_side(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:
+def pack_weights(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:
     """Lay out weights in panels of the tile's columns, [o][k] -> [o/columns][k][columns]; other layouts are unchanged here."""
     column, word = (None, tile.columns), (None, tile.step)
-    if tile.weights == PACKED and product.turned:
+    if tile.weights == PANELS and product.turned:
         return schedule.transform_layout(weight, ((None,), column), (1, 0, 2))
-    if tile.weights == PACKED:
+    if tile.weights == PANELS:
         return schedule.transform_layout(weight, (column, (None,)), (0, 2, 1))
-    if tile.weights != WORDS:
+    if tile.weights != VECTOR_PANELS:
         return schedule
     schedule = schedule.set_dtype(weight, tile.copied or product.weight.dtype)
     if product.turned:
@@ -299,7 +299,7 @@ def side_by_side(schedule: Schedule, weight: str, product: Product, tile: Tile) 
     return schedule.transform_layout(weight, (column, word), (0, 2, 1, 3))
 
 
-def multiplied(schedule: Schedule, product: Product, tile: Tile, pair_loop: str) -> Schedule:
+def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_loop: str) -> Schedule:
     """Replace the innermost loops by the tile's instruction, and store weights in the layout that it reads."""
     weight, k = product.weight.name, product.k
     match tile.weights:
@@ -317,12 +317,12 @@ def multiplied(schedule: Schedule, product: Product, tile: Tile, pair_loop: str)
         case "bits":  # bit-packed, unpacked one by one
             return schedule.pack_bits(weight, product.bits, NEIGHBOURS, product.block, product.tables)
     schedule = schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
-    is_widened = tile.weights == WORDS and not tile.lanes and product.weight.scope == "const"
+    is_widened = tile.weights == VECTOR_PANELS and not tile.lanes and product.weight.scope == "const"
     # int8 weights in 16 bits have room to be doubled, which saves the epilogue a shift per output.
     return double_sums(schedule, weight) if is_widened else schedule
 
 
-def unrolled(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
+def unroll_and_vectorize(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
     """Unroll everything inside of the ``kept`` loops, so that each sum is a scalar, or vectorise its last loop of lanes."""
     lanes, epilogue = tile.lanes, STORE_BLOCK if tile.apart else OUT
     for block in (f"{ACC}_init", ACC, epilogue):
@@ -404,7 +404,7 @@ class Depthwise:
         return self.data.dtype, self.weight.dtype, self.total.dtype
 
 
-def depthwise_of(schedule: Schedule) -> Depthwise | None:
+def match_depthwise(schedule: Schedule) -> Depthwise | None:
     """Match ``acc`` as a depthwise convolution by constant weights; None if it is something else, or a loop has no iterations."""
     if not schedule.has(ACC):
         return None
@@ -442,7 +442,7 @@ def depthwise_of(schedule: Schedule) -> Depthwise | None:
 def walk_planes(start: Schedule, walk: Walk) -> Schedule:
     """Apply the template: channels outermost; for each the plane, then rows of tiles."""
     schedule = inline_elementwise(start)
-    form = depthwise_of(schedule)
+    form = match_depthwise(schedule)
     assert form is not None
     # 1. Loop order. The loops of acc are n, y, x, c, ky, kx; `run` is y (1) or x (2), `across` the other one.
     names = schedule.loops_of(ACC)

@@ -16,7 +16,7 @@ from microc.isa.instruction_set import TensorUnit
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import copy_words
 from microc.schedule.rules.rule import Decisions
-from microc.schedule.rules.templates import Product, known_product, prepared, product_of
+from microc.schedule.rules.templates import Product, inline_and_pack_columns, match_product, require_product
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -48,27 +48,27 @@ class Blocking:
     late: bool
 
 
-def suits_unit(start: Schedule, target: Target) -> bool:
+def matches_unit(start: Schedule, target: Target) -> bool:
     """Match int8 by int8 summed in int32, along K. Grouped products and runtime right-hand sides stay with the processor."""
-    product = product_of(start)
+    product = match_product(start)
     if product is None or not product.along or product.inside or product.bits or start.has(COLUMNS):
         return False
     return product.dtypes == ("int8", "int8", "int32") and product.total not in start.func.params
 
 
-def blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
+def default_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
     """List the cheapest blocking by the unit's cost rule; none if a row of the matrix exceeds its memories."""
-    unit, product = target.core.tensor_unit, known_product(start)
+    unit, product = target.core.tensor_unit, require_product(start)
     assert unit is not None
     fitting = tuple(_fitting_blockings(unit, product, patches=start.has(PATCH)))
     return (min(fitting, key=lambda b: _estimate_cycles(unit, product, b)),) if fitting else ()
 
 
-def all_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
+def search_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
     """List all blockings that fit the unit's memories."""
     unit = target.core.tensor_unit
     assert unit is not None
-    return tuple(_fitting_blockings(unit, known_product(start), patches=start.has(PATCH)))
+    return tuple(_fitting_blockings(unit, require_product(start), patches=start.has(PATCH)))
 
 
 def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[Blocking]:
@@ -129,12 +129,12 @@ def _extents(product: Product) -> tuple[int, int, int]:
     return product.rows, product.columns, product.depth
 
 
-def on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Schedule strips of rows, tiles of columns, tiles of K on the unit, and the epilogue on the processor behind them."""
     unit, b = target.core.tensor_unit, decisions["blocking"]
     assert unit is not None
-    schedule = prepared(start, target)
-    product = known_product(schedule)
+    schedule = inline_and_pack_columns(start, target)
+    product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
     data, weight, total = product.data.name, product.weight.name, product.total.name
     schedule = _defer_unloadable_init(schedule)

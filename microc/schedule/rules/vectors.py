@@ -1,5 +1,6 @@
 """Rules for vector units: channels in the lanes of vectors of fixed length, convolutions by sliding windows, strips of vectors
-of any length."""
+of any length.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +13,30 @@ from microc.isa import body_of
 from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import copy_words, inline_elementwise, pad_by_row, reduce_loops, without_border
-from microc.schedule.rules.matrix import suits_opened
+from microc.schedule.rules.generic import copy_words, fill_border_apart, inline_elementwise, pad_by_row, reduce_loops
+from microc.schedule.rules.matrix import matches_float_by_int8
 from microc.schedule.rules.rule import (
     NUMBERS,
     THREADS,
     Decisions,
+    dividing_lanes,
     float_lanes,
-    in_lanes_of,
-    lanes_of,
-    strips,
+    vectorize_in_lanes,
     vectorize_lanes,
+    vectorize_strips,
 )
 from microc.schedule.rules.templates import (
-    PACKED,
-    WORDS,
+    PANELS,
+    VECTOR_PANELS,
     Product,
     Tile,
-    depthwise_of,
-    known_product,
-    multiplied,
-    prepared,
-    product_of,
-    side_by_side,
-    unrolled,
+    inline_and_pack_columns,
+    match_depthwise,
+    match_product,
+    pack_weights,
+    require_product,
+    tensorize_products,
+    unroll_and_vectorize,
 )
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -52,7 +53,7 @@ from microc.tir.rewrite import walk_all_exprs, walk_expr
 # A tile of sums fills the registers. Each step of K loads one vector of weights per vector of columns, which all rows share, and
 # one activation per row, broadcast to all lanes, which all columns share.
 
-ABREAST, TALLEST = 4, 14
+MAX_TILE_VECTORS, MAX_TILE_ROWS = 4, 14
 """Vectors of columns, and rows, of a float tile at most."""
 SINGLE_ROW_VECTORS = 8
 """Vectors of columns of a float tile of one row at most: its sums alone must fill the pipeline."""
@@ -72,7 +73,7 @@ MIN_PACKED_ROWS = 16
 """Rows from which copying the weights of a tile's columns pays, if the weights are runtime data."""
 VECTORS_UNROLL = (2, 1)
 """K unroll, best first."""
-VECTORS_PIXELS = 4
+DEPTHWISE_PIXELS = 4
 """Pixels of a depthwise tile. More pixels share more loads, but are larger and not faster."""
 TAP_OPERATIONS = 2
 """Operations of a tap: a product and a sum."""
@@ -80,26 +81,27 @@ MOST_TAPS = 25
 """Taps that are unrolled completely; of more, one row of taps is unrolled."""
 
 
-def suits_product(start: Schedule, target: Target) -> bool:
+def matches_vector_product(start: Schedule, target: Target) -> bool:
     """Match a product whose columns are contiguous and fill whole vectors.
 
     The dtypes: float32 by float32, float32 by int8 with scales, or integers by constants summed in int32.
     """
-    product = product_of(start)
-    if product is None or lanes_of(product.columns, target) == 0:
+    product = match_product(start)
+    if product is None or dividing_lanes(product.columns, target) == 0:
         return False
-    if not in_lanes(start, target) and not _pays_with_scalar_epilogue(product, target):
+    if not is_vectorizable(start, target) and not _pays_with_scalar_epilogue(product, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
-    if set(product.dtypes) == {"float32"} or (suits_opened(start, target) and not product.bits):
+    if set(product.dtypes) == {"float32"} or (matches_float_by_int8(start, target) and not product.bits):
         return True
     if product.total.dtype != "int32" or not target.has("vectors") or product.bits:
         return False
     is_constant = product.along and product.weight.scope == "const"
     # Runtime weights are copied in panels anyway; that pays for integers only if one instruction then multiplies several.
     return is_constant or (
-        _packs_weights(product, target) and _dot_product(product, lanes_of(product.columns, target), target)[0] > 1
+        _packs_weights(product, target)
+        and _dot_product(product, dividing_lanes(product.columns, target), target)[0] > 1
     )
 
 
@@ -109,7 +111,7 @@ def _pays_with_scalar_epilogue(product: Product, target: Target) -> bool:
     return float_lanes(target) == NUMBERS and set(product.dtypes) == {"float32"}
 
 
-def in_lanes(start: Schedule, target: Target) -> bool:
+def is_vectorizable(start: Schedule, target: Target) -> bool:
     """Test whether vectors can do the whole function: no 64-bit values, and all float operations have a vector form.
 
     An epilogue without a vector form would be scalar code for every sum.
@@ -123,18 +125,18 @@ def in_lanes(start: Schedule, target: Target) -> bool:
     return all(x.name in (*FLOAT_CALLS, ir.REINTERPRET) for x in floats if isinstance(x, ir.Call))
 
 
-def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
+def vector_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """List tiles that fill the vector registers. Each sum adds its terms in the order of K.
 
     Floats get the one tile of least estimated time, so that only one is lowered. Integers get up to two, since the code size of
     their epilogues counts too.
     """
-    return tiles_of(start, known_product(start), target)
+    return list_vector_tiles(start, require_product(start), target)
 
 
-def tiles_of(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
+def list_vector_tiles(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
     """List the tiles of ``product``, as :func:`product_tiles`."""
-    lanes = lanes_of(product.columns, target)
+    lanes = dividing_lanes(product.columns, target)
     abreast = [n for n in range(_max_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
         shapes = [(_even_rows(product, n, target), n) for n in abreast]
@@ -143,7 +145,7 @@ def tiles_of(start: Schedule, product: Product, target: Target) -> tuple[Tile, .
         shapes = [min(candidates, key=lambda shape: _step_time(product, shape, target))]
     blocks = [_row_block(start, product, rows, target) for rows, _ in shapes]
     tiles = [_tile(product, rows, lanes * n, lanes, target) for rows, n in shapes]
-    apart = not in_lanes(start, target)
+    apart = not is_vectorizable(start, target)
     return tuple(replace(tile, block=block, apart=apart) for tile, block in zip(tiles, blocks, strict=True))
 
 
@@ -151,7 +153,7 @@ def _max_vectors(product: Product, target: Target) -> int:
     """Return the most vectors of columns in a tile."""
     if product.total.dtype == "int32":
         return INT32_VECTORS
-    return min(SINGLE_ROW_VECTORS, target.core.vectors // 2) if product.rows == 1 else ABREAST
+    return min(SINGLE_ROW_VECTORS, target.core.vectors // 2) if product.rows == 1 else MAX_TILE_VECTORS
 
 
 def _step_time(product: Product, shape: tuple[int, int], target: Target) -> float:
@@ -178,7 +180,7 @@ def _row_candidates(start: Schedule, product: Product, abreast: int, target: Tar
     # A partial last tile cannot be split among threads, and they have no columns of their own to split instead.
     is_shared = target.has(THREADS) and (start.has(PATCH) or not _exceeds_cache(product, target))
     # If all columns are one tile, copying the patch dominates, and that is fastest in whole parts of an image row.
-    is_narrow = start.has(PATCH) and product.columns <= abreast * lanes_of(product.columns, target)
+    is_narrow = start.has(PATCH) and product.columns <= abreast * dividing_lanes(product.columns, target)
     return (even,) if is_shared or is_narrow or not target.core.pipelined else (even, most)
 
 
@@ -189,7 +191,7 @@ def _max_rows(product: Product, abreast: int, target: Target) -> int:
     scratch = 0 if floats and float_lanes(target) == NUMBERS else SCRATCH_REGISTERS
     # rows * abreast sums + abreast weights + scratch <= registers
     most = (target.core.vectors - abreast - scratch) // abreast
-    return max(1, min(most, product.rows, TALLEST if floats else INT32_ROWS))
+    return max(1, min(most, product.rows, MAX_TILE_ROWS if floats else INT32_ROWS))
 
 
 def _exceeds_cache(product: Product, target: Target) -> bool:
@@ -219,7 +221,7 @@ def _tile(product: Product, rows: int, columns: int, lanes: int, target: Target)
         _dot_product(product, lanes, target) if packs and product.total.dtype == "int32" else (1, "", "")
     )
     unroll = next(n for n in VECTORS_UNROLL if product.depth // step % n == 0)
-    weights = WORDS if intrin else PACKED if packs else ""
+    weights = VECTOR_PANELS if intrin else PANELS if packs else ""
     return Tile(rows, columns, unroll, step, intrin, copied, weights, lanes)
 
 
@@ -245,36 +247,36 @@ def _dot_product(product: Product, lanes: int, target: Target) -> tuple[int, str
     return (2, "dot2_int16_int16", "int16") if pairs else (1, "", "")
 
 
-def suits_depthwise(start: Schedule, target: Target) -> bool:
+def matches_vector_depthwise(start: Schedule, target: Target) -> bool:
     """Match a depthwise convolution, summed in float32 or int32, whose channels fill whole vectors."""
-    form = depthwise_of(start)
-    if form is None or not (float_lanes(target) or in_lanes(start, target)):
+    form = match_depthwise(start)
+    if form is None or not (float_lanes(target) or is_vectorizable(start, target)):
         return False
     is_supported = form.total.dtype == "float32" or (form.total.dtype == "int32" and target.has("vectors"))
-    return is_supported and lanes_of(form.channels, target) > 0
+    return is_supported and dividing_lanes(form.channels, target) > 0
 
 
-def known_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
+def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
     """List whether pairs of taps are multiplied: yes if a pair (dot2) takes fewer instructions than one tap."""
-    form = depthwise_of(start)
+    form = match_depthwise(start)
     assert form is not None
-    word = f"dot2_i32x{lanes_of(form.channels, target)}"
+    word = f"dot2_i32x{dividing_lanes(form.channels, target)}"
     body = body_of(word, target.cpu) if target.has(word) else None
-    short = form.total.dtype == "int32" and all(dtypes.holds("int16", dtype) for dtype in form.dtypes[:2])
+    short = form.total.dtype == "int32" and all(dtypes.contains_range_of("int16", dtype) for dtype in form.dtypes[:2])
     plain = form.times == 1 and prod(form.taps) <= MOST_TAPS
     return (short and plain and body is not None and sum(body.counts().values()) < TAP_OPERATIONS,)
 
 
-def all_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
+def search_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
     """List both choices if pairs pay: the weights of pairs are larger."""
-    return tuple(dict.fromkeys((*known_pairs(start, target, goal), False)))
+    return tuple(dict.fromkeys((*default_tap_pairs(start, target, goal), False)))
 
 
-def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_vector_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Keep ``pixels`` of a row by a vector of channels in registers while all taps run."""
-    form = depthwise_of(start)
+    form = match_depthwise(start)
     assert form is not None
-    lanes = lanes_of(form.channels, target)
+    lanes = dividing_lanes(form.channels, target)
     schedule = inline_elementwise(start)
     if decisions["pairs"]:
         schedule = schedule.tensorize_taps(ACC, form.weight.name, 0 if form.taps[0] > 1 else 1)
@@ -300,7 +302,7 @@ def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> 
 # of channels. If the convolution is padded, the image rows that a row of outputs reads are copied once, with their border.
 
 
-def windows_of(schedule: Schedule) -> Product | None:
+def match_windows(schedule: Schedule) -> Product | None:
     """Match ``acc`` as a windowed convolution: the product of one row of outputs by one row of taps; else None."""
     if not schedule.has(ACC) or not schedule.has(OUT):
         return None
@@ -314,53 +316,53 @@ def windows_of(schedule: Schedule) -> Product | None:
     return Product(x, o, k, (n, y), (ky,), rows, columns, depth, data, weight, store.buffer, True, False, 0, 0, 0)
 
 
-def known_windows(schedule: Schedule) -> Product:
+def require_windows(schedule: Schedule) -> Product:
     """Return the product of a function that :func:`windows_of` matches."""
-    product = windows_of(schedule)
+    product = match_windows(schedule)
     assert product is not None
     return product
 
 
-def suits_windows(start: Schedule, target: Target) -> bool:
+def matches_windows(start: Schedule, target: Target) -> bool:
     """Match a windowed convolution whose columns fill whole vectors.
 
     Data that the tile widens must be copied, and only padded rows are copied.
     """
-    product = windows_of(start)
-    if product is None or lanes_of(product.columns, target) == 0 or not in_lanes(start, target):
+    product = match_windows(start)
+    if product is None or dividing_lanes(product.columns, target) == 0 or not is_vectorizable(start, target):
         return False
-    return start.has(PADDED) or not tiles_of(start, product, target)[0].copied
+    return start.has(PADDED) or not list_vector_tiles(start, product, target)[0].copied
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """List the tiles of a windowed convolution, as :func:`product_tiles`."""
-    return tiles_of(start, known_windows(start), target)
+    return list_vector_tiles(start, require_windows(start), target)
 
 
 def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Keep a tile of pixels by channels in registers while the window's rows and their taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
-    product = known_windows(schedule)
+    product = require_windows(schedule)
     (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
-    schedule = side_by_side(schedule, product.weight.name, product, tile)
+    schedule = pack_weights(schedule, product.weight.name, product, tile)
     schedule = schedule.split(x, (None, tile.rows)).split(o, (None, tile.columns // tile.lanes, tile.lanes))
     schedule = schedule.split(k, (None, tile.unroll, tile.step))
     inner = (f"{k}_0", f"{k}_1", f"{x}_1", f"{o}_1", f"{o}_2", f"{k}_2")
     schedule = schedule.reorder(f"{x}_0", f"{o}_0", ky, *inner).decompose_reduction(ACC, ky)
     schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "register")
     if schedule.has(PADDED):
-        schedule = bordered(schedule.compute_at(PADDED, y), tile.copied or product.data.dtype, target)
-    schedule = multiplied(schedule, product, tile, f"{o}_2")
-    return unrolled(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile, float_lanes(target))
+        schedule = copy_padded_rows(schedule.compute_at(PADDED, y), tile.copied or product.data.dtype, target)
+    schedule = tensorize_products(schedule, product, tile, f"{o}_2")
+    return unroll_and_vectorize(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile, float_lanes(target))
 
 
-def bordered(schedule: Schedule, dtype: str, target: Target) -> Schedule:
+def copy_padded_rows(schedule: Schedule, dtype: str, target: Target) -> Schedule:
     """Copy the padded rows that a row of windows reads: fill the border apart, then copy in vectors, as ``dtype``."""
-    schedule = without_border(schedule)
+    schedule = fill_border_apart(schedule)
     padded = stored_buffer(find_block(schedule.func.body, PADDED))
     schedule = schedule if padded.dtype == dtype else schedule.set_dtype(PADDED, dtype)
-    return in_lanes_of(schedule, schedule.loops_of(PADDED)[-1], target)
+    return vectorize_in_lanes(schedule, schedule.loops_of(PADDED)[-1], target)
 
 
 # ---- Products and depthwise convolutions in strips: vectors whose length is known at run time only (RVV)
@@ -382,7 +384,7 @@ MIN_COLUMNS = 8
 
 def _can_strip(start: Schedule, product: Product | None, target: Target) -> bool:
     """Test for a product by constants, summed in int32 or float32, that vectors can do wholly."""
-    if product is None or product.columns < MIN_COLUMNS or not in_lanes(start, target) or product.bits:
+    if product is None or product.columns < MIN_COLUMNS or not is_vectorizable(start, target) or product.bits:
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -390,24 +392,24 @@ def _can_strip(start: Schedule, product: Product | None, target: Target) -> bool
     return is_constant and product.total.dtype in ("int32", "float32")
 
 
-def suits_strip_product(start: Schedule, target: Target) -> bool:
+def matches_strip_product(start: Schedule, target: Target) -> bool:
     """Match a product by constants for strips."""
-    return _can_strip(start, product_of(start), target)
+    return _can_strip(start, match_product(start), target)
 
 
-def suits_strip_windows(start: Schedule, target: Target) -> bool:
+def matches_strip_windows(start: Schedule, target: Target) -> bool:
     """Match a windowed convolution by constants for strips."""
-    return _can_strip(start, windows_of(start), target)
+    return _can_strip(start, match_windows(start), target)
 
 
 def strip_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """List the tiles of a product in strips."""
-    return _strip_tiles(known_product(start))
+    return _strip_tiles(require_product(start))
 
 
 def strip_window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """List the tiles of a windowed convolution in strips."""
-    return _strip_tiles(known_windows(start))
+    return _strip_tiles(require_windows(start))
 
 
 def _strip_tiles(product: Product) -> tuple[Tile, ...]:
@@ -421,11 +423,11 @@ def _strip_tiles(product: Product) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def strip_product(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_strip_product(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Keep the rows of a tile by a strip of columns in registers while K runs."""
     tile: Tile = decisions["tile"]
-    schedule = prepared(start, target)
-    product = known_product(schedule)
+    schedule = inline_and_pack_columns(start, target)
+    product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
     schedule = _transpose_weights(schedule, product).split(p, (None, tile.rows)).split(k, (None, tile.unroll))
     outer = (f"{p}_0", *product.inside, o)
@@ -433,22 +435,22 @@ def strip_product(start: Schedule, target: Target, decisions: Decisions) -> Sche
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PATCH):
         schedule = copy_words(schedule.compute_at(PATCH, product.tile), PATCH, target)
-    return strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
+    return vectorize_strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
 
 
-def strip_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_strip_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Keep pixels of a row by a strip of columns in registers while the window's rows and their taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
-    product = known_windows(schedule)
+    product = require_windows(schedule)
     (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
     schedule = _transpose_weights(schedule, product).split(x, (None, tile.rows)).split(k, (None, tile.unroll))
     outer = (f"{x}_0", o, ky)
     schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", f"{x}_1").decompose_reduction(ACC, ky)
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PADDED):
-        schedule = bordered(schedule.compute_at(PADDED, y), product.data.dtype, target)
-    return strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
+        schedule = copy_padded_rows(schedule.compute_at(PADDED, y), product.data.dtype, target)
+    return vectorize_strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
 
 
 def _transpose_weights(schedule: Schedule, product: Product) -> Schedule:
@@ -458,20 +460,20 @@ def _transpose_weights(schedule: Schedule, product: Product) -> Schedule:
 
 def _unroll(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Schedule:
     """Unroll everything inside of the ``kept`` loops; the loop of the strip is one of these, and is vectorised later."""
-    return unrolled(schedule, kept, replace(tile, lanes=0), 0)
+    return unroll_and_vectorize(schedule, kept, replace(tile, lanes=0), 0)
 
 
-def suits_strip_depthwise(start: Schedule, target: Target) -> bool:
+def matches_strip_depthwise(start: Schedule, target: Target) -> bool:
     """Match a depthwise convolution of enough channels for a strip, summed in int32 or float32."""
-    form = depthwise_of(start)
-    if form is None or form.channels < MIN_COLUMNS or not in_lanes(start, target):
+    form = match_depthwise(start)
+    if form is None or form.channels < MIN_COLUMNS or not is_vectorizable(start, target):
         return False
     return form.total.dtype == "int32" or (form.total.dtype == "float32" and float_lanes(target) > 0)
 
 
-def strip_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_strip_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Keep pixels of a row by a strip of channels in registers while all taps run."""
-    form = depthwise_of(start)
+    form = match_depthwise(start)
     assert form is not None
     lanes = decisions["lanes"]
     schedule = inline_elementwise(start)
@@ -486,4 +488,4 @@ def strip_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Sc
         around = schedule.loops_of(block)
         for loop in around[around.index(channel) + 1 :]:
             schedule = schedule if loop in taps else schedule.unroll(loop)
-    return pad_by_row(strips(schedule, channel, target, lanes), target)
+    return pad_by_row(vectorize_strips(schedule, channel, target, lanes), target)

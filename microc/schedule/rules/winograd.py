@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 
 from microc.base.immutable import frozen
-from microc.schedule.primitives.tree import buffer_named
+from microc.schedule.primitives.tree import find_buffer
 from microc.schedule.rules.generic import copy_words
-from microc.schedule.rules.rule import Decisions, float_lanes, lanes_of, vectorize_lanes
+from microc.schedule.rules.rule import Decisions, dividing_lanes, float_lanes, vectorize_lanes
 from microc.schedule.rules.vectors import LOAD_COST
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -52,49 +52,49 @@ def is_winograd(schedule: Schedule) -> bool:
     return all(schedule.has(block) for block in ("tile", "acc", "rows"))
 
 
-def suits_winograd(start: Schedule, target: Target) -> bool:
+def matches_int16_winograd(start: Schedule, target: Target) -> bool:
     """Match Winograd's algorithm on int16 tiles of whole words of channels."""
     if not is_winograd(start):
         return False
-    tile = buffer_named(start.func, TILE)
+    tile = find_buffer(start.func, TILE)
     return tile.dtype == "int16" and tile.shape[-1] % STEP == 0
 
 
-def suits_floats(start: Schedule, target: Target) -> bool:
+def matches_float_winograd(start: Schedule, target: Target) -> bool:
     """Match Winograd's algorithm on floats, with channels that fill whole vectors if the core has these."""
-    if not is_winograd(start) or buffer_named(start.func, TILE).dtype != "float32":
+    if not is_winograd(start) or find_buffer(start.func, TILE).dtype != "float32":
         return False
     return not target.has("vectors") or all(
-        lanes_of(buffer_named(start.func, name).shape[-1], target) for name in (TILE, ACC)
+        dividing_lanes(find_buffer(start.func, name).shape[-1], target) for name in (TILE, ACC)
     )
 
 
 def _image(start: Schedule) -> tuple[int, int]:
     """Return the tiles of a row (an even number) and the input channels."""
-    *_, columns, channels = buffer_named(start.func, TILE).shape
+    *_, columns, channels = find_buffer(start.func, TILE).shape
     return columns, channels
 
 
-def known_held(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+def default_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """List tiles of a row that are transformed at once: the most that fit the scratch."""
     most = max(PAIR, SCRATCH // (2 * 16 * _image(start)[1]))
-    return (max(n for n in all_held(start, target, goal) if n <= most),)
+    return (max(n for n in search_tile_counts(start, target, goal) if n <= most),)
 
 
-def all_held(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+def search_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """List all even divisors of the tiles of a row."""
     columns, _ = _image(start)
     return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
 
 
-def known_unroll(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+def default_unroll(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """List the largest K unroll that leaves no tail."""
-    return all_unrolls(start, target, goal)[:1]
+    return search_unrolls(start, target, goal)[:1]
 
 
-def all_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+def search_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """List K unrolls that leave no tail, largest first; a step is :data:`STEP` terms of integers, one of floats."""
-    tile = buffer_named(start.func, TILE)
+    tile = find_buffer(start.func, TILE)
     steps = tile.shape[-1] // (STEP if tile.dtype == "int16" else 1)
     return tuple(n for n in range(UNROLL, 0, -1) if steps % n == 0)
 
@@ -102,7 +102,7 @@ def all_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
 def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Compute every stage where the outputs of a pair of tiles and a pair of channels need it."""
     schedule, end, weight = _inline_output_transform(start)
-    outputs = buffer_named(schedule.func, ACC).shape[-1]
+    outputs = find_buffer(schedule.func, ACC).shape[-1]
     held = decisions["held"]
     *_, y, x, o = schedule.loops_of(end)
     pair = PAIR if outputs % PAIR == 0 else 1
@@ -124,8 +124,8 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
 def _inline_output_transform(start: Schedule) -> tuple[Schedule, str, str]:
     """Inline the output transform in the epilogue; return the schedule, the block of outputs, and the name of the transformed
     weights."""
-    points, *_, channels = buffer_named(start.func, TILE).shape
-    outputs = buffer_named(start.func, ACC).shape[-1]
+    points, *_, channels = find_buffer(start.func, TILE).shape
+    outputs = find_buffer(start.func, ACC).shape[-1]
     weight = next(b.name for b in start.func.params if b.shape == (points, outputs, channels))
     return (start.compute_inline(UNTILE), OUT, weight) if start.has(OUT) else (start, UNTILE, weight)
 
@@ -152,7 +152,7 @@ def _multiply(schedule: Schedule, weight: str, unroll: int) -> Schedule:
 def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Copy and transform the padded input of some tiles of a row; then compute sums and outputs for some output channels at a
     time."""
-    outputs = buffer_named(start.func, ROWS).shape[1]
+    outputs = find_buffer(start.func, ROWS).shape[1]
     schedule, end, weight = _inline_output_transform(start)
     inner, lanes = _lanes(start, target)
     tiles, columns = decisions["square"].tiles, decisions["square"].columns
@@ -190,11 +190,11 @@ def _float_products(schedule: Schedule, weight: str, width: int, lanes: int, unr
 
 def _lanes(start: Schedule, target: Target) -> tuple[int, int]:
     """Return lanes of input channels and of output channels; 1 without vectors."""
-    channels, outputs = (buffer_named(start.func, name).shape[-1] for name in (TILE, ACC))
-    return (lanes_of(channels, target), lanes_of(outputs, target)) if target.has("vectors") else (1, 1)
+    channels, outputs = (find_buffer(start.func, name).shape[-1] for name in (TILE, ACC))
+    return (dividing_lanes(channels, target), dividing_lanes(outputs, target)) if target.has("vectors") else (1, 1)
 
 
-def known_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
+def default_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
     """List the square with the least estimated time: products wait least for previous sums, and need the fewest loads."""
 
     def time(square: Square) -> tuple[float, int, int]:
@@ -202,13 +202,13 @@ def known_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, .
         slots = max(1.0, target.core.pipelined / (square.tiles * square.columns))
         return slots + LOAD_COST * (1 / square.tiles + 1 / square.columns), square.tiles, square.columns
 
-    return (min(all_squares(start, target, goal), key=time),)
+    return (min(search_squares(start, target, goal), key=time),)
 
 
-def all_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
+def search_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
     """List the squares that divide tiles and channels and whose sums, weights and broadcast inputs fit the registers."""
     registers = target.core.vectors if target.has("vectors") else REGISTERS
-    tiles, columns = _image(start)[0], buffer_named(start.func, ACC).shape[-1] // _lanes(start, target)[1]
+    tiles, columns = _image(start)[0], find_buffer(start.func, ACC).shape[-1] // _lanes(start, target)[1]
     pairs = itertools.product(range(1, TALLEST + 1), repeat=2)
     # tiles * columns sums + columns weights + 2 for a broadcast input and an intermediate result
     return tuple(Square(t, c) for t, c in pairs if tiles % t == 0 and columns % c == 0 and t * c + c + 2 <= registers)

@@ -85,7 +85,7 @@ def blocks_in(stmt: Stmt) -> frozenset[str]:
         return found
 
 
-def ending(loop: ir.For) -> ir.If | None:
+def early_end(loop: ir.For) -> ir.If | None:
     """Return the ``If`` that may end a loop early; None if there is none.
 
     It is the loop's whole body, and its condition is an element that iterations change. Once it is false, no iteration

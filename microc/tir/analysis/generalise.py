@@ -47,7 +47,7 @@ def head(expr: ir.Expr) -> tuple[object, ...]:
             return (expr.dtype,)
 
 
-def rebuilt(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
+def with_operands(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
     """Return an expression with other operands."""
     match expr:
         case ir.Bin(op):
@@ -81,7 +81,9 @@ def skeleton(expr: ir.Expr) -> str:
 # lowered, so that the results have the same structure, too.
 
 
-def lowered_alike(funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]) -> list[ir.PrimFunc]:
+def lower_with_hidden_sizes(
+    funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
+) -> list[ir.PrimFunc]:
     """Lower functions with every int32 number that differs between them replaced by a variable meanwhile.
 
     If they differ in more than numbers, only the extents of their loops (by name) are replaced.
@@ -206,7 +208,7 @@ def _with_open_loops(
 _ON_STACK = ("register", "local")
 
 
-class Unlike(Exception):
+class StructureMismatch(Exception):
     """The functions differ in structure, or a number follows no rule; the message tells which."""
 
 
@@ -261,7 +263,7 @@ class _Generaliser:
         """Generalise functions. Raises :class:`Unlike`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
-            raise Unlike("its operands differ from size to size")
+            raise StructureMismatch("its operands differ from size to size")
         for together in zip(*(f.params for f in funcs), strict=True):
             self.tensor(together, next(shapes) if together[0].scope == "const" else None)
         body = self.statement([f.body for f in funcs])
@@ -311,11 +313,11 @@ class _Generaliser:
         if dtypes.is_float(dtype):
             real = self.fitter.real([float(v) for v in values], dtype)
             if real is None:
-                raise Unlike(f"{what} follows no rule: {_format_numbers(values)}")
+                raise StructureMismatch(f"{what} follows no rule: {_format_numbers(values)}")
             return real
         found = self.fitter.integer([int(v) for v in values]) if dtype != "bool" else None
         if found is None:
-            raise Unlike(f"{what} follows no rule: {_format_numbers(values)}")
+            raise StructureMismatch(f"{what} follows no rule: {_format_numbers(values)}")
         return ir.cast(dtype, found)
 
     def tensor(self, together: Sequence[ir.Buffer], bound: tuple[int, ...] | None) -> None:
@@ -335,7 +337,7 @@ class _Generaliser:
         self.flat[first.name] = replace(first, shape=(value_at(size, self.bounds),))
         known = tuple(axis for axis in axes if axis is not None)
         if len(known) < len(axes):
-            raise Unlike(f"an axis of {first.name} follows no rule")
+            raise StructureMismatch(f"an axis of {first.name} follows no rule")
         self.shapes[first.name] = known
         self.shaped[first.name] = replace(first, shape=tuple(value_at(axis, self.bounds) for axis in known))
 
@@ -353,7 +355,7 @@ class _Generaliser:
         """Generalise a statement."""
         first = together[0]
         if any(type(s) is not type(first) for s in together):
-            raise Unlike("its statements differ from size to size")
+            raise StructureMismatch("its statements differ from size to size")
         match first:
             case ir.Store():
                 buffer, indices = self.access(together)  # type: ignore[arg-type]
@@ -386,7 +388,7 @@ class _Generaliser:
     def same(self, values: Sequence[object], what: str) -> None:
         """Check that values are equal in all functions. Raises :class:`Unlike`."""
         if any(value != values[0] for value in values):
-            raise Unlike(f"its {what} differ from size to size")
+            raise StructureMismatch(f"its {what} differ from size to size")
 
     def access(self, together: Sequence[ir.Store | ir.Load | ir.AddressOf]) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
         """Return buffer and indices of the same access in all functions."""
@@ -422,9 +424,11 @@ class _Generaliser:
                     return self.sum(together)
                 try:
                     parts = [self.expr(column) for column in zip(*map(children, together), strict=True)]
-                except Unlike:  # simplification may have ordered the terms of a sum by their factors, which differ
+                except (
+                    StructureMismatch
+                ):  # simplification may have ordered the terms of a sum by their factors, which differ
                     return self.sum(together)
-                return rebuilt(first, parts)
+                return with_operands(first, parts)
 
     def sum(self, together: Sequence[ir.Expr]) -> ir.Expr:
         """Generalise sums whose terms are in different orders: terms are matched by their structure without numbers."""
@@ -450,10 +454,12 @@ def _generalise_atoms(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir
     raise _differ(atoms)
 
 
-def _differ(together: Sequence[ir.Expr]) -> Unlike:
+def _differ(together: Sequence[ir.Expr]) -> StructureMismatch:
     """Return the error for expressions that differ."""
     other = next(x for x in together if skeleton(x) != skeleton(together[0]) or x is together[-1])
-    return Unlike(f"its expressions differ from size to size: {expr_text(together[0])} and {expr_text(other)}")
+    return StructureMismatch(
+        f"its expressions differ from size to size: {expr_text(together[0])} and {expr_text(other)}"
+    )
 
 
 def _symbols(fitter: Fitter) -> tuple[ir.Var, ...]:

@@ -471,7 +471,9 @@ def _sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Expr:
     return total if rest == 0 else total + rest if rest > 0 else total - (-rest)
 
 
-def strided(symbol: ir.Var, pairs: Mapping[int, int], most: int = 64) -> list[tuple[ir.Expr, tuple[int, int, int]]]:
+def strided_rules(
+    symbol: ir.Var, pairs: Mapping[int, int], most: int = 64
+) -> list[tuple[ir.Expr, tuple[int, int, int]]]:
     """Return rules ``(a * symbol + b) // c`` that hold for all pairs of (size, value), smallest divisors first; second
     item (a, b, c).
 

@@ -12,7 +12,7 @@ from microc.tir.lower.cleanup import (
     drop_blocks,
     drop_dead_cells,
     hoist_fills,
-    hoist_places,
+    hoist_index_lookups,
     unroll_loops,
 )
 from microc.tir.lower.lanes import lower_lanes
@@ -21,9 +21,9 @@ from microc.tir.lower.matrix_intrinsics import lower_half_products, lower_half_w
 from microc.tir.lower.shared_values import share_values
 from microc.tir.lower.unit_lowering import lower_unit
 from microc.tir.lower.vectorize import lower_vectorized
-from microc.tir.lower.work_groups import unbound
+from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.rewrite import map_stmt
-from microc.tir.symbolic import require_fixed
+from microc.tir.symbolic import require_constant_sizes
 
 Pass = Callable[[ir.PrimFunc], ir.PrimFunc]
 
@@ -62,7 +62,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("hoist", _on_body(hoist_fills)),
     ("partition", _on_body(partition_loops)),
     ("unswitch", _on_body(unswitch_loops)),
-    ("invariant", _on_body(hoist_places)),
+    ("invariant", _on_body(hoist_index_lookups)),
     ("halves", _on_body(lambda body: lower_half_windows(lower_half_products(body)))),
     ("products", _on_body(lower_products)),
     ("unit", _on_body(lower_unit)),
@@ -83,8 +83,8 @@ def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
 
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     """Lower to plain loops without blocks. Workspaces are the last parameters, sorted by name."""
-    require_fixed(func)
-    func = unbound(func)
+    require_constant_sizes(func)
+    func = unbind_loops(func)
     for _, change in PASSES:
         func = change(func)
     return func

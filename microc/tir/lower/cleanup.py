@@ -297,7 +297,7 @@ def _variables(store: ir.Store) -> set[ir.Var]:
 # might alias the index.
 
 
-def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
+def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
     """Move index lookups in front of loops over a single store that do not change them, innermost loops first."""
     taken = {var.name for s in walk_stmt(stmt) for whole in stmt_exprs(s) for var in free_vars(whole)}
     taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}

@@ -22,10 +22,10 @@ from microc.tir.lower.lane_scope import (
     LaneScope,
     NoLanesError,
     doubling_multiply,
+    match_rounded_product,
+    match_rounding_shift,
     negate,
     quotient,
-    rounded_once,
-    rounding_shift,
 )
 from microc.tir.lower.region import flat_step
 from microc.tir.rewrite import map_expr
@@ -39,7 +39,7 @@ _NUMBERS = ("add", "sub", "mul")
 """Integer operations with an ``_n`` form, whose second operand is a scalar for all lanes."""
 SATURATED = ("int8", "int16")
 """Dtypes that scalable vectors saturate to as they are stored."""
-SCALABLE_NUMBERS = ("min", "max")
+SCALABLE_SCALAR_OPS = ("min", "max")
 """Further operations with an ``_n`` form, of scalable vectors only."""
 CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     {
@@ -67,12 +67,12 @@ class LaneOperations(LaneScope):
         product = doubling_multiply(expr)
         if product is not None:
             return self.operation("doubling_high_mul", *product, numbers=True)
-        once = rounded_once(expr)
+        once = match_rounded_product(expr)
         if once is not None:
             x, m, distance, addend = once
             rounded = self.shift_right(self.operation("doubling_high_floor", x, m, numbers=True), distance, rounds=True)
         else:
-            found = rounding_shift(expr)
+            found = match_rounding_shift(expr)
             if found is None:
                 return None
             value, distance, addend = found
@@ -114,7 +114,7 @@ class LaneOperations(LaneScope):
 
     def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
         """Emit an operation of two operands; in its ``_n`` form where one is uniform and such a form exists."""
-        numbers = numbers or name in _NUMBERS or (self.active is not None and name in SCALABLE_NUMBERS)
+        numbers = numbers or name in _NUMBERS or (self.active is not None and name in SCALABLE_SCALAR_OPS)
         if numbers and not self.varies(b):
             return self.call(f"{name}_n", self.vector(a), self.uniform(b))
         if name in ("add", "mul") and not self.varies(a):
@@ -186,7 +186,9 @@ def match_saturation(expr: ir.Expr, dtype: str) -> ir.Expr | None:
 
 def is_short(value: ir.Expr) -> bool:
     """Test whether a value is loaded from int16 or a dtype that int16 holds."""
-    return isinstance(value, ir.Cast) and isinstance(value.a, ir.Load) and dtypes.holds(SHORT, value.a.dtype)
+    return (
+        isinstance(value, ir.Cast) and isinstance(value.a, ir.Load) and dtypes.contains_range_of(SHORT, value.a.dtype)
+    )
 
 
 # ---- The body of a loop over lanes, rewritten for vectors; see :mod:`microc.tir.lower.lanes`.
@@ -347,7 +349,7 @@ class LaneCode(LaneOperations):
             case ir.Cast("int32", ir.Load() as load):
                 return self.load(load)
             # Widening twice is widening once.
-            case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and dtypes.holds(wider, a.dtype):
+            case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and dtypes.contains_range_of(wider, a.dtype):
                 return self.vector(ir.cast("int32", a))
             case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32":
                 return self.wrap_to(narrow, a)

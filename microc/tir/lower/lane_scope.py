@@ -85,7 +85,7 @@ def negate(expr: ir.Expr) -> ir.Expr:
     return simplify(total)
 
 
-def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
+def match_rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
     """Match ``((x + 2**(n - 1)) >> n) + z``, 1 <= n <= 31, which rounds half up; return (x, n, z) or None.
 
     Two forms match. The rounding term, perhaps with z * 2**n folded in, is addend before the shift; if n is not
@@ -107,7 +107,7 @@ def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
             return None
 
 
-def rounded_once(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int] | None:
+def match_rounded_product(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int] | None:
     """Match ``((x m + 2**(n + 30)) >> (n + 31)) + z``, a product that is rounded once; return (x, m, n, z) or None.
 
     It is written as ``high_mac(2 x, m, k) >> n``, or with x itself and a shift that is one less; k contains the

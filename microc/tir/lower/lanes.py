@@ -35,12 +35,12 @@ from microc.tir.lower.region import Access, accesses, address, consecutive, flat
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, in_order
 
-COPIED = MappingProxyType({**TYPES, "float32": "f32"})
+COPY_SUFFIXES = MappingProxyType({**TYPES, "float32": "f32"})
 """Suffixes of the intrinsics that copy elements of a dtype."""
 SHORT = ("int8", "uint8", "int16", "uint16")
 """Dtypes that ``moved`` loops copy by words; elements of 32 bits are words already."""
 _RUN_CALLS = frozenset(
-    {f"copy_{kind}" for kind in COPIED.values()}
+    {f"copy_{kind}" for kind in COPY_SUFFIXES.values()}
     | {f"fill_{kind}" for kind in TYPES.values()}
     | {f"move_{TYPES[dtype]}" for dtype in SHORT}
 )
@@ -173,7 +173,7 @@ def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
     """Convert the loop to a call of the copying intrinsic ``name``; None if it does anything else."""
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
-            buffer.dtype == into.dtype in COPIED
+            buffer.dtype == into.dtype in COPY_SUFFIXES
             and buffer.scope != "register"
             and _consecutive(loop.body, loop.var)
             and consecutive(indices, loop.var)
@@ -182,7 +182,7 @@ def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
             target = address(into, places, first, extent, writes=True)
             source = address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(
-                ir.Call(f"{name}_{COPIED[into.dtype]}", (target, source, ir.const(extent, "int32")), "int32")
+                ir.Call(f"{name}_{COPY_SUFFIXES[into.dtype]}", (target, source, ir.const(extent, "int32")), "int32")
             )
         case _:
             return None

@@ -1,5 +1,6 @@
 """Accessed regions of buffers: accesses with the loops around them, affine splitting of indices, strides along a
-loop."""
+loop.
+"""
 
 from __future__ import annotations
 

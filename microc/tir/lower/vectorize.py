@@ -1,5 +1,6 @@
 """Loops marked ``vectorized``, for cores without vector registers: integers of 8 and 16 bits, several in a 32-bit
-word."""
+word.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from microc.tir.lower.cleanup import compact_buffers, drop_blocks, unroll_loops
 from microc.tir.lower.loop_splitting import double_buffers, partition_loops
 from microc.tir.lower.region import Access, accesses, accesses_to, loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, walk_stmt
-from microc.tir.symbolic import require_fixed
+from microc.tir.symbolic import require_constant_sizes
 
 # ---- Barriers: the items of a group wait for each other where one would read or overwrite what others use.
 
@@ -271,7 +271,7 @@ def is_bound(func: ir.PrimFunc) -> bool:
     return any(isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) for s in walk_stmt(func.body))
 
 
-def unbound(func: ir.PrimFunc) -> ir.PrimFunc:
+def unbind_loops(func: ir.PrimFunc) -> ir.PrimFunc:
     """Convert a function to one for a machine without groups.
 
     Bound loops become plain, shared buffers workspaces, and registers arrays for all items. Without bound loops,
@@ -295,7 +295,7 @@ def unbound(func: ir.PrimFunc) -> ir.PrimFunc:
 
 def lower_grid(func: ir.PrimFunc) -> Grid:
     """Lower ``func`` to a launch; ScheduleError if its loops are not bound so that groups and items can run it."""
-    require_fixed(func)
+    require_constant_sizes(func)
     body = drop_blocks(func.body)
     for change in (simplify_stmt, compact_buffers, partition_loops, double_buffers, unroll_loops, simplify_stmt):
         body = change(body)

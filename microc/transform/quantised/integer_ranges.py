@@ -17,7 +17,7 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Multiplier
-from microc.ops.convolution.geometry import Geometry, geometry
+from microc.ops.convolution.geometry import Geometry, infer_geometry
 from microc.transform.channel_relations import has_too_many_channels
 from microc.transform.pass_context import Pass, PassContext
 
@@ -126,7 +126,7 @@ def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     if node.inputs[1] not in graph.consts or data is None or bias is None or node.attrs.get("layout") == "NCHW":
         return None
     weights = graph.consts[node.inputs[1]].astype(np.int64)
-    g = geometry(node.attrs, graph.types[node.inputs[0]].shape, weights.shape)
+    g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, weights.shape)
     group = np.arange(g.out_channels) // (g.out_channels // g.groups)
     low, high = (x.reshape(g.groups, -1)[group][:, None, None] for x in (data.low, data.high))
     inside = _interval_sums(weights, low, high)

@@ -29,7 +29,7 @@ _RESCALED_BY_LITERT = frozenset(("clip", "leaky_relu", "relu"))
 """Operators whose scales LiteRT divides in float32: that changes one int16 result in thousands, and no 8-bit result."""
 
 
-def rounding(graph: Graph, context: PassContext) -> Graph:
+def set_rounding_attributes(graph: Graph, context: PassContext) -> Graph:
     """Set the attribute ``rounding`` of nodes from TFLite files to the option ``rounding``."""
     wanted = context.options.get("rounding", "tflm")
     if wanted == "tflm":
@@ -104,7 +104,7 @@ def in_fixed_point(graph: Graph) -> Graph:
     return graph.with_nodes(use_fixed_point(node) for node in graph.nodes)
 
 
-ROUNDING_PASS = Pass("rounding", rounding, 0, around=True)
+ROUNDING_PASS = Pass("rounding", set_rounding_attributes, 0, around=True)
 
 
 # ---- Decomposition of float SVDF into layers that have an integer form each.
@@ -114,7 +114,7 @@ ROUNDING_PASS = Pass("rounding", rounding, 0, around=True)
 # as that image, whose groups are the units.
 
 
-def svdf_as_layers(graph: Graph, context: PassContext) -> Graph:
+def decompose_svdf(graph: Graph, context: PassContext) -> Graph:
     """Decompose SVDF nodes, with state in another layout, if only the node reads and writes the state."""
     nodes, types, consts = list[Node](), dict(graph.types), dict(graph.consts)
     state, updates = dict(graph.state), dict(graph.updates)
@@ -198,7 +198,7 @@ class _SvdfStep:
         return self.rewrite.emit(op, inputs, self.rewrite.value(op, shape, "float32"), every)
 
 
-SVDF_LAYERS_PASS = Pass("svdf_layers", svdf_as_layers, 0)
+SVDF_LAYERS_PASS = Pass("svdf_layers", decompose_svdf, 0)
 
 
 # ---- Legalisation: quantised and activated surface operators become core operators with explicit integer parameters.

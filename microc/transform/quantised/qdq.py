@@ -26,7 +26,7 @@ from microc.transform.quantised.qdq_values import (
     convert_loop,
     is_function,
     moves,
-    quantised_as,
+    quantisation_of,
     spread_quantisation,
 )
 
@@ -290,7 +290,7 @@ class _Recogniser(Values):
 
     def visit_dequantize(self, node: Node) -> bool:
         """Register the result; False if the integers already have another quantisation."""
-        value, (quant, _) = node.inputs[0], quantised_as(node)
+        value, (quant, _) = node.inputs[0], quantisation_of(node)
         kind = self.types[value]
         if kind.quant not in (None, quant):
             return False
@@ -299,7 +299,7 @@ class _Recogniser(Values):
 
     def visit_quantize(self, node: Node) -> bool:
         """Drop the node if its operand is such an integer already; requantise if the scales differ."""
-        quant, out_dtype = quantised_as(node)
+        quant, out_dtype = quantisation_of(node)
         output, source = node.outputs[0], self.source.get(node.inputs[0])
         self.types[output] = replace(self.types[output], quant=quant)
         if source is None:

@@ -67,7 +67,7 @@ JOINS = frozenset(("concat", "maximum", "minimum", "where"))
 CLAMPS = frozenset(("relu", "clip"))
 
 
-def quantised_as(node: Node) -> tuple[Quant, Attr]:
+def quantisation_of(node: Node) -> tuple[Quant, Attr]:
     """Return the quantisation and the dtype of a quantize or dequantize node; the dtype is None for dequantize."""
     return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
 
@@ -156,7 +156,7 @@ class Values:
             if (
                 user.op == "quantize"
                 and user.outputs[0] not in self.written
-                and quantised_as(user) == (kind.quant, kind.dtype)
+                and quantisation_of(user) == (kind.quant, kind.dtype)
             ):
                 return user.outputs[0]
         return self.new_name(f"{value}_quantized")
@@ -283,7 +283,7 @@ def _type_before_dequantize(body: Graph, output: str) -> TensorType | None:
     if node is None or node.op != "dequantize" or node.attr("axis") is not None:
         return None
     kind = body.types[node.inputs[0]]
-    return replace(kind, quant=quantised_as(node)[0]) if kind.dtype in ACTIVATIONS else None
+    return replace(kind, quant=quantisation_of(node)[0]) if kind.dtype in ACTIVATIONS else None
 
 
 def _starts_as(operand: LoopOperand, kind: TensorType) -> bool:
@@ -302,7 +302,7 @@ def _starts_as(operand: LoopOperand, kind: TensorType) -> bool:
 def _is_only_read_as(body: Graph, name: str, kind: TensorType) -> bool:
     """Test whether iterations read a value only by quantising it as ``kind``."""
     users = body.consumers().get(name, ())
-    quantises_same = all(user.op == "quantize" and quantised_as(user) == (kind.quant, kind.dtype) for user in users)
+    quantises_same = all(user.op == "quantize" and quantisation_of(user) == (kind.quant, kind.dtype) for user in users)
     return quantises_same and name not in body.outputs
 
 

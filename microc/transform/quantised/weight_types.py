@@ -31,7 +31,7 @@ from microc.transform.pass_context import Pass, PassContext
 _PLAIN: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
 
 
-def dynamic_range(graph: Graph, context: PassContext) -> Graph:
+def quantise_dynamically(graph: Graph, context: PassContext) -> Graph:
     """Quantise hybrid layers dynamically if option ``hybrid`` asks for it."""
     if context.options.get("hybrid") != "dynamic":
         return graph
@@ -149,7 +149,7 @@ def _emit_product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: M
     return rewrite.emit("mul", (scaled, channel), output, _PLAIN)
 
 
-DYNAMIC_RANGE_PASS = Pass("dynamic_range", dynamic_range, 0, around=True)
+DYNAMIC_RANGE_PASS = Pass("dynamic_range", quantise_dynamically, 0, around=True)
 
 
 # ---- Weights rounded to float16 or bfloat16 on request: to nearest, ties to even.
@@ -159,7 +159,7 @@ DYNAMIC_RANGE_PASS = Pass("dynamic_range", dynamic_range, 0, around=True)
 # elementwise operators are not rounded. Neither are weights that are integers times scales, which take a byte or less, nor those
 # with a finite number that would become infinite: from 65,520 on for float16.
 
-LEAST = 64
+MIN_WEIGHT_ELEMENTS = 64
 """Elements from which a constant counts as weights."""
 LOOKED_UP = "gather"
 BIASES = "bias"
@@ -174,7 +174,11 @@ def weights_of(graph: Graph) -> Iterator[str]:
             if name in graph.consts and graph.types[name].dtype == "float32":
                 roles.setdefault(name, set()).add(_is_weight(node, position))
     kept = {*graph.outputs, *graph.updates.values()}
-    yield from (n for n, role in roles.items() if role == {True} and n not in kept and graph.consts[n].size >= LEAST)
+    yield from (
+        n
+        for n, role in roles.items()
+        if role == {True} and n not in kept and graph.consts[n].size >= MIN_WEIGHT_ELEMENTS
+    )
 
 
 def _is_weight(node: Node, position: int) -> bool:
@@ -186,7 +190,7 @@ def _is_weight(node: Node, position: int) -> bool:
     return not role.endswith(BIASES) and not (node.op == LOOKED_UP and position > 0)
 
 
-def too_large(graph: Graph, dtype: str) -> tuple[str, ...]:
+def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
     """Return the weights with a finite number that overflows ``dtype``, subgraphs included."""
     return tuple(
         n
@@ -196,17 +200,17 @@ def too_large(graph: Graph, dtype: str) -> tuple[str, ...]:
     )
 
 
-def halved(graph: Graph) -> int:
+def count_half_weights(graph: Graph) -> int:
     """Count the weights' elements that a 16-bit float holds exactly, subgraphs included."""
     arrays = (subgraph.consts[name] for subgraph in (graph, *regions(graph)) for name in weights_of(subgraph))
-    return sum(array.size for array in arrays if any(dtypes.keeps(array, half) for half in dtypes.HALF))
+    return sum(array.size for array in arrays if any(dtypes.is_exact_in(array, half) for half in dtypes.HALF))
 
 
 def _overflows(array: Array, dtype: str) -> bool:
-    return bool((np.isfinite(array) & ~np.isfinite(dtypes.narrowed(array, dtype).astype(np.float32))).any())
+    return bool((np.isfinite(array) & ~np.isfinite(dtypes.round_to_half(array, dtype).astype(np.float32))).any())
 
 
-def weight_dtype(graph: Graph, context: PassContext) -> Graph:
+def round_weights(graph: Graph, context: PassContext) -> Graph:
     """Round weights to the option ``weight_dtype``, if that is float16 or bfloat16."""
     dtype = str(context.options.get("weight_dtype", ""))
     if dtype not in dtypes.HALF:
@@ -214,11 +218,11 @@ def weight_dtype(graph: Graph, context: PassContext) -> Graph:
     consts = dict(graph.consts)
     for name in weights_of(graph):
         array = consts[name]
-        is_exact = any(dtypes.keeps(array, half) for half in dtypes.HALF)
+        is_exact = any(dtypes.is_exact_in(array, half) for half in dtypes.HALF)
         has_levels = np.isfinite(array).all() and find_levels(array.reshape(len(array), -1)) is not None
         if not (is_exact or has_levels or np.isnan(array).any() or _overflows(array, dtype)):
-            consts[name] = dtypes.narrowed(array, dtype).astype(np.float32)
+            consts[name] = dtypes.round_to_half(array, dtype).astype(np.float32)
     return replace(graph, consts=consts)
 
 
-WEIGHT_DTYPE_PASS = Pass("weight_dtype", weight_dtype, 0)
+WEIGHT_DTYPE_PASS = Pass("weight_dtype", round_weights, 0)

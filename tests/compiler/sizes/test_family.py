@@ -21,7 +21,7 @@ from microc.compiler.sizes.family import read_family
 from microc.compiler.sizes.open_functions import open_sizes
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.run import board_project
-from microc.run.verify import samples, verify
+from microc.run.verification import random_input_sets, verify
 from microc.target import target_for
 from microc.tir.analysis.size_forms import value_at
 from tests.device.smoke import needs
@@ -429,7 +429,7 @@ def test_on_a_board(tmp_path: Path) -> None:
     board_project.build(project)
     library = board_project.host_library(project)
     with microc.Device(project) as device:
-        layers, difference = verify(device, library, samples(device, 3))
+        layers, difference = verify(device, library, random_input_sets(device, 3))
         assert difference is None and layers
         short = GENERATOR.standard_normal((1, 3, 4)).astype(np.float32)
         np.testing.assert_allclose(np.asarray(device.run(short)), np.asarray(library(short)), rtol=1e-5, atol=1e-6)

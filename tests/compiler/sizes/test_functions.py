@@ -14,7 +14,7 @@ from microc.base.dtypes import Array
 from microc.compiler.sizes import general
 from microc.errors import MicrocError, ProgramError, UnsupportedError, UsageError
 from microc.tir import ir
-from microc.tir.analysis.generalise import Unlike
+from microc.tir.analysis.generalise import StructureMismatch
 from tests.device.smoke import needs
 
 DICE = np.random.default_rng(5)
@@ -199,5 +199,5 @@ def test_no_index_of_sizes_is_from_a_constant_that_nobody_has_judged() -> None:
     out = ir.Buffer("y", (1,), "int32")
     func = ir.PrimFunc("f", (x, out, table), ir.Store(out, (ir.const(0, "int32"),), x[table[0]]))
     assert general._require_valid(func, "here", ("c",)) is func
-    with pytest.raises(Unlike, match="nobody has judged"):
+    with pytest.raises(StructureMismatch, match="nobody has judged"):
         general._require_valid(func, "here", ())

@@ -12,8 +12,8 @@ import pytest
 import microc
 from microc.cli import main
 from microc.compiler.fit import striping as ram
-from microc.compiler.fit.budget import Room
-from microc.compiler.fit.striping import Search, Streams
+from microc.compiler.fit.budget import BoardCapacity
+from microc.compiler.fit.striping import Streams, StripeSearch
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.errors import FitError
@@ -35,10 +35,10 @@ WIDE = (
 """A tensor in the middle is several times larger than its neighbours."""
 
 
-def search() -> Search:
+def search() -> StripeSearch:
     graph = network(WIDE, (1, 32, 32, 3))
     plain = plan_module(module(graph))
-    return Search(Streams(graph, groups(graph), CORE, SPEED), plain, io_in_arena=True)
+    return StripeSearch(Streams(graph, groups(graph), CORE, SPEED), plain, io_in_arena=True)
 
 
 def test_the_call_that_needs_too_much_is_covered() -> None:
@@ -76,7 +76,7 @@ def test_the_search_is_bounded(chains: int, lowered: int, monkeypatch: pytest.Mo
     smallest = found.smallest()
     assert smallest == again.smallest() and all(candidate.exact for candidate in smallest)
     assert len(found.known) <= chains
-    assert sum(candidate.exact and candidate.need < ram.NEVER for candidate in found.known.values()) <= lowered
+    assert sum(candidate.exact and candidate.need < ram.UNAFFORDABLE for candidate in found.known.values()) <= lowered
     assert found.peak(smallest) <= max(found.appraiser.needs)
 
 
@@ -129,9 +129,9 @@ def test_a_limit_out_of_reach_says_what_is_possible() -> None:
 
 def test_a_small_board_is_tried_before_it_is_refused() -> None:
     plain = compiled()
-    small = compile_model(digits.INT8, CORE, Options(), room=Room(ram=ROW_BY_ROW))
+    small = compile_model(digits.INT8, CORE, Options(), room=BoardCapacity(ram=ROW_BY_ROW))
     assert small.plan is not None and small.plan.size < plain.plan.size
-    tiny = compile_model(digits.INT8, CORE, Options(), room=Room(ram=8))
+    tiny = compile_model(digits.INT8, CORE, Options(), room=BoardCapacity(ram=8))
     assert tiny.plan is not None and tiny.plan.size <= small.plan.size
 
 

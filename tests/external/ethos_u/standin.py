@@ -13,9 +13,9 @@ import numpy as np
 
 import microc
 from microc.external.ethos_u.driver import LIBRARY
-from microc.external.ethos_u.vela import Compiled
-from microc.external.partition import Taken
-from microc.frontend.tflite.writer import name_of
+from microc.external.ethos_u.vela import VelaModel
+from microc.external.partition import ClaimedRegion
+from microc.frontend.tflite.writer import tflite_names
 
 PREFIX, FLAGS = "arm-none-eabi-", ("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard", "-O2")
 HEADER = """
@@ -123,7 +123,7 @@ ID, STATUS, PROTECTION, CONFIG = 0x00, 0x04, 0x24, 0x28
 DONE, PRIVILEGED = 0x20, 0x1
 
 
-def driver(folder: Path, regions: Sequence[tuple[Taken, Compiled]], base: int = 0, irq: int = 0) -> Path:
+def driver(folder: Path, regions: Sequence[tuple[ClaimedRegion, VelaModel]], base: int = 0, irq: int = 0) -> Path:
     """A folder with the library that stands for the driver, which knows some regions, and is to be set up for an accelerator."""
     folder.mkdir()
     (folder / "ethosu_driver.h").write_text(HEADER)
@@ -145,7 +145,7 @@ def driver(folder: Path, regions: Sequence[tuple[Taken, Compiled]], base: int = 
     return folder
 
 
-def accelerator(clone: Path, folder: Path, region: tuple[Taken, Compiled], base: int, irq: int) -> Path:
+def accelerator(clone: Path, folder: Path, region: tuple[ClaimedRegion, VelaModel], base: int, irq: int) -> Path:
     """A copy of Arm's own driver with an accelerator in C beside it, whose registers are memory, and which knows one region."""
     taken, made = region
     for inner in ("include", "src"):
@@ -166,28 +166,28 @@ def accelerator(clone: Path, folder: Path, region: tuple[Taken, Compiled], base:
     return folder
 
 
-def configured(made: Compiled) -> tuple[int, int]:
+def configured(made: VelaModel) -> tuple[int, int]:
     """Configuration and identity of the accelerator that a payload is for, which the driver compares with registers."""
     words = np.frombuffer(made.payload, "<u4").tolist()
     at = next(k for k, word in enumerate(words) if k and word & 0xFF == 1)
     return words[at + 1], words[at + 2]
 
 
-def stream_of(made: Compiled) -> list[int]:
+def stream_of(made: VelaModel) -> list[int]:
     """The commands of a payload, which end it."""
     words = list(map(int, np.frombuffer(made.payload, "<u4")))
     at = next(k for k in range(4, len(words)) if words[k] & 0xFF == 2)
     return words[at + 1 : at + 1 + ((words[at] >> 8 & 0xFF) << 16 | words[at] >> 16)]
 
 
-def _computing(home: Path, name: str, taken: Taken, made: Compiled) -> list[str]:
+def _computing(home: Path, name: str, taken: ClaimedRegion, made: VelaModel) -> list[str]:
     """Statements that compute a region from and to ``scratch``, over the files of its network in ``home``."""
     region = taken.region
     program = microc.compile(region.graph, board="mps3-an547", name=name, opt_level=0)
     assert isinstance(program, microc.Program)
     for file in ("model.c", "model.h", "model_data.c", "model_data.h"):
         (home / file).write_text(str(program.files()[file]))
-    names, module = name_of(region.graph), program.module
+    names, module = tflite_names(region.graph), program.module
     ends = [
         (v, w, side)
         for side, a, b in (

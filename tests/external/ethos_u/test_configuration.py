@@ -82,7 +82,9 @@ def test_what_contradicts_a_board_is_refused(said: str, what: str) -> None:
 
 
 def test_board_files_say_the_same_words() -> None:
-    schema = json.loads((file_access.boards() / "board.schema.json").read_text())["properties"]["npu"]["properties"]
+    schema = json.loads((file_access.boards_folder() / "board.schema.json").read_text())["properties"]["npu"][
+        "properties"
+    ]
     assert schema["accelerator"]["enum"] == list(ACCELERATORS)
     assert schema["memory"]["enum"] == list(MEMORY_MODES)
 

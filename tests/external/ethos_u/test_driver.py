@@ -18,8 +18,8 @@ from microc.codegen.project.board_files import board_header
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
 from microc.external.ethos_u.accelerator import parse
-from microc.external.ethos_u.driver import LIBRARY, SOURCES, given, open_driver
-from microc.external.ethos_u.vela import Compiled, compile_model
+from microc.external.ethos_u.driver import LIBRARY, SOURCES, configured_backend, open_driver
+from microc.external.ethos_u.vela import VelaModel, compile_model
 from microc.external.partition import partition
 from microc.frontend.tflite.writer import to_tflite
 from microc.target import target_for
@@ -117,9 +117,9 @@ def test_boards_build_and_link_with_a_stand_in(name: str, tmp_path: Path) -> Non
 @pytest.fixture
 def emulated(tmp_path: Path) -> Path:
     """The platform with an accelerator as the emulator that has none stands in for it."""
-    text = (file_access.boards() / "mps3-an547.toml").read_text()
+    text = (file_access.boards_folder() / "mps3-an547.toml").read_text()
     place = tmp_path / "platform.toml"
-    own = (file_access.boards() / "corstone-300.toml").read_text().partition("[[flash.runner]]")[0]
+    own = (file_access.boards_folder() / "corstone-300.toml").read_text().partition("[[flash.runner]]")[0]
     place.write_text(own + text[text.index("[emulator]") :])
     return place
 
@@ -133,9 +133,9 @@ def test_the_interrupt_comes_back_to_a_driver_that_was_set_up(
 ) -> None:
     npu = tomllib.loads(emulated.read_text())["npu"]
     said = npu["accelerator"]
-    taken = partition(network(), [given(said)], M55).taken
+    taken = partition(network(), [configured_backend(said)], M55).taken
     made = [compile_model(to_tflite(each.region.graph), parse(said)) for each in taken]
-    pairs = [(each, done) for each, done in zip(taken, made, strict=True) if isinstance(done, Compiled)]
+    pairs = [(each, done) for each, done in zip(taken, made, strict=True) if isinstance(done, VelaModel)]
     folder = firmware(emulated, driver(tmp_path / "driver", pairs, npu["base"], npu["irq"]), tmp_path / "firmware")
     assert main(["verify", str(folder)]) == 0
     assert "every bit" in capsys.readouterr().out
@@ -168,9 +168,9 @@ def test_arms_own_driver_runs_over_registers_that_are_memory(
     h = convolution(b, b.input("x", (1, 8, 8, 4), "int8", DATA), (8, 3, 3, 4), 1, padding=(1, 1, 1, 1))
     graph = b.graph("net", {"y": convolution(b, h, (8, 1, 1, 8), 2)})
     npu = tomllib.loads(emulated.read_text())["npu"]
-    (taken,) = partition(graph, [given(npu["accelerator"])], M55).taken
+    (taken,) = partition(graph, [configured_backend(npu["accelerator"])], M55).taken
     made = compile_model(to_tflite(taken.region.graph), parse(npu["accelerator"]))
-    assert isinstance(made, Compiled)
+    assert isinstance(made, VelaModel)
     base, (configuration, identity) = 0x2000_0000, standin.configured(made)
     place = standin.accelerator(Path(DRIVER), tmp_path / "driver", (taken, made), base, npu["irq"])
 

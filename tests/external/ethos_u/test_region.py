@@ -17,10 +17,10 @@ from microc.cli import main
 from microc.errors import ToolError, UsageError
 from microc.external.ethos_u import driver as regions
 from microc.external.ethos_u.accelerator import parse
-from microc.external.ethos_u.driver import LIBRARY, given
-from microc.external.ethos_u.vela import Compiled, compile_model, reasons
+from microc.external.ethos_u.driver import LIBRARY, configured_backend
+from microc.external.ethos_u.vela import VelaModel, compile_model, reasons
 from microc.external.partition import Partition, partition
-from microc.frontend.tflite.writer import name_of, to_tflite
+from microc.frontend.tflite.writer import tflite_names, to_tflite
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.target import target_for
@@ -33,7 +33,7 @@ QUICK: dict[str, Any] = {"external_choice": "all", "opt_level": 0}
 
 
 def parted(configuration: str = U55) -> Partition:
-    return partition(network(), [given(configuration)], M55)
+    return partition(network(), [configured_backend(configuration)], M55)
 
 
 def firmware(**options: Any) -> microc.Program:
@@ -53,8 +53,8 @@ def test_regions_are_what_vela_says_and_the_c_agrees(configuration: str) -> None
     ]
     for taken in found.taken:
         graph, code = taken.region.graph, taken.code
-        made, names = compile_model(to_tflite(graph), parse(configuration)), name_of(graph)
-        assert isinstance(made, Compiled)
+        made, names = compile_model(to_tflite(graph), parse(configuration)), tflite_names(graph)
+        assert isinstance(made, VelaModel)
         places = [made.places[names[value]] for value in (*graph.inputs, *graph.outputs)]
         copies = [re.search(r"&scratch\[(\d+)\]", line) for line in code.lines if "memcpy" in line]
         assert [int(found[1]) for found in copies if found] == places
@@ -71,7 +71,7 @@ def test_what_vela_leaves_to_the_processor_is_ours() -> None:
     h = convolution(b, x, (8, 3, 3, 4), 1, padding=(1, 1, 1, 1))
     h = convolution(b, h, (8, 3, 3, 8), 2, strides=(5, 5), dilation=(2, 1), padding=(0, 1, 0, 1))
     graph = b.graph("net", {"y": convolution(b, h, (8, 1, 1, 8), 3)})
-    found = partition(graph, [given(U55)], M55)
+    found = partition(graph, [configured_backend(U55)], M55)
     assert ["conv2d" in [n.op for n in each.region.graph.nodes] for each in found.taken] == [True, True]
     ((place, why),) = found.refused
     assert place == str(graph.nodes[1].loc)
@@ -108,13 +108,13 @@ def test_what_is_not_sound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def spoilt(model: bytes, configuration: Any) -> Any:
         made = real(model, configuration)
-        assert isinstance(made, Compiled)
+        assert isinstance(made, VelaModel)
         return replace(made, scratch=made.scratch // 2)
 
     monkeypatch.setattr(regions, "compile_model", spoilt)
     with pytest.raises(ToolError, match=r"is not sound: .* of region 1"):
         parted()
-    nowhere = Compiled(b"", b"", 16, 0, {}, 1.0)
+    nowhere = VelaModel(b"", b"", 16, 0, {}, 1.0)
     monkeypatch.setattr(regions, "compile_model", lambda model, configuration: nowhere)
     with pytest.raises(ToolError, match="other inputs and outputs"):
         parted()
@@ -161,7 +161,7 @@ def test_an_emulated_board_agrees_where_a_stand_in_is_the_driver(
 ) -> None:
     found = parted()
     pairs = [(each, compile_model(to_tflite(each.region.graph), parse(U55))) for each in found.taken]
-    place = driver(tmp_path / "driver", [(each, made) for each, made in pairs if isinstance(made, Compiled)])
+    place = driver(tmp_path / "driver", [(each, made) for each, made in pairs if isinstance(made, VelaModel)])
     folder = firmware(external={"ethos-u": f"{U55},driver={place}"}).write(tmp_path / "firmware")
     assert main(["verify", str(folder)]) == 0
     assert "every bit" in capsys.readouterr().out

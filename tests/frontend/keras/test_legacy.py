@@ -84,7 +84,7 @@ def functional() -> bytes:
 def test_a_graph_of_layers_with_a_model_inside() -> None:
     h = np.maximum(X @ KERNEL + BIAS, 0)
     wanted = ((h - 1) / 2 * 2 + 0.5) @ BACK + BIAS[:3] + X
-    graph = detect.read(functional(), "old.h5")
+    graph = detect.read_model_data(functional(), "old.h5")
     assert graph.name == "old" and graph.types["x"].shape == (1, 3)
     np.testing.assert_allclose(library(graph)(X), wanted, rtol=1e-6)
 
@@ -106,7 +106,7 @@ def test_directions_share_a_list_of_weights(cut: bool) -> None:
     behind = x[0, 1] @ (KERNEL[:, :2] + 1)
     before = x[0, 0] @ (KERNEL[:, :2] + 1) + behind @ second
     wanted = np.concatenate([x[0] @ KERNEL[:, :2], np.stack([before, behind])], axis=1)
-    np.testing.assert_allclose(library(detect.read(data, "m.h5"))(x)[0], wanted, rtol=1e-6)
+    np.testing.assert_allclose(library(detect.read_model_data(data, "m.h5"))(x)[0], wanted, rtol=1e-6)
 
 
 def test_code_is_not_run() -> None:
@@ -116,7 +116,7 @@ def test_code_is_not_run() -> None:
     ]
     data = written({"class_name": "Sequential", "config": {"name": "m", "layers": layers}}, {})
     with pytest.raises(UnsupportedError, match="Lambda") as caught:
-        detect.read(data, "m.h5")
+        detect.read_model_data(data, "m.h5")
     assert "holds code" in caught.value.hint
 
 
@@ -125,7 +125,7 @@ def test_files_without_a_model() -> None:
     with h5py.File(data, "w") as file:
         file["dense/kernel"] = KERNEL
     with pytest.raises(ModelError, match="weights alone"):
-        detect.read(data.getvalue(), "weights.h5")
+        detect.read_model_data(data.getvalue(), "weights.h5")
 
 
 def test_keras_is_not_asked_to_load_it(tmp_path: Any) -> None:
@@ -145,7 +145,7 @@ def test_keras_is_not_asked_to_load_it(tmp_path: Any) -> None:
 def test_missing_weights(path: str, said: str) -> None:
     data = functional().replace(path.encode(), path.replace(":0", ":9").replace("/", "_").encode())
     with pytest.raises(ModelError):
-        detect.read(data, "m.h5")
+        detect.read_model_data(data, "m.h5")
 
 
 def test_damaged_files() -> None:

@@ -203,7 +203,7 @@ def network() -> bytes:
 
 
 def test_mutations_of_a_small_model() -> None:
-    outcomes = survey(lambda data: onnx_reader.read(data, "small.onnx", {}), network(), 600, seed=1)
+    outcomes = survey(lambda data: onnx_reader.read_onnx(data, "small.onnx", {}), network(), 600, seed=1)
     assert outcomes["Graph"] and outcomes["ModelError"] and outcomes["UnsupportedError"]
 
 
@@ -246,7 +246,7 @@ def test_mutations_of_the_message() -> None:
     outcomes = set()
     for data in proto_mutations(1500, seed=2):
         try:
-            onnx_reader.read(data, "small.onnx", {})
+            onnx_reader.read_onnx(data, "small.onnx", {})
             outcomes.add("Graph")
         except ModelError as error:
             assert error.where
@@ -258,7 +258,7 @@ def test_mutations_of_the_message() -> None:
 @pytest.mark.parametrize("name", ["torch_espcn_sr__legacy_op17", "ortq_mlp_ae_qdq_u8", "torch_tcn_har__legacy_op17"])
 def test_mutations_of_real_models(name: str) -> None:
     (path,) = models(f"{name}.onnx")
-    outcomes = survey(lambda data: onnx_reader.read(data, path.name, {}), path.read_bytes(), 120, seed=3)
+    outcomes = survey(lambda data: onnx_reader.read_onnx(data, path.name, {}), path.read_bytes(), 120, seed=3)
     assert outcomes["ModelError"]
 
 

@@ -14,7 +14,7 @@ from microc.base.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.frontend.onnx import operators_elementwise as onnx_elementwise
 from microc.frontend.onnx import reader as onnx_reader
-from microc.frontend.onnx.context import Spelling
+from microc.frontend.onnx.context import Converter
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
 from tests.compiler.control.test_function import compiled
@@ -187,7 +187,7 @@ def test_one_turn_and_none_leave_no_loop() -> None:
 def test_a_turn_slices_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns from that of the turn on."""
     add = replace(onnx_elementwise.ELEMENTWISE_CONVERTERS["Add"], dtypes=())
-    monkeypatch.setitem(cast(dict[str, Spelling], onnx_reader.SPELLINGS[""]), "Add", add)
+    monkeypatch.setitem(cast(dict[str, Converter], onnx_reader.CONVERTERS[""]), "Add", add)
     nodes = [
         node("Cast", ["i"], ["at"], to=TensorProto.INT32),
         node("Reshape", ["at", "one"], ["first"]),

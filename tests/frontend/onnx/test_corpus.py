@@ -19,7 +19,7 @@ READ = models("*.onnx")
 
 def read(path: Path) -> Graph:
     shapes: dict[str, tuple[int, ...]] = {"*": (1, 64, 21)} if path.stem.startswith("pulsevad") else {}
-    return onnx_reader.read(path.read_bytes(), path.name, shapes)
+    return onnx_reader.read_onnx(path.read_bytes(), path.name, shapes)
 
 
 @pytest.mark.parametrize("path", READ, ids=lambda path: path.stem)

@@ -62,7 +62,7 @@ def compare(model: Any, x: Array) -> None:
     """The compiled model gives what onnxruntime gives."""
     raw = model.SerializeToString()
     wanted = session(raw).run(None, {"input": x})
-    found = library(onnx_reader.read(raw, "model.onnx", {}))(x)
+    found = library(onnx_reader.read_onnx(raw, "model.onnx", {}))(x)
     for got, want in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got.reshape(want.shape), want, rtol=BOUND, atol=BOUND)
@@ -105,7 +105,7 @@ def test_a_dictionary_is_a_row() -> None:
     x, score = data()
     model = converted(tree.DecisionTreeClassifier(max_depth=3).fit(x, score > 0), x[:ROWS])
     assert any(node.op_type == "ZipMap" for node in model.graph.node)
-    _, rows = library(onnx_reader.read(model.SerializeToString(), "model.onnx", {}))(x[:ROWS])
+    _, rows = library(onnx_reader.read_onnx(model.SerializeToString(), "model.onnx", {}))(x[:ROWS])
     assert rows.shape == (ROWS, 2)
 
 
@@ -127,7 +127,7 @@ def test_node_tests(name: str) -> None:
     for k in range(len(inputs) - 1, 0, -1):  # indices are known when compiling
         model.graph.initializer.append(onnx.numpy_helper.from_array(inputs[k], model.graph.input[k].name))
         del model.graph.input[k]
-    found = library(onnx_reader.read(model.SerializeToString(), "node.onnx", {}))(inputs[0])
+    found = library(onnx_reader.read_onnx(model.SerializeToString(), "node.onnx", {}))(inputs[0])
     assert isinstance(found, np.ndarray)
     assert found.dtype == outputs[0].dtype
     np.testing.assert_allclose(found, outputs[0], rtol=1e-6)
@@ -158,7 +158,7 @@ def test_computed_places() -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
     x = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
-    found = library(onnx_reader.read(model, "classes", {}))(x)
+    found = library(onnx_reader.read_onnx(model, "classes", {}))(x)
     np.testing.assert_array_equal(found, session(model).run(None, {"x": x})[0])
 
 
@@ -174,7 +174,7 @@ def test_one_hot_and_labels() -> None:
     compare(node("OneHotEncoder", x, 1, cats_int64s=[5, 1, 9], zeros=1), x)
     compare(node("LabelEncoder", x, 7, keys_int64s=[5, 9], values_int64s=[50, 90], default_int64=-7), x)
     with pytest.raises(UnsupportedError, match="strings"):
-        onnx_reader.read(node("OneHotEncoder", x, 1, cats_strings=["a"]).SerializeToString(), "m", {})
+        onnx_reader.read_onnx(node("OneHotEncoder", x, 1, cats_strings=["a"]).SerializeToString(), "m", {})
 
 
 @pytest.mark.parametrize("combine", ["SUM", "AVERAGE", "MIN", "MAX"])
@@ -205,7 +205,7 @@ def test_damaged_models() -> None:
     x, score = data()
     for estimator in (ensemble.RandomForestRegressor(2, max_depth=3, random_state=0), svm.SVR()):
         raw = converted(estimator.fit(x[:40], score[:40]), x[:1]).SerializeToString()
-        outcomes = survey(lambda damaged: onnx_reader.read(damaged, "model.onnx", {}), raw, 150, seed=4)
+        outcomes = survey(lambda damaged: onnx_reader.read_onnx(damaged, "model.onnx", {}), raw, 150, seed=4)
         assert outcomes["ModelError"] + outcomes["NotOnnxError"] > 10
 
 
@@ -227,7 +227,7 @@ def test_a_broken_tree() -> None:
         "target_weights": [1.0],
     }
     with pytest.raises(ModelError):
-        onnx_reader.read(node("TreeEnsembleRegressor", x, 1, **attributes).SerializeToString(), "m", {})
+        onnx_reader.read_onnx(node("TreeEnsembleRegressor", x, 1, **attributes).SerializeToString(), "m", {})
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_numbers_of_trees_are_refused(change: dict[str, Any], said: str) -> None
     }
     x = np.zeros((1, 4), np.float32)
     with pytest.raises(ModelError, match=said):
-        onnx_reader.read(node("TreeEnsembleRegressor", x, 1, **{**stump, **change}).SerializeToString(), "m", {})
+        onnx_reader.read_onnx(node("TreeEnsembleRegressor", x, 1, **{**stump, **change}).SerializeToString(), "m", {})

@@ -155,7 +155,7 @@ def test_the_operator_set_is_checked() -> None:
     for opset in (6, 99):
         with pytest.raises(UnsupportedError, match=f"version {opset}"):
             read(proto([node("Add", ["x", "x"])], {"x": (2,)}, opset=opset))
-    assert onnx_reader.read(proto([node("Relu", ["x"])], {"x": (2,)}, opset=7).SerializeToString(), "a.onnx", {})
+    assert onnx_reader.read_onnx(proto([node("Relu", ["x"])], {"x": (2,)}, opset=7).SerializeToString(), "a.onnx", {})
 
 
 def test_quantisation_is_literal() -> None:

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, checker, helper, shape_inference
 
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import MAX_STORED
+from microc.frontend.model_limits import MAX_STORED
 from microc.frontend.onnx import context, reader
 from tests.frontend.onnx_model import node, proto
 from tests.support.campaign import everything
@@ -36,7 +36,7 @@ def node_tests() -> list[onnx.ModelProto]:
 def read(model: onnx.ModelProto) -> str:
     """The code of the error, or nothing."""
     try:
-        reader.read(model.SerializeToString(), "m.onnx", {})
+        reader.read_onnx(model.SerializeToString(), "m.onnx", {})
     except ModelError as error:
         return error.code
     return ""
@@ -85,13 +85,13 @@ def test_shapes_that_are_not_known_and_results_without_elements() -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(UnsupportedError, match="not fully known"):
-        reader.read(model.SerializeToString(), "m.onnx", {})
+        reader.read_onnx(model.SerializeToString(), "m.onnx", {})
     none = proto([node("Pad", ["x", "p"])], {"x": (2, 3)}, {"p": np.array([-1, 0, -1, 0])}, opset=17)
     with pytest.raises(UnsupportedError, match="leaves nothing"):
-        reader.read(none.SerializeToString(), "m.onnx", {})
+        reader.read_onnx(none.SerializeToString(), "m.onnx", {})
     less = proto([node("Pad", ["x", "p"])], {"x": (2, 3)}, {"p": np.array([-2, 0, -1, 0])}, opset=17)
     with pytest.raises(ModelError, match="takes more") as caught:
-        reader.read(less.SerializeToString(), "m.onnx", {})
+        reader.read_onnx(less.SerializeToString(), "m.onnx", {})
     assert caught.value.code == "E0301"
 
 
@@ -100,10 +100,10 @@ def test_a_model_of_another_domain_alone() -> None:
     graph = helper.make_graph([helper.make_node("Odd", ["x"], ["y"], domain="other")], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("other", 1)], ir_version=8)
     with pytest.raises(UnsupportedError, match="Odd"):
-        reader.read(model.SerializeToString(), "m.onnx", {})
+        reader.read_onnx(model.SerializeToString(), "m.onnx", {})
     del model.opset_import[:]
     with pytest.raises(ModelError, match="which version") as caught:
-        reader.read(model.SerializeToString(), "m.onnx", {})
+        reader.read_onnx(model.SerializeToString(), "m.onnx", {})
     assert caught.value.code == "E0301"
 
 
@@ -112,7 +112,7 @@ def test_real_files_store_a_tenth_of_what_they_may(path: Path, monkeypatch: pyte
     monkeypatch.setattr(context, "MAX_STORED", MAX_STORED // 10)
     monkeypatch.setattr(context, "_TIMES_STORED", context._TIMES_STORED // 10)
     try:
-        reader.read(path.read_bytes(), path.name, {"*": (1, 64, 21)} if "pulsevad" in path.stem else {})
+        reader.read_onnx(path.read_bytes(), path.name, {"*": (1, 64, 21)} if "pulsevad" in path.stem else {})
     except ModelError as error:
         assert "unfold" not in error.what
 
@@ -123,7 +123,7 @@ def test_what_may_be_stored_grows_with_the_file(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(context, "MAX_STORED", 2 * weight.nbytes)
     names = [f"y{k}" for k in range(8)]
     model = proto([node("MatMul", ["x", "w"], [name]) for name in names], {"x": (1, 32)}, {"w": weight}, outputs=names)
-    assert len(reader.read(model.SerializeToString(), "m.onnx", {}).outputs) == 8
+    assert len(reader.read_onnx(model.SerializeToString(), "m.onnx", {}).outputs) == 8
     monkeypatch.setattr(context, "_TIMES_STORED", 0)
     with pytest.raises(UnsupportedError, match="unfold to more"):
-        reader.read(model.SerializeToString(), "m.onnx", {})
+        reader.read_onnx(model.SerializeToString(), "m.onnx", {})

@@ -13,7 +13,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
-from microc.frontend.tflite.context import Application, Builder, Inside
+from microc.frontend.tflite.context import Builder, Inside, OpContext
 from microc.frontend.tflite.file import TfliteFile
 from microc.frontend.tflite.operators_gather import decode
 from microc.graph.ir import Loc
@@ -87,7 +87,7 @@ def decoded_constant(data: bytes) -> Array:
 
     file = TfliteFile(data, "m.tflite")
     builder = Builder(file, {}, none)
-    decode(Application(file.operator(0), builder, Loc("m.tflite", 0, "w")))
+    decode(OpContext(file.operator(0), builder, Loc("m.tflite", 0, "w")))
     return builder.consts["w"]
 
 

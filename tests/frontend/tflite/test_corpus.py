@@ -62,7 +62,7 @@ def cases() -> list[tuple[Path, dict[str, int]]]:
 
 
 def read(path: Path) -> Graph:
-    return detect.load(path)
+    return detect.load_model_file(path)
 
 
 @pytest.mark.parametrize(("path", "counts"), cases(), ids=lambda value: value.stem if isinstance(value, Path) else "")

@@ -6,7 +6,7 @@ import random
 
 from flatbuffers import flexbuffers
 
-from microc.frontend.tflite.options import custom_options
+from microc.frontend.tflite.builtin_options import custom_options
 
 
 def test_plain_values_come_out() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.compiler.fit.search import build_within_budget
+from microc.compiler.fit.search import build_within_flash
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise
 from microc.frontend.tflite import reader as tflite
@@ -54,7 +54,7 @@ def network(channels: bool) -> bytes:
 def constants(data: bytes, optimize: str, cpu: str) -> int:
     """Bytes of constants that the kernels read."""
     options, target = Options(optimize=optimize), target_for(cpu)
-    made = build_within_budget(optimise(tflite.read(data, "int4.tflite"), options), target, "test", options, None, 0)
+    made = build_within_flash(optimise(tflite.read(data, "int4.tflite"), options), target, "test", options, None, 0)
     return sum(value.data.nbytes for value in made.module.values.values() if value.data is not None)
 
 

@@ -10,7 +10,7 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from microc.frontend.tflite.file import TfliteFile
-from microc.frontend.tflite.reader import SPELLINGS
+from microc.frontend.tflite.reader import CONVERTERS
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Sparsity, Tensor, constant, model, quantised
 
@@ -44,7 +44,7 @@ def test_quantised_operators_by_the_newer_field_alone() -> None:
 
 def test_every_operator_is_found_by_either_field() -> None:
     """What a code means does not depend on which field says it."""
-    names = [name for name in SPELLINGS if not name.startswith("CUSTOM")]
+    names = [name for name in CONVERTERS if not name.startswith("CUSTOM")]
     ops = [Op(name, (), ()) for name in names]
     for deprecated in (True, False):
         file = TfliteFile(model((X,), ops, ("x",), ("x",), deprecated=deprecated), "all.tflite")

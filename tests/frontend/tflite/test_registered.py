@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microc.frontend.tflite.reader import SPELLINGS, hint
+from microc.frontend.tflite.reader import CONVERTERS, hint
 
 BUILTIN = """
 ABS ADD ADD_N ARG_MAX ARG_MIN ASSIGN_VARIABLE AVERAGE_POOL_2D BATCH_MATMUL BATCH_TO_SPACE_ND BROADCAST_ARGS
@@ -30,12 +30,12 @@ CUSTOM = (
 
 def test_every_operator_of_tflite_micro_is_spelled() -> None:
     names = [*BUILTIN.split(), *(f"CUSTOM:{name}" for name in CUSTOM)]
-    assert [name for name in names if name not in SPELLINGS] == []
+    assert [name for name in names if name not in CONVERTERS] == []
     assert len(names) == 117
 
 
 def test_the_only_one_that_is_not_is_code_for_another_chip() -> None:
-    assert "Vela" in hint("CUSTOM:ethos-u") and "CUSTOM:ethos-u" not in SPELLINGS
+    assert "Vela" in hint("CUSTOM:ethos-u") and "CUSTOM:ethos-u" not in CONVERTERS
 
 
 def test_everybody_is_told_what_to_do() -> None:

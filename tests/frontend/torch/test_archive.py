@@ -12,7 +12,7 @@ import pytest
 
 from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.frontend.torch import reader as torch_export
-from microc.frontend.torch.file import harmless
+from microc.frontend.torch.file import sanitise_archive
 from microc.graph.ir import Graph
 from tests.frontend.mutate import survey
 from tests.frontend.torch_file import CONSTANTS, PROGRAM, SAMPLES, WEIGHTS, archive, meta, packed, parts, tree, unpacked
@@ -46,7 +46,7 @@ def called(members: dict[str, Any], spec: dict[str, Any]) -> None:
 
 
 def test_plain_data_come_through() -> None:
-    given, made = parts(), unpacked(harmless(archive(root="other name/"), "m.pt2"))
+    given, made = parts(), unpacked(sanitise_archive(archive(root="other name/"), "m.pt2"))
     assert made == given
 
 
@@ -69,7 +69,7 @@ def test_sample_inputs_and_what_nobody_asked_for_stay_behind(tmp_path: Path) -> 
         members[PROGRAM]["graph_module"]["module_call_graph"].append({"fqn": "part", "signature": {"in_spec": COMMAND}})
         graph(members)["nodes"][0]["metadata"] = {"torch_fn": COMMAND, "nn_module_stack": COMMAND}
 
-    assert unpacked(harmless(archive(change), "m.pt2")) == parts()
+    assert unpacked(sanitise_archive(archive(change), "m.pt2")) == parts()
     assert not (tmp_path / "ran").exists()
 
 
@@ -144,7 +144,7 @@ ATTACKS: dict[str, Change] = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_what_could_run_or_makes_no_sense_is_refused(attack: str) -> None:
     with pytest.raises((ModelError, UnsupportedError)) as refused:
-        harmless(archive(ATTACKS[attack]), "m.pt2")
+        sanitise_archive(archive(ATTACKS[attack]), "m.pt2")
     assert refused.value.where and refused.value.what.isprintable()
 
 
@@ -154,18 +154,18 @@ def test_all_operators_of_others_are_listed() -> None:
         graph(members)["nodes"][1]["target"] = "torch.ops.mine.second.default"
 
     with pytest.raises(UnsupportedError, match=r"(?s)mine\.first.*mine\.second"):
-        harmless(archive(change), "m.pt2")
+        sanitise_archive(archive(change), "m.pt2")
 
 
 def test_an_older_archive_is_refused_with_what_helps() -> None:
     with pytest.raises(UnsupportedError, match="pickled") as refused:
-        harmless(packed({"serialized_exported_program.json": {}}), "old.pt2")
+        sanitise_archive(packed({"serialized_exported_program.json": {}}), "old.pt2")
     assert "save it" in str(refused.value.hint)
 
 
 def test_mutations_are_programs_or_refused() -> None:
     def read(data: bytes) -> Graph:
-        harmless(data, "m.pt2")
+        sanitise_archive(data, "m.pt2")
         return Graph("", (), (), (), {}, {})
 
     assert survey(read, archive(), 300, 3)

@@ -173,7 +173,7 @@ def test_broken_learners(learner: dict[str, Any], said: str) -> None:
 )
 def test_lengths_are_not_believed(bomb: bytes) -> None:
     with pytest.raises(ModelError, match="UBJSON is broken"):
-        detect.read(b"{L" + struct.pack(">q", 7) + b"learner" + bomb, "m.ubj")
+        detect.read_model_data(b"{L" + struct.pack(">q", 7) + b"learner" + bomb, "m.ubj")
 
 
 @pytest.mark.parametrize("write", [written, ubjson])

@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
-from microc.codegen.project.manifest import Memory
+from microc.codegen.project.manifest import MemoryMap
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph
 from microc.device.boards import load_board
@@ -23,8 +23,8 @@ from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
 from microc.ops.matrix.gemm import FAR, PACKED
-from microc.schedule.primitives.tensorize_bits import shared
-from microc.schedule.rules.rule import suits_core
+from microc.schedule.primitives.tensorize_bits import pack_bit_columns
+from microc.schedule.rules.rule import suits_target
 from microc.target import target_for
 from microc.tir.bit_fields import (
     BLOCKS,
@@ -35,9 +35,9 @@ from microc.tir.bit_fields import (
     VECTOR,
     BitFields,
     bits_of,
-    few_bits,
     few_values,
     multipliers,
+    packed_width,
 )
 from tests.device.smoke import needs
 from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
@@ -71,7 +71,7 @@ def test_every_number_is_where_its_place_says(order: str, bits: int, depth: int)
 
 def test_four_columns_in_a_number() -> None:
     rows = DICE.integers(-7, 8, (8, 6)).astype(np.int8)
-    halves = shared(rows).view(np.int16).reshape(2, 6).astype(int)
+    halves = pack_bit_columns(rows).view(np.int16).reshape(2, 6).astype(int)
     wanted = rows.reshape(2, 4, 6).astype(int)
     np.testing.assert_array_equal(halves, sum(wanted[:, n] << 4 * n for n in range(4)))
 
@@ -84,7 +84,7 @@ def test_blocks_have_multipliers(order: str, bits: int, block: int) -> None:
     few[:, ::block] = 1  # so that no smaller multiplier does
     factors = DICE.integers(1, 16, (3, -(-150 // block)))
     rows = (few * np.repeat(factors, block, axis=1)[:, :150]).astype(np.int8)
-    assert few_bits(rows) == (bits, block)
+    assert packed_width(rows) == (bits, block)
     np.testing.assert_array_equal(multipliers(rows, bits, block), factors)
     form, plain = BitFields(bits, order, block), BitFields(bits, order)
     packed, length = form.packed(rows), plain.packed(few).shape[1]
@@ -119,7 +119,7 @@ def test_rows_of_many_values_have_no_table() -> None:
 
 def test_weights_that_are_no_multiples_stay() -> None:
     rows = DICE.integers(-127, 128, (4, 64)).astype(np.int8)
-    assert few_bits(rows) == (8, 0)
+    assert packed_width(rows) == (8, 0)
 
 
 def test_bits_of_numbers() -> None:
@@ -134,7 +134,7 @@ def test_operators_equal_the_reference(operator: str, tmp_path: Path, capfd: pyt
         cases = {
             case.name: compiled_case(definition, case, cpu, f"case_{c_name(case.name)}_{number}")
             for number, case in enumerate(definition.cases())
-            if (algorithm := str(case.attrs.get("algorithm"))) in PACKED and suits_core(algorithm, target_for(cpu))
+            if (algorithm := str(case.attrs.get("algorithm"))) in PACKED and suits_target(algorithm, target_for(cpu))
         }
         assert {case.schedule.rule for case in cases.values() if case.schedule.packs_bits} <= rules
         assert all(case.schedule.packs_bits for case in cases.values())
@@ -203,7 +203,7 @@ def test_boards_compute_what_operators_mean(name: str, numbers: tuple[int, int],
     values = run_graph(graph, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
     with Emulator(board, tmp_path / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
         client.hello()
-        names = Memory(module).names
+        names = MemoryMap(module).names
         for given, array in zip(module.inputs, data.values(), strict=True):
             client.write_tensor(names.index(given), array.tobytes())
         client.profile()

@@ -10,7 +10,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.compiler.lowering import kernel_selection
 from microc.ops.matrix.swar import FIELD, HIGH, LOW, MAX_MOVED, TERMS, Packing, _pairs_packing, pack
-from microc.schedule.rules.rule import unbeaten
+from microc.schedule.rules.rule import undominated_algorithms
 from tests.ops.compiled import Built, assert_compiled, compiled_cases
 from tests.support.campaign import everything
 
@@ -64,7 +64,9 @@ def test_convolutions_equal_the_reference(
 ) -> None:
     """All cases of the family that may be in pairs: those with an odd number of pixels and with borders included. Other cases are
     what they are on any core, and built where everything is asked for."""
-    monkeypatch.setattr(kernel_selection, "unbeaten", lambda names: ("pairs",) if "pairs" in names else unbeaten(names))
+    monkeypatch.setattr(
+        kernel_selection, "unbeaten", lambda names: ("pairs",) if "pairs" in names else undominated_algorithms(names)
+    )
     built: Built = {}
     known = {
         "cortex-m0": {"matrix pairs", "depthwise bytes"},

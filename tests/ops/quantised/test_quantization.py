@@ -193,9 +193,9 @@ _MODELS = models(
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", _MODELS, ids=lambda path: path.stem)
 def test_models_give_the_bits_of_tflite_micro(path: Path) -> None:
-    from microc.frontend.detect import load
+    from microc.frontend.detect import load_model_file
 
-    graph = load(path, {})
+    graph = load_model_file(path, {})
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
     for node in graph.nodes:

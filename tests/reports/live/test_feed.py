@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.reports.live import FROM_BOARD, event, page_of, runs
+from microc.reports.live import FROM_BOARD, iter_runs, render_watch_page, run_event
 from microc.run import board_project
 from microc.run.data.samples import Samples
 from tests.run.test_profile import Page
@@ -30,8 +30,8 @@ def test_samples_in_a_loop(project: board_project.Project) -> None:
     samples = Samples((images,), np.array([4, 5, 6]), {}, ())
     library = microc.compile(digits.INT8)
     with microc.Device(project) as device:
-        found = list(itertools.islice(runs(device, samples), 5))
-        data = [event(device, run) for run in found]
+        found = list(itertools.islice(iter_runs(device, samples), 5))
+        data = [run_event(device, run) for run in found]
     assert [run.sample for run in found] == [0, 1, 2, 0, 1] and [run.label for run in found] == [4, 5, 6, 4, 5]
     for run in found:
         assert np.array_equal(run.outputs[0], library(images[run.number % 3]))
@@ -42,18 +42,18 @@ def test_samples_in_a_loop(project: board_project.Project) -> None:
 
 def test_random_numbers_and_what_the_board_has(project: board_project.Project) -> None:
     with microc.Device(project) as device:
-        first, second = itertools.islice(runs(device, 7), 2)
+        first, second = itertools.islice(iter_runs(device, 7), 2)
         assert not np.array_equal(first.inputs[0], second.inputs[0]) and first.label is None
         device.set_inputs(first.inputs[0])
-        (again,) = itertools.islice(runs(device, FROM_BOARD), 1)
+        (again,) = itertools.islice(iter_runs(device, FROM_BOARD), 1)
     assert np.array_equal(again.inputs[0], first.inputs[0]) and np.array_equal(again.outputs[0], first.outputs[0])
 
 
 def test_page(project: board_project.Project, tmp_path: Path) -> None:
     evil = board_project.Project(project.folder, {**project.manifest, "model": "</script><script>x"}, project.board)
     with microc.Device(project) as device:
-        text = page_of(device, "<b> in a loop")
+        text = render_watch_page(device, "<b> in a loop")
         device.project = evil
-        assert "<script>x" not in page_of(device, "")
+        assert "<script>x" not in render_watch_page(device, "")
     page = Page(text)
     assert sum(tag == "script" for tag, _ in page.tags) == 1 and "&lt;b&gt; in a loop" in text and "src=" not in text

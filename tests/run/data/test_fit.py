@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from microc.errors import UsageError
-from microc.run.data.pictures import fit
+from microc.run.data.pictures import convert_samples
 
 TENSOR = {"name": "x", "dtype": "float32", "shape": (1, 8, 12, 3), "scale": None, "zero_point": None}
 
@@ -26,11 +26,11 @@ TENSOR = {"name": "x", "dtype": "float32", "shape": (1, 8, 12, 3), "scale": None
 )
 def test_shapes(shape: tuple[int, ...], hint: str) -> None:
     with pytest.raises(UsageError, match="samples of shape Nx1x8x12x3") as caught:
-        fit(np.zeros(shape, np.float32), TENSOR, Path("data"))
+        convert_samples(np.zeros(shape, np.float32), TENSOR, Path("data"))
     assert hint in caught.value.hint
 
 
 def test_what_single_precision_does_not_hold() -> None:
     """Infinities, of which the caller tells; nothing is said beside."""
-    found, _ = fit(np.full((5, 8, 12, 3), 1e300), TENSOR, Path("data"))
+    found, _ = convert_samples(np.full((5, 8, 12, 3), 1e300), TENSOR, Path("data"))
     assert np.isinf(found).all()

@@ -41,7 +41,7 @@ def test_what_numpy_writes(array: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=array, b=ARRAYS[0])
     np.savez_compressed(tmp_path / "y.npz", a=array)
     for name, key in (("x.npy", ROWS), ("x.npz", "a"), ("y.npz", "a")):
-        found = array_files.read(tmp_path / name)[key]
+        found = array_files.read_arrays(tmp_path / name)[key]
         assert found.dtype == array.dtype and found.shape == array.shape
         np.testing.assert_array_equal(found, array)
 
@@ -126,12 +126,12 @@ def test_damage_is_refused_at_once(name: str, tmp_path: Path, monkeypatch: pytes
         content(path)
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with pytest.raises(UsageError, match=words):
-        array_files.read(path)
+        array_files.read_arrays(path)
     if end == ".npy":
         with pytest.raises(UsageError, match=words):
             load_array(path)
         with pytest.raises(UsageError):
-            array_files.read(tmp_path)
+            array_files.read_arrays(tmp_path)
     assert time.process_time() - start < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
 
@@ -141,4 +141,4 @@ def test_an_archive_is_no_array(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="several arrays"):
         load_array(tmp_path / "x.npz")
     with (tmp_path / "x.npz").open("rb") as file:
-        assert set(array_files.load(file)) == {"a"}
+        assert set(array_files.load_numpy(file)) == {"a"}

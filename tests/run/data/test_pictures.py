@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.cli.arguments import Arguments, make_parser
 from microc.cli.project_context import pixels
 from microc.errors import UsageError
-from microc.run.data.pictures import Reader, with_colours
+from microc.run.data.pictures import Reader, add_colours
 from microc.run.data.samples import read_samples
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
@@ -52,8 +52,8 @@ def test_orders_of_channels(tmp_path: Path) -> None:
         "*=gray x=bgr": ["bgr", "gray"],
         "the other=rgb": ["", "rgb"],
     }.items():
-        assert [each["colour"] for each in with_colours(inputs, {"input_colour": words})] == expected
-    reversed_, grey = with_colours(inputs, {"input_colour": "*=bgr"})
+        assert [each["colour"] for each in add_colours(inputs, {"input_colour": words})] == expected
+    reversed_, grey = add_colours(inputs, {"input_colour": "*=bgr"})
     assert np.array_equal(Reader(reversed_).read(path)[0], PIXELS[..., ::-1]) and "BGR" in Reader(reversed_).note()
     assert np.array_equal(Reader(grey).read(path), Reader(inputs[1]).read(path))
 

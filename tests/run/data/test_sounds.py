@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from microc.errors import UsageError
-from microc.run.data.array_files import CLASSES, ROWS, read
+from microc.run.data.array_files import CLASSES, ROWS, read_arrays
 
 
 def recorded(path: Path, data: bytes, width: int, channels: int = 1) -> Path:
@@ -33,14 +33,14 @@ def recorded(path: Path, data: bytes, width: int, channels: int = 1) -> Path:
     ],
 )
 def test_widths(width: int, data: bytes, tmp_path: Path) -> None:
-    found = read(recorded(tmp_path / "a.wav", data, width))[ROWS]
+    found = read_arrays(recorded(tmp_path / "a.wav", data, width))[ROWS]
     assert found.dtype == np.float32 and found.tolist() == [[-1.0, 0.0, 0.5]]
 
 
 def test_a_folder_by_class_of_two_channels(tmp_path: Path) -> None:
     for kind in ("no", "yes"):
         recorded(tmp_path / kind / "a.WAV", struct.pack("<4h", 0, 2**14, 0, 2**14), 2, 2)
-    found = read(tmp_path)
+    found = read_arrays(tmp_path)
     assert found[ROWS].tolist() == [[[0.0, 0.5], [0.0, 0.5]]] * 2 and found[CLASSES].tolist() == [0, 1]
 
 
@@ -48,9 +48,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     """Other files of that name, and sounds of different length."""
     (tmp_path / "a.wav").write_bytes(b"RIFF")
     with pytest.raises(UsageError, match="no sound that can be read") as caught:
-        read(tmp_path / "a.wav")
+        read_arrays(tmp_path / "a.wav")
     assert "linear PCM" in caught.value.hint
     for name, count in (("a.wav", 3), ("b.wav", 4)):
         recorded(tmp_path / "folder" / name, bytes(2 * count), 2)
     with pytest.raises(UsageError, match="all samples have one shape"):
-        read(tmp_path / "folder")
+        read_arrays(tmp_path / "folder")

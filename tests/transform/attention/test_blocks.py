@@ -12,9 +12,9 @@ from microc.compiler.pipeline import optimise
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
-from microc.ops.meaning import meaning
+from microc.ops.meaning import reference_apply
 from microc.ops.registry import infer
-from microc.transform.attention import find_attention, in_blocks
+from microc.transform.attention import block_attention, find_attention
 from tests.frontend.onnx_model import read
 from tests.transform.network import Network, random_inputs
 from tests.transform.test_attention import TOKENS, attention
@@ -79,7 +79,7 @@ def test_blocks_compute_the_same(name: str, rows: int) -> None:
     graph = optimise(MADE[name](), Options())
     found = find_attention(graph)
     assert len(found) == 1
-    blocked = in_blocks(graph, found, rows)
+    blocked = block_attention(graph, found, rows)
     verify(blocked, infer, "the test")
     heads = name != "single"
     loops = [node for node in blocked.nodes if node.op == "loop"]
@@ -88,14 +88,14 @@ def test_blocks_compute_the_same(name: str, rows: int) -> None:
     assert scores not in blocked.types or not loops
     for seed in range(2):
         inputs = random_inputs(graph, seed)
-        before, after = (run(each, inputs, meaning(each)) for each in (graph, blocked))
+        before, after = (run(each, inputs, reference_apply(each)) for each in (graph, blocked))
         for output in graph.outputs:
             np.testing.assert_allclose(after[output], before[output], rtol=1e-6, atol=1e-7)
 
 
 def test_what_leads_to_operands_is_made_in_the_turns() -> None:
     graph = optimise(split(), Options())
-    blocked = in_blocks(graph, find_attention(graph), LENGTH)
+    blocked = block_attention(graph, find_attention(graph), LENGTH)
     assert [node.op for node in blocked.nodes if node.group] == ["relu", "loop"]
     body = next(node for node in blocked.nodes if node.op == "loop").attr("body")
     assert max(kind.size for name, kind in body.types.items() if name not in body.inputs) == LENGTH * LENGTH
@@ -104,7 +104,7 @@ def test_what_leads_to_operands_is_made_in_the_turns() -> None:
 def test_narrow_operands_are_not_made_of_wider_ones() -> None:
     """Bytes that are quantised from floats: the floats would have to wait."""
     graph = optimise(quantised(False), Options())
-    blocked = in_blocks(graph, find_attention(graph), TOKENS)
+    blocked = block_attention(graph, find_attention(graph), TOKENS)
     assert [node.op for node in blocked.nodes].count("quantize") == 3
 
 

@@ -13,7 +13,7 @@ from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, P
 from microc.frontend.onnx.writer.context import CODES, Application, Builder, Row, value_info
 from microc.frontend.onnx.writer.rows_layers import quantize
 from microc.graph.ir import Graph, TensorType
-from microc.ops.control import UNBOUNDED, scanned_of
+from microc.ops.control import UNBOUNDED, count_scanned
 
 # ---- Functions of one and two numbers, comparisons, selection, conversions.
 
@@ -264,7 +264,7 @@ REDUCTION_ROWS: Mapping[str, Row] = {
 # ---- Loops and branches: bodies become ONNX subgraphs, which read fixed values from outside by name.
 
 WriteBody = Callable[[Graph, Builder, Mapping[str, str]], tuple[Builder, tuple[str, ...]]]
-"""Writes a subgraph: :func:`microc.frontend.onnx.writer.model.write_body`."""
+"""Writes a subgraph: :func:`microc.frontend.onnx.writer.model_proto.write_body`."""
 
 _FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
 
@@ -285,7 +285,7 @@ def loop(application: Application, write_body: WriteBody) -> None:
         names.fresh(f"{application.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count")
     )
     inside = [names.fresh(name) for name in body.inputs[1 : 1 + carried]]
-    rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - scanned_of(application.node) :]]
+    rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - count_scanned(application.node) :]]
     fixed = operands[carried : len(operands) - len(rows)]
     bound = dict(zip(body.inputs, (count_int32, *inside, *fixed, *rows), strict=True))
     inner, ends = write_body(body, outer, bound)

@@ -14,7 +14,7 @@ import pytest
 import microc
 from microc.errors import UnsupportedError
 from microc.frontend.onnx import reader
-from microc.frontend.onnx.writer.model import STATE, to_onnx
+from microc.frontend.onnx.writer.model_proto import STATE_KEY, to_onnx
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.meaning import evaluate
@@ -96,7 +96,7 @@ def test_state_is_inputs_and_outputs_that_the_metadata_describe() -> None:
     graph = Graph(graph.name, ("x",), ("y",), graph.nodes, graph.types, {}, graph.state, {"memory": "y"})
     data = to_onnx(graph, "0")
     (entry,) = onnx.load_from_string(data).metadata_props
-    assert (entry.key, json.loads(entry.value)) == (STATE, {"memory": {"output": "memory_next", "initial": -3}})
+    assert (entry.key, json.loads(entry.value)) == (STATE_KEY, {"memory": {"output": "memory_next", "initial": -3}})
     rows = [[np.array([row], np.int8)] for row in ((1, -50, 7), (-9, 2, 3))]
     assert [made[0].tolist() for made in frames(data, graph, rows)] == [[[1, -3, 7]], [[1, 2, 7]]]
 
@@ -187,7 +187,7 @@ def test_layers_with_equal_biases_are_read_back_in_integers() -> None:
     requantised = node("quantize", ("b",), "y", scale=(0.1,), zero_point=(-3,), out_dtype="int8", rounding="even")
     model = agree(network([*steps, requantised], types, ("y",), consts=consts))
     assert codes(model)["Transpose"] == 2
-    back = qdq.recognise(reader.read(model.SerializeToString(), "net.onnx", {}), PassContext())
+    back = qdq.recognise(reader.read_onnx(model.SerializeToString(), "net.onnx", {}), PassContext())
     assert [each.op for each in back.nodes if each.op != "transpose"] == ["conv2d", "conv2d", "quantize"]
 
 

@@ -8,7 +8,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, N
 
 from microc.errors import UnsupportedError
 from microc.frontend.onnx.writer import rows_elementwise
-from microc.frontend.onnx.writer.model import ROWS, to_onnx
+from microc.frontend.onnx.writer.model_proto import ROWS, to_onnx
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.registry import Case, OpDef

@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc import GraphBuilder
 from microc.errors import UnsupportedError
-from microc.frontend.tflite.writer import WRITERS, to_tflite, written
+from microc.frontend.tflite.writer import WRITERS, convert_node, to_tflite
 from microc.graph.ir import Graph, Quant
 from microc.ops.meaning import evaluate
 
@@ -124,4 +124,4 @@ def test_what_has_no_word_says_why(name: str) -> None:
     graph = make()
     node = next(node for node in graph.nodes if node.op in (*WRITERS, "sin") and node.op != "reshape")
     with pytest.raises(UnsupportedError, match=why):
-        written(graph, node)
+        convert_node(graph, node)

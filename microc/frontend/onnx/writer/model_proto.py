@@ -19,7 +19,7 @@ from microc.frontend.onnx.writer.context import COMPARED, Application, Builder, 
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.arithmetic import numbers_of
-from microc.ops.meaning import expanded
+from microc.ops.meaning import expand_composed
 
 ROWS: Mapping[str, Row] = {
     **rows_layers.CONVOLUTION_ROWS,
@@ -35,7 +35,7 @@ ROWS: Mapping[str, Row] = {
 """Rows by our operator's name. Control flow writes subgraphs, and is in ``CONTROL_ROWS``."""
 
 PRODUCER = "microc"
-STATE = "microc.state"
+STATE_KEY = "microc.state"
 """Key of the model's metadata that describes its state."""
 MAX_LISTED_ERRORS = 40
 _HINT = "save the network as .mcg, which holds any; or cut it there (--outputs) and export the part before"
@@ -50,7 +50,7 @@ def to_onnx(graph: Graph, version: str) -> bytes:
 
     Raises UnsupportedError, which lists every operator that has no row.
     """
-    graph = expanded(graph)
+    graph = expand_composed(graph)
     builder = Builder(graph)
     for name in (*graph.inputs, *graph.state):
         builder.bind(name, builder.own[name])
@@ -162,7 +162,7 @@ def _model(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], 
             builder.own[state]: {"output": name, "initial": _initial(graph.state[state])}
             for state, name in updates.items()
         }
-        helper.set_model_props(model, {STATE: json.dumps(description)})
+        helper.set_model_props(model, {STATE_KEY: json.dumps(description)})
     return model
 
 

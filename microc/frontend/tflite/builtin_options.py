@@ -15,7 +15,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import MAX_RANK
+from microc.frontend.model_limits import MAX_RANK
 from microc.graph.ir import Quant
 
 # ---- The only access to the generated flatbuffer classes, and options of operators.
@@ -34,7 +34,7 @@ Custom = int | float | str | tuple[int | float | str, ...]
 
 
 @contextmanager
-def reading(where: str) -> Iterator[None]:
+def guard_flatbuffer(where: str) -> Iterator[None]:
     """Convert exceptions that the generated flatbuffer classes raise on corrupt offsets into a ModelError."""
     try:
         yield
@@ -70,7 +70,7 @@ class Options:
         else:
             raise ModelError(f"the operator carries no {name}", where=self.where)
         fields = getattr(tflite, name)()
-        with reading(self.where):
+        with guard_flatbuffer(self.where):
             fields.Init(data, position)
         return Fields(fields, self.where)
 
@@ -83,7 +83,7 @@ class Fields:
     where: str
 
     def _get(self, name: str) -> Any:
-        with reading(self.where):
+        with guard_flatbuffer(self.where):
             return getattr(self.table, name)()
 
     def integer(self, name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
@@ -106,12 +106,12 @@ class Fields:
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Return a short vector of integers, empty if absent."""
-        with reading(self.where):
+        with guard_flatbuffer(self.where):
             return short_vector(getattr(self.table, f"{name}AsNumpy")(), name, self.where)
 
     def reals(self, name: str) -> tuple[float, ...]:
         """Return a short vector of finite floats, empty if absent."""
-        with reading(self.where):
+        with guard_flatbuffer(self.where):
             entries = as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
         if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
             raise ModelError(f"{name} has {len(entries)} entries, or one that is no number", where=self.where)
@@ -276,7 +276,7 @@ class Sparsity:
 
 def read_sparsity(table: Any, where: str) -> Sparsity:
     """Read the flatbuffer's SparsityParameters."""
-    with reading(where):
+    with guard_flatbuffer(where):
         count = int(table.DimMetadataLength())
         if count > _MOST_LEVELS:
             raise ModelError(f"{count} levels of a sparse tensor", where=where)

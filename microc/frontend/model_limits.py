@@ -54,7 +54,7 @@ def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
         )
 
 
-def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> tuple[TensorType, ...]:
+def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> tuple[TensorType, ...]:
     """Infer the result types of an operator for operands of ``types``, each within the limits.
 
     Raises ModelError, with ``where``, for invalid operands or attributes, UnsupportedError for those that are too large or
@@ -132,12 +132,12 @@ def _children(x: Any) -> list[Any]:
 
 # ---- Zip archives and HDF5, containers of several formats.
 
-ZIP = b"PK\x03\x04"
-HDF5 = b"\x89HDF\r\n\x1a\n"
+ZIP_MAGIC = b"PK\x03\x04"
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of these containers."""
 
 
-def members(data: bytes) -> list[str]:
+def archive_names(data: bytes) -> list[str]:
     """Return the names in a zip archive; none if the bytes are no complete archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

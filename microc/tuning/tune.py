@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.immutable import frozen
 from microc.compiler import validation
-from microc.compiler.interaction import speaks_python
-from microc.compiler.model import knows_plugins, source_of
+from microc.compiler.interaction import with_python_errors
+from microc.compiler.model import registers_plugins, source_of
 from microc.compiler.options import Options, make_options
 from microc.compiler.representation import table
 from microc.compiler.tuned.measured_choice import measured_together, network_key
 from microc.compiler.tuned.measured_regions import RegionTask
-from microc.compiler.tuned.optimisation_plan import plan_of
-from microc.compiler.tuned.records import Database, Task, records_of, tasks_of
+from microc.compiler.tuned.optimisation_plan import make_plan
+from microc.compiler.tuned.records import Database, Task, list_tasks, open_records
 from microc.errors import UsageError
 from microc.target import Board
 from microc.tuning.candidate_image import RegionSpace
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Meter
-from microc.tuning.search import SEARCHES, model_for
+from microc.tuning.search_policies import SEARCHES, model_for
 from microc.tuning.search_space import Space
 from microc.tuning.tuner import (
     Event,
     Limits,
-    Tuned,
+    TunedKernel,
     TunedNetwork,
     TunedRegion,
     Tuner,
     compiled_for,
     in_our_code,
     place_of,
-    refuse_open,
     regions_for,
+    require_decided_code,
     select_layers,
     tasks_for,
 )
@@ -58,7 +58,7 @@ class Tuning:
     ``regions``: parts of the network that external code can compute; ``network``: the network as a whole, if it was measured.
     """
 
-    kernels: tuple[Tuned, ...]
+    kernels: tuple[TunedKernel, ...]
     database: Database
     unit: str
     board: str
@@ -98,7 +98,7 @@ class Tuning:
         }
 
     @property
-    def _kernels_and_regions(self) -> tuple[Tuned, ...]:
+    def _kernels_and_regions(self) -> tuple[TunedKernel, ...]:
         return (*self.kernels, *(region.tuned for region in self.regions))
 
 
@@ -110,8 +110,8 @@ class Interrupted(KeyboardInterrupt):
         self.tuning = tuning
 
 
-@speaks_python
-@knows_plugins
+@with_python_errors
+@registers_plugins
 def tune(
     model: Any,
     target: str = "",
@@ -164,7 +164,7 @@ def tune(
     # As a whole a network is only timed on this computer; with regions open its code is not decided yet.
     measures_network = trials > 0 and board_ is None and runner is None and not regions
     tasks, regions = select_layers(all_tasks, regions, tuple(layers))
-    load = validation.truth("load", load)
+    load = validation.boolean("load", load)
     if regions and (fleet or load):
         raise UsageError(
             "other people's code is built into firmware: it is measured neither by loading code nor by a fleet",
@@ -224,7 +224,7 @@ def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
         raise UsageError(f"{name}={value!r} is none", hint="one of: " + ", ".join(known))
 
 
-@knows_plugins
+@registers_plugins
 def tuning_plan(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, records: str | Path, **options: Any
 ) -> dict[str, Any]:
@@ -235,15 +235,15 @@ def tuning_plan(
     """
     path = validation.path("records", records)
     chosen = make_options(**options, tuned=path)
-    refuse_open(chosen)
+    require_decided_code(chosen)
     board_, core = place_of(target, board)
     name = board_.name if board_ is not None else "host"
     compiled_network = compiled_for(model, core, chosen, board_)
-    return plan_of(compiled_network, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
+    return make_plan(compiled_network, open_records(path), board=name, optimize=chosen.optimize, records=path.name)
 
 
-@knows_plugins
-def spaces(
+@registers_plugins
+def describe_spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
     """Return the search spaces of a network's kernels without measuring: layers, points, and every decision with its values.
@@ -253,7 +253,7 @@ def spaces(
     chosen = make_options(**options)
     board_, core = place_of(target, board)
     compiled_network = compiled_for(model, core, in_our_code(chosen), board_)
-    tasks = (*tasks_of(compiled_network), *regions_for(model, core, chosen))
+    tasks = (*list_tasks(compiled_network), *regions_for(model, core, chosen))
     return [
         {
             "layers": list(task.layers),

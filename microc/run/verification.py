@@ -87,7 +87,7 @@ def _random(shape: Sequence[int], dtype: str, generator: np.random.Generator) ->
     return generator.integers(low, high, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
 
 
-def samples(device: Device, count: int, seed: int = SEED) -> list[list[Array]]:
+def random_input_sets(device: Device, count: int, seed: int = SEED) -> list[list[Array]]:
     """Generate ``count`` sets of random inputs from a seed. If sizes vary, the first set has the largest, the others random
     ones."""
     if count < 1:
