@@ -29,7 +29,7 @@ MODELS = ("digits_int8.tflite", "digits_float.onnx", "digits_qdq.onnx")
 @pytest.fixture
 def every_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small loops are split, too."""
-    monkeypatch.setattr(around_rules, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "MIN_INSTRUCTIONS", 0)
 
 
 def inputs(library: microc.Library, count: int) -> Array:
@@ -115,7 +115,7 @@ def test_one_thread_has_no_word_of_them() -> None:
 
 
 def test_small_loops_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(around_rules, "LEAST", 1 << 40)
+    monkeypatch.setattr(around_rules, "MIN_INSTRUCTIONS", 1 << 40)
     assert "pthread" not in shared_files(of_threads(MODELS[0], 2), "test")["model.c"]
 
 

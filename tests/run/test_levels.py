@@ -133,7 +133,7 @@ def product(size: int) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
 
 
 def test_functions_run_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(around_rules, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "MIN_INSTRUCTIONS", 0)
     a, b, c = product(16)
     func = te.create_prim_func("product", [a, b], [c])
     dice = np.random.default_rng(0)

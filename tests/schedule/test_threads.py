@@ -30,7 +30,7 @@ def split(schedule: Schedule, count: int) -> Choice:
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("func", [matmul(24, 8, 12), matmul(10, 5, 6), padded_rows(9, 8)], ids=["even", "odd", "rows"])
 def test_the_meaning_is_kept(func: ir.PrimFunc, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(around_rules, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "MIN_INSTRUCTIONS", 0)
     schedule = schedule_kernel(func, "dense", HOST)
     made = split(schedule, count).schedule
     assert parallel(made.func)
@@ -56,7 +56,7 @@ def test_turns_are_alike_and_few(extent: int, count: int, turns: int) -> None:
 
 def test_tiles_with_a_rest_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of seven rows in tiles of two is peeled off."""
-    monkeypatch.setattr(around_rules, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "MIN_INSTRUCTIONS", 0)
     start = Schedule(matmul(7, 6, 4)).reverse_compute_at("out", "o").set_scope("acc", "register").split("p", (None, 2))
     assert not parallel(split(start, 2).schedule.func)
 
@@ -70,7 +70,7 @@ def test_small_loops_and_one_thread_change_nothing() -> None:
 
 def test_loops_whose_turns_need_each_other_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only loop sums up."""
-    monkeypatch.setattr(around_rules, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "MIN_INSTRUCTIONS", 0)
     x, k = te.placeholder((64,), "int32", "x"), te.reduce_axis(64, "k")
     total = te.compute((1,), lambda _: te.sum_reduce(x[k.var], k), "out", ("o",))
     choice = split(Schedule(te.create_prim_func("total", [x], [total])), 2)
