@@ -44,7 +44,7 @@ def compiled(**options: Any) -> Module:
 
 def without_blocks(monkeypatch: pytest.MonkeyPatch) -> Module:
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "by_blocks", lambda plain, *rest: plain)
+        patch.setattr(pipeline, "try_blocked_attention", lambda plain, *rest: plain)
         return compiled()
 
 
@@ -87,6 +87,6 @@ def test_nothing_is_compiled_twice_where_the_peak_is_elsewhere(monkeypatch: pyte
 
         return search.try_blocked_attention(plain, noted, *rest)
 
-    monkeypatch.setattr(pipeline, "by_blocks", counted)
+    monkeypatch.setattr(pipeline, "try_blocked_attention", counted)
     compile_model(network(2), M4, Options())
     assert not built

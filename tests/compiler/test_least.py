@@ -49,7 +49,7 @@ if not ALL:
 def compiled(name: str, board: str, caller: bool) -> bool | str:
     """Whether a network fits, compiled for the board; the early look at it is left out, so that it proves nothing itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("microc.compiler.pipeline.refuse_hopeless", lambda *_: None)
+        patch.setattr("microc.compiler.pipeline.refuse_impossible", lambda *_: None)
         try:
             microc.compile(SOURCES[name], board=board, io_in_arena=not caller)
         except FitError as error:

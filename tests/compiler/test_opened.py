@@ -68,5 +68,5 @@ def test_nothing_is_compiled_twice_where_there_is_no_choice(
     def watched(plain: Any, build: Any, *rest: Any) -> Any:
         return search.try_prewidened_weights(plain, never, *rest)
 
-    monkeypatch.setattr(pipeline, "by_opened", watched)
+    monkeypatch.setattr(pipeline, "try_prewidened_weights", watched)
     compiled(core=core, **options)

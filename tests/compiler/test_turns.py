@@ -60,5 +60,5 @@ def test_nothing_is_compiled_twice_where_there_is_no_choice(
     def watched(plain: Any, optimised: Any, build: Any, *rest: Any) -> Any:
         return search.try_loop_blocking(plain, optimised, never, *rest)
 
-    monkeypatch.setattr(pipeline, "by_turns", watched)
+    monkeypatch.setattr(pipeline, "try_loop_blocking", watched)
     compiled(recurrent(steps), **options)

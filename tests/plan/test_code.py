@@ -112,7 +112,7 @@ def test_many_kernels_are_chosen_in_bounded_time(monkeypatch: pytest.MonkeyPatch
     """Beyond the budget kernels take what is left, those first that gain most by a byte."""
     module = network([(64, 10_000.0 - k) for k in range(40)])
     memory = CodeMemory("itcm", 20 * reserved_code_bytes(module.kernels[0]), FAST, FLASH)
-    monkeypatch.setattr(hot, "HOT", 4)
+    monkeypatch.setattr(hot, "MAX_HOT_KERNELS", 4)
     plan = with_hot_code(module, memory).plan
     assert plan is not None and plan.code is not None
     assert plan.code.kernels == tuple(kernel.name for kernel in module.kernels[:20])

@@ -128,7 +128,7 @@ def test_a_smaller_share_leaves_a_good_order(monkeypatch: pytest.MonkeyPatch) ->
     sketch.call(tuple(f"b{k}" for k in range(20)), (sketch.value("y", 8, "output"),))
     module, peaks = sketch.module(), []
     for ways in (1, 64, 4096):
-        monkeypatch.setattr(plan, "ORDERING", ways * len(module.calls))
+        monkeypatch.setattr(plan, "ORDER_EFFORT", ways * len(module.calls))
         peaks.append(plan.Search(module, Overlaps(module), io_in_arena=True).best().peak)
     assert peaks[0] > 2000 and peaks[1] == peaks[2] < 200
 

@@ -63,7 +63,7 @@ def test_units_that_do_not_help_are_dropped(monkeypatch: pytest.MonkeyPatch) -> 
         sizes = 10 ** np.random.default_rng(0).uniform(-1.5, 1.5, units.count)
         return units.apply(np.where(units.free, sizes, 1.0))
 
-    monkeypatch.setattr(decisions, "equalised", worse)
+    monkeypatch.setattr(decisions, "equalise_channels", worse)
     found = microc.quantize(classifier(), images(16))
     line = found.report["repairs"][0]
     assert line["name"] == "cross-layer equalisation" and not line["kept"] and line["after"] < line["before"]

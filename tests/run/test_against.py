@@ -273,7 +273,7 @@ class FakeLiteRT:
 def test_litert_falls_back_to_the_next_set_of_kernels(
     monkeypatch: pytest.MonkeyPatch, has: set[int], own: bool, asked: list[int], words: str
 ) -> None:
-    monkeypatch.setattr(engines, "imported", lambda *names: FakeLiteRT)
+    monkeypatch.setattr(engines, "import_framework", lambda *names: FakeLiteRT)
     monkeypatch.setattr(engines, "version_of", lambda name: "2")
     monkeypatch.setattr(FakeLiteRT, "has", has)
     FakeLiteRT.asked.clear()

@@ -70,8 +70,8 @@ def test_an_impossible_limit() -> None:
 @pytest.mark.parametrize(("chains", "lowered"), [(0, 0), (12, 1), (1000, 0), (1000, 2)])
 def test_the_search_is_bounded(chains: int, lowered: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With little work it takes what it knows, the same chains every time; their needs are exact."""
-    monkeypatch.setattr(ram, "CHAINS", chains)
-    monkeypatch.setattr(ram, "LOWERED", lowered)
+    monkeypatch.setattr(ram, "MAX_CHAINS", chains)
+    monkeypatch.setattr(ram, "MAX_LOWERED_CHAINS", lowered)
     found, again = search(), search()
     smallest = found.smallest()
     assert smallest == again.smallest() and all(candidate.exact for candidate in smallest)
