@@ -1,7 +1,8 @@
-"""The process that times whole networks by turns: ``python -m microc.tuning.in_place PLACE FOLDER ...``, started by ``network``.
+"""The process that times whole networks, interleaved: ``python -m microc.tuning.in_place PLACE FOLDER ...``.
 
-In every round each network runs as a whole, and once more kernel by kernel, so that what a kernel takes is what it takes behind
-the others. The time of a call from Python is in each: it is the same in all networks.
+:mod:`microc.tuning.whole_network` starts it. In every round each network runs as a whole, then kernel by kernel, so that a
+kernel's time is its time after the others have run. Each time includes the overhead of a call from Python, the same in all
+networks.
 """
 
 from __future__ import annotations

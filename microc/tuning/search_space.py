@@ -75,9 +75,12 @@ ScheduleMaker = Callable[[], Schedule | None]
 
 
 class Whole(NamedTuple):
-    """What a candidate of a region has beside its function: bindings of parameters (all but results and workspaces); external
-    code in place of the loops; its alignment; and the tolerance of floats, a share of the largest (infinite: integers may
-    differ by any amount, too)."""
+    """Additional data of a region's candidate.
+
+    ``params``: bindings of the parameters, all but results and workspaces; ``external``: external code in place of the function's
+    loops, and ``align``, its alignment; ``bound``: the tolerance of floats, a share of the largest (infinite: integers may
+    differ by any amount, too).
+    """
 
     params: tuple[Param, ...]
     external: External | None = None
