@@ -65,7 +65,9 @@ def test_convolutions_equal_the_reference(
     """All cases of the family that may be in pairs: those with an odd number of pixels and with borders included. Other cases are
     what they are on any core, and built where everything is asked for."""
     monkeypatch.setattr(
-        kernel_selection, "undominated_algorithms", lambda names: ("pairs",) if "pairs" in names else undominated_algorithms(names)
+        kernel_selection,
+        "undominated_algorithms",
+        lambda names: ("pairs",) if "pairs" in names else undominated_algorithms(names),
     )
     built: Built = {}
     known = {
