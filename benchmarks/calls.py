@@ -23,6 +23,7 @@ import numpy as np
 from mlperf_tiny import corpus
 
 import microc
+from microc.base.dtypes import to_numpy
 from microc.run.verification import random_inputs
 
 MODELS = ("tflm_hello_world_int8.tflite", "tflm_hello_world_float.tflite")
@@ -60,7 +61,7 @@ def measured(path: Path, rounds: int, samples: int) -> Row:
     library = microc.compile(path, "native")
     dice = np.random.default_rng(0)
     inputs = random_inputs(library.inputs, dice)
-    outputs = [np.empty(t["shape"], microc.dtypes.to_numpy(t["dtype"])) for t in library.outputs]
+    outputs = [np.empty(t["shape"], to_numpy(t["dtype"])) for t in library.outputs]
     arena = np.empty(library.manifest["arena_size"] + 64, np.uint8)
     memory = ctypes.c_void_p(arena.ctypes.data + -arena.ctypes.data % 64)
     places = [(ctypes.c_void_p * max(1, len(each)))(*(a.ctypes.data for a in each)) for each in (inputs, outputs)]

@@ -35,9 +35,10 @@ from microc.cli import COLLECT_AFTER
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.codegen.render import environment
+from microc.compiler.fit.search import build_within_flash
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import build_within_budget, optimise
+from microc.compiler.pipeline import optimise
 from microc.device.boards import load_board
 from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
@@ -167,7 +168,7 @@ def stages(model: Path, board: str) -> dict[str, float]:
     with timed("passes"):
         graph = optimise(read, options)
     with timed("kernels"):
-        module = build_within_budget(graph, on.target, model.name, options, None, 0).module
+        module = build_within_flash(graph, on.target, model.name, options, None, 0).module
     with timed("plan"):
         module = plan_module(replace(module, options={**module.options, "protocol": options.protocol}))
     with timed("print"):

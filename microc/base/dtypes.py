@@ -22,7 +22,8 @@ _PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x(?:vscalex)?([1-
 VECTORS = (128, 256, 512)
 """Widths of vector registers, in bits."""
 SCREENED_ELEMENTS = 64
-"""Elements of an array that :func:`keeps` tests first, so that most arrays are rejected without a scan of all their data."""
+"""Elements of an array that :func:`is_exact_in` tests first, so that most arrays are rejected without a scan of all their
+data."""
 HALF = ("float16", "bfloat16")
 """Floats without a C99 type: they are stored as the bits of a ``uint16_t``; arithmetic is done in float32."""
 

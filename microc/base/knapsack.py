@@ -2,7 +2,7 @@
 
 Losses (noise of layers in few bits, ticks of schedules), bytes and cycles are additive. Dynamic programming of Nemhauser and
 Ullmann (Management Science 15, 1969): layer by layer, keep the partial sums that no other sum beats in flash, time and loss;
-those of the last layer are the Pareto front. If there are more than :data:`MOST`, they are sorted into cells of a grid over
+those of the last layer are the Pareto front. If there are more than :data:`MAX_SUMS`, they are sorted into cells of a grid over
 flash and time, and each cell keeps the sum of least loss. The result is then exact up to the size of a cell; limits are
 always kept exactly.
 """
@@ -104,7 +104,7 @@ def _pareto_front(points: Sequence[Selection], timed: bool) -> list[Selection]:
 
 
 def _thin_out(points: list[Selection], timed: bool) -> list[Selection]:
-    """Keep about :data:`MOST` points at most, always including the smallest and, if ``timed``, the fastest."""
+    """Keep about :data:`MAX_SUMS` points at most, always including the smallest and, if ``timed``, the fastest."""
     if len(points) <= MAX_SUMS:
         return points
     steps = int(MAX_SUMS**0.5) if timed else MAX_SUMS

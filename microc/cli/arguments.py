@@ -39,7 +39,7 @@ EXIT_CODES = """exit codes:
 
 
 class Arguments(ReportArguments):
-    """Parsed arguments; each command reads its own. Options of a compilation: :func:`chosen_options`."""
+    """Parsed arguments; each command reads its own. Options of a compilation: :func:`compilation_options`."""
 
     command: str
     words: list[str]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 1.0
-"""Seconds without news after which :func:`working` shows that a command is still running."""
+"""Seconds without news after which :func:`show_elapsed_time` shows that a command is still running."""
 _SHOWN_VALUES = 16
 """Elements of an array that are printed."""
 

@@ -76,7 +76,8 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
     """Remove what dead writers of a file or folder ``name`` (empty: of any name) left in a folder.
 
     If such a writer had moved an old folder away and not put the new one in its place, the old one is restored. Only siblings
-    that :func:`replacing` and :func:`replacing_folder` name, that belong to the user, and that are not locked are touched.
+    that :func:`replace_atomically` and :func:`replace_folder_atomically` name, that belong to the user, and that are not locked
+    are touched.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -253,7 +254,7 @@ def _replaceable(folder: Path, marker: str | None) -> bool:
 
 
 def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> None:
-    """Raise OutputError for a folder that :func:`replacing_folder` would refuse, as far as it can be known before the
+    """Raise OutputError for a folder that :func:`replace_folder_atomically` would refuse, as far as it can be known before the
     work."""
     check_writable(folder / PROJECT_MARKER, option, folder)
     if folder.is_symlink() and folder.is_dir():

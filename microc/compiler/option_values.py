@@ -294,7 +294,7 @@ LONGEST_FILE = 1 << 22
 """Size limit of a file of names in bytes."""
 
 parse_bytes = parse_byte_count
-"""Alias of :func:`bytes_of`, for the table of options."""
+"""Alias of :func:`parse_byte_count`, for the table of options."""
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

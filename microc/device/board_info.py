@@ -53,7 +53,7 @@ class TensorInfo:
 
 @frozen
 class ModelInfo:
-    """A model in the firmware. ``name``: safe to print, see :func:`readable`. ``fingerprint``: of its project, 32
+    """A model in the firmware. ``name``: safe to print, see :func:`printable`. ``fingerprint``: of its project, 32
     hexadecimal digits."""
 
     name: str

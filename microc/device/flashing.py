@@ -33,8 +33,8 @@ def flash(
     command.
 
     ``port``: the serial port, for runners that use a boot loader. On an emulated board this loads and verifies the image in
-    a temporary emulator; to continue with it, use :func:`load`. ToolError if the runner is missing or fails, DeviceError if
-    it hangs or finds no board.
+    a temporary emulator; to continue with it, use :func:`load_emulator`. ToolError if the runner is missing or fails,
+    DeviceError if it hangs or finds no board.
     """
     selected = select_runner(board, runner)
     if dry_run:

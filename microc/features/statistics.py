@@ -151,7 +151,7 @@ def _check_names(stage: Statistics | Spectral, functions: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True)
 class Statistics(Stage):
-    """Statistics of each frame's samples, for each channel: those of :data:`STATISTICS` in ``names``, in this order."""
+    """Statistics of each frame's samples, for each channel: those of :data:`FRAME_STATISTICS` in ``names``, in this order."""
 
     names: Sequence[str] = ("mean", "std", "rms", "min", "max", "skewness", "kurtosis", "zero_crossings")
 
@@ -165,7 +165,7 @@ class Statistics(Stage):
 
 @dataclass(frozen=True)
 class Spectral(Stage):
-    """Statistics of each frame's spectrum: those of :data:`SPECTRAL` in ``names``, in this order."""
+    """Statistics of each frame's spectrum: those of :data:`SPECTRAL_STATISTICS` in ``names``, in this order."""
 
     names: Sequence[str] = ("centroid", "bandwidth", "rolloff", "flatness", "peak", "peak_frequency")
 

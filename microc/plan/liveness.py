@@ -94,7 +94,7 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
 def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> tuple[range, ...]:
     """Return the distances, multiples of :data:`GRAIN`, at which blocks overlap and none of the conflicts arises.
 
-    ``under``, ``over``: bytes of the blocks, as in :class:`Room`.
+    ``under``, ``over``: bytes of the blocks, as in :class:`SafeOffsets`.
     """
     distances = np.arange(1 - -(-over // GRAIN), -(-under // GRAIN)) * GRAIN
     safe = np.ones(len(distances), bool)

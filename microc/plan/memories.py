@@ -68,7 +68,7 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
 def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> tuple[str, ...]:
     """Return the kernels with the largest gain that fit, in the module's order.
 
-    The choice is exact among the :data:`HOT` kernels with the largest gain per byte; of the others it takes each that
+    The choice is exact among the :data:`MAX_HOT_KERNELS` kernels with the largest gain per byte; of the others it takes each that
     still fits.
     """
     ordered = sorted(sizes, key=lambda name: (-gains[name] / sizes[name], name))

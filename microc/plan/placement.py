@@ -403,7 +403,7 @@ def exact(wanted: Demand) -> Placement:
     """Return the best first-fit placement, by branch and bound over placement orders.
 
     Without overlaps that is an optimum, and orders of rising offsets suffice: take any optimal placement, sort it by
-    offset, and let every unit sink as first fit does; none gets higher. Beyond :data:`EXACT` gaps the best so far is
+    offset, and let every unit sink as first fit does; none gets higher. Beyond :data:`EXACT_EFFORT` gaps the best so far is
     returned.
     """
     bound = lower_bound(wanted)

@@ -98,7 +98,7 @@ def list_install_commands(findings: Iterable[Finding]) -> tuple[tuple[str, ...],
 
 
 def install(commands: Iterable[Sequence[str]]) -> None:
-    """Run commands of :func:`remedy`; their output goes to standard error. ToolError if one fails."""
+    """Run commands of :func:`list_install_commands`; their output goes to standard error. ToolError if one fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in commands:
         line = shlex.join(command)

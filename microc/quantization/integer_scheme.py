@@ -204,7 +204,7 @@ def quantise_in_blocks(
 ) -> Weight:
     """Quantise weights (O, ...) to ``bits`` bits times multipliers of blocks.
 
-    Falls back to :func:`quantised_weights` if all inputs are one block, or if 8 bits leave no room for multipliers.
+    Falls back to :func:`quantise_weights` if all inputs are one block, or if 8 bits leave no room for multipliers.
     """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     if not has_block_multipliers(rows, bits, block):

@@ -117,7 +117,7 @@ def label_locations(graph: Graph, layers: list[LayerRow]) -> Graph:
 
 
 def place_of(number: int) -> Loc:
-    """Return the location that :func:`placed` gives the operators of a layer."""
+    """Return the location that :func:`label_locations` gives the operators of a layer."""
     return Loc(index=number, name="layer")
 
 
@@ -292,8 +292,9 @@ def costs_report(
 ) -> dict[str, Any]:
     """Report the cost of both networks on a board, even if the float one does not fit.
 
-    Both have locations by :func:`placed`. Each of ``layer_lines``, the report on layers, gets the layer's part: ``flash``
-    (constants and code), ``instructions`` and ``cycles``, or None if the layer is computed with another one or not at all.
+    Both have locations by :func:`label_locations`. Each of ``layer_lines``, the report on layers, gets the layer's part:
+    ``flash`` (constants and code), ``instructions`` and ``cycles``, or None if the layer is computed with another one or not at
+    all.
     """
     totals = {}
     for step, (key, graph) in enumerate((("float_cost", real), ("cost", integer))):

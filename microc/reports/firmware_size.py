@@ -401,7 +401,7 @@ class Growth:
 
 
 def read_figures(data: Any, where: str) -> dict[str, Any]:
-    """Take the figures of :data:`WHAT`, and the ``unit`` of the time, from a report of `microc size --json` or `microc
+    """Take the figures of :data:`FIGURES`, and the ``unit`` of the time, from a report of `microc size --json` or `microc
     profile --json`. UsageError for any other."""
     totals = data.get("totals") if isinstance(data, Mapping) else None
     if isinstance(totals, Mapping):

@@ -92,7 +92,7 @@ def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = No
 
 
 def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
-    """Report a project; ``more``: measurements, see :func:`report_of`. The C is omitted if its file is missing."""
+    """Report a project; ``more``: measurements, see :func:`make_report`. The C is omitted if its file is missing."""
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
     return make_report(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)

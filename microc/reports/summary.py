@@ -89,7 +89,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
 
 
 def report_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
-    """Make the report of a planned network before any C is printed; ``numbers``: see :func:`report_of`."""
+    """Make the report of a planned network before any C is printed; ``numbers``: see :func:`make_report`."""
     return make_report(
         manifest(module, __version__),
         board,

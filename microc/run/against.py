@@ -253,7 +253,7 @@ def compare_library(
     layers: bool = True,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare a compiled network with its framework. ``graph``: the model as it was read (:func:`graph_of`).
+    """Compare a compiled network with its framework. ``graph``: the model as it was read (:func:`read_whole_graph`).
 
     Unless ``tolerance`` is given, it is that of 16-bit floats if products are summed in float16, or if the network's
     weights were rounded to 16 bits and the framework's were not.

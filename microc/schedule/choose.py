@@ -103,26 +103,26 @@ def _is_beaten_by_constants(schedule: Schedule, rivals: Iterable[CostedCandidate
 
 
 def scale_price(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
-    """Return the goal at the price that holds among the candidates (:data:`DEARER`)."""
+    """Return the goal at the price that holds among the candidates (:data:`PACKED_PRICE_FACTOR`)."""
     some_pack = any(schedule.packs_bits or _dequantises_weights(schedule) for schedule in candidates)
     return replace(goal, price=PACKED_PRICE_FACTOR * goal.price) if some_pack else goal
 
 
 def cost_candidate(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> CostedCandidate:
-    """Cost a choice on a core; ``uses`` as in :func:`choose`."""
+    """Cost a choice on a core; ``uses`` as in :func:`choose_schedule`."""
     cost, constants = estimate(choice.func, target), constant_bytes(choice.schedule)
     return CostedCandidate(choice, cost, constants, weighted_cost(cost, constants, goal, uses))
 
 
 def best_candidate(rivals: Sequence[CostedCandidate], goal: Goal) -> CostedCandidate:
-    """Return the cheapest candidate, as :func:`lightest`; if packed weights are preferred (:data:`PACKING`), among those that
-    pack."""
+    """Return the cheapest candidate, as :func:`cheapest`; if packed weights are preferred (:data:`PACKED_MAX_SLOWDOWN`), among
+    those that pack."""
     return cheapest(_packing_candidates(rivals, goal) or rivals, goal)
 
 
 def cheapest(rivals: Sequence[T], goal: Goal) -> T:
     """Return the first candidate of the least weight; unless size alone counts, the fewest cycles among those within
-    :data:`ALIKE`."""
+    :data:`TIE_RATIO`."""
     least = min(rival.weight for rival in rivals)
     if isinf(goal.price):
         return next(rival for rival in rivals if rival.weight == least)

@@ -1,8 +1,8 @@
 """Attention as loops over heads and over blocks of queries, so that only a block of scores is in memory.
 
-:func:`find_attention` recognises attention in a fused graph; :func:`in_blocks` rewrites it. Operands are traced back through
-transposes, reshapes and slices to the value that they are cut from (:func:`pieces`), so that each iteration can gather its part
-of that value (:func:`cut`).
+:func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Operands are traced back
+through transposes, reshapes and slices to the value that they are cut from (:func:`pieces`), so that each iteration can gather
+its part of that value (:func:`cut`).
 """
 
 from __future__ import annotations

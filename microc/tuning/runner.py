@@ -131,7 +131,7 @@ def sample(task: Task) -> tuple[list[Array], list[Array]]:
 
 
 def _input_spec(type_: TensorType) -> Mapping[str, Any]:
-    """Return the description of a tensor for :func:`draws`."""
+    """Return the description of a tensor for :func:`draw_inputs`."""
     spec = {
         "dtype": type_.dtype,
         "shape": type_.shape,

@@ -90,8 +90,9 @@ def test_a_file_is_old_or_new_wherever_its_writer_dies(tmp_path: Path) -> None:
 def test_only_what_the_dead_left_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Siblings of writers that live, of other targets, users and programs stay."""
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom microc.codegen.output_files import replacing_folder\n"
-        "with replacing_folder(Path(sys.argv[1])) as t:\n (t / 'x').write_text('x'); print(t.name, flush=True); time.sleep(99)"
+        "import sys, time\nfrom pathlib import Path\nfrom microc.codegen.output_files import replace_folder_atomically\n"
+        "with replace_folder_atomically(Path(sys.argv[1])) as t:\n"
+        " (t / 'x').write_text('x'); print(t.name, flush=True); time.sleep(99)"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, tmp_path / "out"], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None

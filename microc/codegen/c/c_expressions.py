@@ -23,7 +23,7 @@ MAX_INT16 = (1 << 15) - 1
 MAX_INT32 = (1 << 31) - 1
 """Largest product of literals for an ``int`` of 32 bits."""
 CACHED_INDICES = 1 << 12
-"""Size of the cache of :func:`element_number`: a kernel accesses the same elements several times."""
+"""Size of the cache of :func:`flat_index`: a kernel accesses the same elements several times."""
 
 
 @lru_cache(maxsize=CACHED_INDICES)

@@ -58,7 +58,7 @@ def _pattern(value: Value, number: int, frame: int) -> Array:
 
 
 def definitions(module: Module, frames: Sequence[Frame], space: str) -> tuple[Code, ...]:
-    """Return C arrays, one for every input, with its frames one after the other. ``space`` as in :func:`definition`."""
+    """Return C arrays, one for every input, with its frames one after the other. ``space`` as in :func:`constant_definition`."""
     arrays = (np.stack(parts) for parts in zip(*frames, strict=True))
     return tuple(
         Code("static " + "\n".join(constant_definition(_as_constant(f"{name}_values", array), space=space)))

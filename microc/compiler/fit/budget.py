@@ -206,7 +206,7 @@ FLASH_PER_TIME = 4
 MEMORY_PER_TIME = {"speed": float("inf"), "balanced": float(FLASH_PER_TIME), "size": 1.0}
 """Percent of memory that 1 % of time is worth, by goal, in a choice between variants of a graph."""
 COMPUTER_FACTOR = 10.0
-"""Factor on :data:`WORTH` for computers, where only caches are short of memory."""
+"""Factor on :data:`MEMORY_PER_TIME` for computers, where only caches are short of memory."""
 CODE_OVERHEAD = 16 * 1024
 """Bytes of code of a usual network, added to its weights: bounds the price of a byte for networks of few weights."""
 FIRMWARE_RAM = 4 * 1024

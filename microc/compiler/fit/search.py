@@ -4,9 +4,10 @@ A configuration is a graph, a goal for each kernel, and the workspace that each 
 each step starts from the best network so far, builds a few variants and keeps one only if it is better. ``pipeline``
 runs the steps in this order:
 
-1. :func:`build_within_budget`: one goal for all kernels; over the flash limit, a goal for each (:func:`by_kernels`).
-2. :func:`by_turns`, :func:`by_blocks`, :func:`by_opened`: graph variants that trade memory for time.
-3. :func:`within_limits`: over the RAM limit, kernels with smaller workspaces, layers row by row, or both.
+1. :func:`build_within_flash`: one goal for all kernels; over the flash limit, a goal for each (:func:`choose_kernel_goals`).
+2. :func:`try_loop_blocking`, :func:`try_blocked_attention`, :func:`try_prewidened_weights`: graph variants that trade memory
+for time.
+3. :func:`choose_within_limits`: over the RAM limit, kernels with smaller workspaces, layers row by row, or both.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ def build_within_flash(
     Falls back to goals that weigh flash ever more: a goal for each kernel, or one for all with dynamic sizes. Raises
     FitError if the flash budget is below the lower bound of the smallest network. ``room``: flash of the board in bytes
     (0: unlimited); a network over it is returned, and :func:`microc.compiler.fit.footprint.check_modules` reports it
-    with the whole firmware. ``family`` as in :func:`maker_of`, ``external`` as in :class:`Maker`.
+    with the whole firmware. ``family`` as in :func:`kernel_builder`, ``external`` as in :class:`KernelBuilder`.
     """
     limits = [limit for limit in (options.flash, room) if limit]
 

@@ -1,6 +1,6 @@
 """Stripes: chains of layers computed row by row, so that an arena keeps within its limit.
 
-:class:`Streams` lowers a chain to one kernel, :class:`Appraiser` estimates its bytes and additional work, and
+:class:`Streams` lowers a chain to one kernel, :class:`ChainEstimator` estimates its bytes and additional work, and
 :class:`Search` covers the calls that need too much memory by chains of the least additional work.
 """
 
@@ -356,7 +356,7 @@ class StripeSearch:
                 self.known[candidate.chain] = exact
 
     def smallest(self) -> tuple[Candidate, ...]:
-        """Return the chains with the smallest peak, up to one part in :data:`CLOSER`."""
+        """Return the chains with the smallest peak, up to one part in :data:`PEAK_STEP_DIVISOR`."""
         chains: tuple[Candidate, ...] = ()
         while True:
             peak = self.peak(chains)

@@ -67,9 +67,9 @@ class TunedSchedule:
 TUNED_SUFFIX = ", tuned"
 """Suffix, in reports, of the rules of measured schedules."""
 Tuned = Mapping[str, TunedSchedule]
-"""Measured schedules by :func:`key_of`."""
+"""Measured schedules by :func:`tuning_key`."""
 Workspaces = Mapping[str, int]
-"""Limits of kernel workspaces in bytes, by :func:`key_of`; others are unlimited."""
+"""Limits of kernel workspaces in bytes, by :func:`tuning_key`; others are unlimited."""
 Goals = Mapping[str, Goal]
 """Goals of groups and control flow that differ from the network's, by their last result."""
 External = Mapping[tuple[str, ...], ClaimedRegion]
@@ -222,7 +222,7 @@ class _Skeleton:
 
 
 def merge_kernels(module: Module) -> Module:
-    """Merge the kernels of ``module`` that are equal except for at most :data:`MOST` literals."""
+    """Merge the kernels of ``module`` that are equal except for at most :data:`MAX_TABLE_ENTRIES` literals."""
     families: dict[object, list[tuple[Kernel, _Skeleton]]] = {}
     for kernel in module.kernels:
         skeleton = _skeleton(kernel.func)

@@ -317,7 +317,7 @@ def _is_part(part: Array, whole: Array) -> bool:
 
 
 def _require_valid(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.PrimFunc:
-    """Return the function if it is valid; else raise :class:`Unlike` with the fault."""
+    """Return the function if it is valid; else raise :class:`StructureMismatch` with the fault."""
     if wrong := find_fault(func, tables=tables):
         raise StructureMismatch(f"{when} {wrong}")
     return func

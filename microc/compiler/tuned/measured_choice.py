@@ -182,7 +182,7 @@ def choose_records(
     """Choose the records with the least ticks of all measured kernels together; with ``least``, the least flash.
 
     Kernels without measurements keep their default. ``flash``: bytes by which code and constants may grow (None:
-    unlimited). ``room`` as in :func:`fronts`. ``without``: records that are excluded.
+    unlimited). ``room`` as in :func:`kernel_fronts`. ``without``: records that are excluded.
     """
     known = _measured_schedules(tasks, database, board, room)
     measured = {
@@ -221,8 +221,8 @@ def _groups(tasks: Sequence[Task]) -> list[list[Task]]:
 def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) -> list[tuple[Record, ...]]:
     """Return the choices of a group, the default first.
 
-    These are all combinations; if there are more than :data:`TOGETHER`, those in which kernels with the same algorithm
-    have the same schedule, and those in which a single kernel leaves its default.
+    These are all combinations; if there are more than :data:`MAX_GROUP_COMBINATIONS`, those in which kernels with the same
+    algorithm have the same schedule, and those in which a single kernel leaves its default.
     """
     default = tuple(records[0] for records in measured)
     if math.prod(map(len, measured)) <= MAX_GROUP_COMBINATIONS:

@@ -51,7 +51,7 @@ class OwnCode:
     """Our code for a region.
 
     ``trace``: the steps of its kernels; ``rule``: their rules, as text; ``constants`` in bytes; ``kernels``: by
-    :func:`key_of` the rules' choice for the kernels that records may apply to.
+    :func:`tuning_key` the rules' choice for the kernels that records may apply to.
     """
 
     goal: Goal

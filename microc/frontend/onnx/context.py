@@ -422,7 +422,7 @@ Fold = Callable[[OpContext], Array]
 
 
 def fold(application: OpContext) -> None:
-    """Compute an operator of :data:`FOLDS`, whose inputs are all constant, and define its output."""
+    """Compute an operator of :data:`CONSTANT_OPERATORS`, whose inputs are all constant, and define its output."""
     try:
         with np.errstate(all="ignore"):
             application.result_constant(CONSTANT_OPERATORS[application.operator.code](application))

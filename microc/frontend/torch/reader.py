@@ -96,7 +96,7 @@ def is_torch(data: bytes) -> bool:
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read the network of a ``.pt2`` file; raises what :func:`read_program` and :func:`harmless` raise, ToolError without
+    """Read the network of a ``.pt2`` file; raises what :func:`read_program` and :func:`sanitise_archive` raise, ToolError without
     PyTorch."""
     if input_shapes:
         raise UsageError(

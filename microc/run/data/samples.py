@@ -159,8 +159,8 @@ def with_self_test(module: Module, data: Path) -> Module:
     """Add a self-test to a module: the samples of a file (:func:`read_samples`) and the outputs that they give on this
     computer. For a network with state the samples are one sequence.
 
-    Outputs in the file must match the computed ones: integers exactly, floats within :data:`BOUND`; else VerificationError.
-    UsageError for data that do not fit or take more than :data:`MOST_BYTES`.
+    Outputs in the file must match the computed ones: integers exactly, floats within :data:`SELF_TEST_TOLERANCE`; else
+    VerificationError. UsageError for data that do not fit or take more than :data:`MAX_SELF_TEST_BYTES`.
     """
     if module.options["protocol"] == "mlperf":
         raise UsageError("firmware for MLPerf's runner has no self-test", hint="leave out self_test, or the protocol")

@@ -104,7 +104,7 @@ def merge_levels(cores: Sequence[Mapping[str, str]], model: str) -> dict[str, st
 
 
 def build_levels(sources: Mapping[str, str], core: str = "") -> Library:
-    """Compile the result of :func:`levels_of` into a library, each level with the options of its core, and load it."""
+    """Compile the result of :func:`merge_levels` into a library, each level with the options of its core, and load it."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     root, objects = Path(folder.name), []
     for level in ("", *sorted({name.partition("/")[0] for name in sources if "/" in name})):

@@ -135,7 +135,7 @@ def vector_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[T
 
 
 def list_vector_tiles(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
-    """List the tiles of ``product``, as :func:`product_tiles`."""
+    """List the tiles of ``product``, as :func:`vector_product_tiles`."""
     lanes = dividing_lanes(product.columns, target)
     abreast = [n for n in range(_max_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
@@ -317,7 +317,7 @@ def match_windows(schedule: Schedule) -> Product | None:
 
 
 def require_windows(schedule: Schedule) -> Product:
-    """Return the product of a function that :func:`windows_of` matches."""
+    """Return the product of a function that :func:`match_windows` matches."""
     product = match_windows(schedule)
     assert product is not None
     return product
@@ -335,7 +335,7 @@ def matches_windows(start: Schedule, target: Target) -> bool:
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """List the tiles of a windowed convolution, as :func:`product_tiles`."""
+    """List the tiles of a windowed convolution, as :func:`vector_product_tiles`."""
     return list_vector_tiles(start, require_windows(start), target)
 
 

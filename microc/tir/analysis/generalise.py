@@ -236,7 +236,7 @@ def generalise(
     funcs: Sequence[ir.PrimFunc], fitter: Fitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
 ) -> General:
     """Return the function that equals ``funcs[k]`` at the fitter's k-th point; its ``scalars`` are sizes. Raises
-    :class:`Unlike`.
+    :class:`StructureMismatch`.
 
     ``constants``: shapes of the constant parameters at the bounds, in order. ``bounds``: the largest size of every
     symbol, for which the tensors of the result have room.
@@ -260,7 +260,7 @@ class _Generaliser:
         self.strides: dict[str, tuple[ir.Expr, ...]] = {}
 
     def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> General:
-        """Generalise functions. Raises :class:`Unlike`."""
+        """Generalise functions. Raises :class:`StructureMismatch`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
             raise StructureMismatch("its operands differ from size to size")
@@ -309,7 +309,7 @@ class _Generaliser:
     # ------------------------------------------------------------ numbers
 
     def number(self, values: Sequence[int | float], dtype: str, what: str) -> ir.Expr:
-        """Return a rule for numbers that differ. Raises :class:`Unlike` if there is none."""
+        """Return a rule for numbers that differ. Raises :class:`StructureMismatch` if there is none."""
         if dtypes.is_float(dtype):
             real = self.fitter.real([float(v) for v in values], dtype)
             if real is None:
@@ -386,7 +386,7 @@ class _Generaliser:
                 raise InternalError(f"{type(first).__name__} was not lowered")
 
     def same(self, values: Sequence[object], what: str) -> None:
-        """Check that values are equal in all functions. Raises :class:`Unlike`."""
+        """Check that values are equal in all functions. Raises :class:`StructureMismatch`."""
         if any(value != values[0] for value in values):
             raise StructureMismatch(f"its {what} differ from size to size")
 
