@@ -5,7 +5,7 @@ order suits the instructions that unpack them:
 
 - ``neighbours``: a byte holds consecutive numbers, the first one lowest. For cores that unpack one at a time.
 - ``halves``: consecutive numbers go alternately to the low and the high half of a 32-bit word, so that one shift and one mask
-  leave two of them as the upper bits of int16 pairs, which dual multiplications (SMLAD) take.
+  leave two of them as the upper bits of int16 pairs, which dual multiplications (``dot2``) take.
 - ``vector``: 16 bytes hold 16 consecutive numbers in their lowest fields, the next 16 in the next fields, and so on: shifting
   all bytes leaves 16 consecutive numbers.
 

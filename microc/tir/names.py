@@ -11,6 +11,10 @@ from microc.tir.rewrite import walk_stmt
 # ---- Names shared by layers: names of blocks, which operators create and schedule rules look for; and notes, which one
 # layer attaches to a block or loop and another reads.
 
+SATURATED: Final = MappingProxyType(
+    {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
+)
+"""Ranges of saturating intrinsics; ``_half`` behind a name shifts right by one first."""
 ACC: Final = "acc"
 """Block: a reduction, of a matrix product, a convolution, a pool."""
 OUT: Final = "out"

@@ -33,6 +33,7 @@ from microc.tir.analysis.simplification import (
     let_context,
     loop_context,
 )
+from microc.tir.names import SATURATED
 from microc.tir.operators import BINARY, FUNCTIONS, UNARY
 from microc.tir.symbolic import require_constant_sizes
 from microc.tir.text.print import expr_text
@@ -323,22 +324,27 @@ class _Verifier:
         return reach
 
     def reach(self, value: ir.Expr, place: Place) -> intervals.Interval:
-        """Return the range of a value, by the numbers of the constants that it is loaded from, too."""
+        """Return the range of a value, also by the ranges of saturating intrinsics and of constants' numbers.
+
+        Only the verifier knows these ranges: simplification by them would change generated code.
+        """
         found = place.known.reach(value)
-        if not self.numbers:
-            return found
-        loaded: dict[ir.Expr, ir.Var] = {}
+        bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
         def name(x: ir.Expr) -> ir.Expr:
-            if not (isinstance(x, ir.Load) and x.buffer.scope == "const" and x.buffer.name in self.numbers):
+            span: intervals.Interval | None = None
+            if isinstance(x, ir.Call):
+                span = SATURATED.get(x.name.removesuffix("_half"))
+            elif isinstance(x, ir.Load) and x.buffer.scope == "const":
+                span = self.numbers.get(x.buffer.name)
+            if span is None:
                 return x
-            return loaded.setdefault(x, ir.Var(f"{x.buffer.name}.{len(loaded)}", x.dtype))
+            return bounded.setdefault(x, (ir.Var(f"bounded.{len(bounded)}", x.dtype), span))[0]
 
         named, known = rewrite.map_expr(value, name), place.known
-        for x, var in loaded.items():
-            assert isinstance(x, ir.Load)
-            known = known.with_var(var, self.numbers[x.buffer.name])
-        low, high = known.reach(named) if loaded else found
+        for var, span in bounded.values():
+            known = known.with_var(var, span)
+        low, high = known.reach(named) if bounded else found
         return max(low, found[0]), min(high, found[1])
 
     def unjudged_constant(self, value: ir.Expr, *, through: bool = False) -> str:

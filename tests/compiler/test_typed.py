@@ -55,7 +55,7 @@ REFUSED = (
 READ = (
     "__init__", "errors", "compiler/api", "compiler/model", "compiler/interaction", "compiler/options", "compiler/option_values",
     "compiler/user_functions", "compiler/validation", "reports/making", "reports/explain", "run/against", "run/desktop/library",
-    "tuning/api", "quantization/__init__", "quantization/quantization_steps",
+    "tuning/tune", "quantization/__init__", "quantization/quantization_steps",
 )  # fmt: skip
 
 

@@ -437,7 +437,7 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "device/toolchain.py:compile_module": "what clang has linked, a tool",
         "project/new_project.py": "files that come with microc",
         "run/desktop/library.py": "an archive that is written; libraries, machine code and trusted; memory of microc's own",
-        "run/board_project.py:write_network": "what was linked just now",
+        "run/board_project.py:build_network_file": "what was linked just now",
         "run/reference/engines.py": "a model that its own reader has read before; an object in memory, trusted",
         "compiler/tuned/shipped.py": "files that come with microc",
         "external/cmsis_nn/cmsis_library.py": "a library, trusted and read within bounds",

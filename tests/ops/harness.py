@@ -104,7 +104,7 @@ class _Params:
         self.case, self.arrays = case, arrays
         self.bound: list[tuple[te.Tensor, Array]] = []
 
-    def tensor(self, array: Array) -> te.Tensor:
+    def tensor(self, array: Array, *, table: bool = False) -> te.Tensor:
         tensor = te.placeholder(array.shape, array.dtype.name, f"x{len(self.bound)}")
         self.bound.append((tensor, np.asarray(array, order="C")))
         return tensor

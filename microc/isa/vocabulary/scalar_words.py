@@ -9,6 +9,7 @@ from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
 from microc.isa.tensor_intrinsics import Step, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
+from microc.tir.names import SATURATED
 
 # ---- Single numbers: high halves of products, saturation, floats to integers
 #
@@ -34,8 +35,6 @@ from microc.tir.ir import Buffer, Expr, Var
 #
 # where |x c| < 2**30, |x b| + 2**20 <= 2**30, and the sum is x m / 2**20 rounded down, within 32 signed bits.
 
-SATURATED = {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
-"""Ranges of saturating intrinsics."""
 _F, _X, _M = Var("x", "float32"), Var("x"), Var("m")
 _END = float(1 << 31)
 _H, _L = _X >> 15, _X & 0x7FFF

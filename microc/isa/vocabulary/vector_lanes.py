@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.isa.instruction_set import ANY, LANE, VL, Intrin, vector
-from microc.isa.vocabulary.scalar_words import MOVED, PAIRS, SATURATED
+from microc.isa.vocabulary.scalar_words import MOVED, PAIRS
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.lower.lane_code import FLOAT_CALLS, HALVES, SCALABLE_SCALAR_OPS
 from microc.tir.lower.lane_code import SATURATED as LANE_CODE_SATURATED
 from microc.tir.lower.lane_scope import SHORT
+from microc.tir.names import SATURATED
 from microc.tir.symbolic import LENGTH
 
 # ---- Vectors of int32, which the lowering of loops to lanes (``tir/lower/lanes.py``) uses

@@ -553,7 +553,7 @@ class Values:
         return distance
 
     def pair(self, word: Address | None) -> None:
-        """Merge two loads of neighbouring words to one (LDRD) if each is a value by itself, one right after the other.
+        """Merge two loads of neighbouring words to one if each is a value by itself, one right after the other.
 
         Words in one expression are not merged: each is loaded where it is used, after the instruction that used the previous one.
         """

@@ -339,7 +339,7 @@ class Selector:
             parts = sum((self.count(x) for x in words if x is not None), Counter())
             if not self.target.has("mul64"):
                 return self.count(a) + self.count(b) + Counter({"call_multiply_long": 1})
-            if len(words) == 2 or (len(words) == 1 and isinstance(b, ir.Const)):  # one SMULL
+            if len(words) == 2 or (len(words) == 1 and isinstance(b, ir.Const)):  # one long multiplication
                 return parts + Counter({"multiply_long": 1})
             return self.count(a) + self.count(b) + Counter({"multiply_long": 1, "multiply": 2})
         if op in ("shl", "shr"):

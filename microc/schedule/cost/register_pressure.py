@@ -32,7 +32,7 @@ class Address:
         return self.buffer.name, self.terms
 
     def follows(self, other: Address) -> bool:
-        """Test whether two words are neighbours, which one instruction can load (LDRD)."""
+        """Test whether two words are neighbours, which one instruction can load."""
         return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
 
 

@@ -77,7 +77,7 @@ def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
         schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma")))
     if target.has("lanes") or target.has("high_mul"):
         return schedule
-    # A high multiply-accumulate (SMMLAR) reads twice the sum. It must be selected before rules, which then store weights doubled.
+    # A high multiply-accumulate reads twice the sum. It must be selected before rules, which then store weights doubled.
     return _drop_idle_step(schedule, schedule.select_high_mac())
 
 

@@ -43,7 +43,7 @@ def _longer_axis(form: Depthwise) -> int:
     return 2 if form.outputs[1] >= form.outputs[0] else 1
 
 
-# ---------------------------------------------------------------- pairs of int16 (SMLAD)
+# ---------------------------------------------------------------- pairs of int16 (``dot2``)
 
 MOST_TERMS = 128
 """Taps times bytes of a data element, at most. pad_reduction multiplies undefined int16 data by doubled int8 weights, and more

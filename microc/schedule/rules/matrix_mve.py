@@ -1,7 +1,7 @@
 """Matrix products on cores with MVE: sums across lanes, then vectors of results.
 
 The sums of a tile of pixels by channels accumulate in core registers (``dot_*`` intrinsics, 16 products of bytes in an
-instruction: VMLADAVA) and are stored to a small array on the stack. From there four channels at a time are requantised, clamped
+instruction) and are stored to a small array on the stack. From there four channels at a time are requantised, clamped
 and stored. A tile's activations are copied before its results are written, so that a pointwise layer can work in place.
 """
 

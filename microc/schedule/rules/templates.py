@@ -52,7 +52,7 @@ from microc.tir.rewrite import walk_expr, walk_stmt
 INT16_WEIGHTS = "wide"
 """Widened to int16 at compile time: twice the flash, no unpacking."""
 SWIZZLED = "crossed"
-"""Every four weights as 0, 2, 1, 3, so that SXTB16, which widens bytes 0 and 2 of a word, yields neighbours."""
+"""Every four weights as 0, 2, 1, 3, so that the instruction that widens bytes 0 and 2 of a word yields neighbours."""
 COLUMN_PAIRS = "paired"
 """Two columns in one word, SWAR (:mod:`microc.schedule.primitives.tensorize`)."""
 PANELS = "packed"

@@ -110,8 +110,8 @@ def test_pixels_speak_of_pictures(tmp_path: Path) -> None:
     array = tmp_path / "x.npy"
     np.save(array, np.zeros((1, 2)))
     for inputs, span, words in (
-        ([picture(tmp_path / "a.png")], ["nan", "1"], "no numbers"),
-        ([array], ["-1", "1"], "none are given"),
+        ([picture(tmp_path / "a.png")], ["nan", "1"], "two finite numbers"),
+        ([array], ["-1", "1"], "got none"),
     ):
         argv = ["run", str(tmp_path), *(f"--input={path}" for path in inputs), "--pixels", *span]
         with pytest.raises(UsageError, match=words):
