@@ -323,7 +323,9 @@ def test_what_cannot_measure_theirs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="neither by loading code nor by a fleet"):
         tuned(None, None, plugin(), load=True)
     with pytest.raises(UsageError, match="a plan does not say whose code"):
-        microc.tuning.tune.tuning_plan(network(), board=BOARD, records=tmp_path / "x", plugins=plugin(), external="acme")
+        microc.tuning.tune.tuning_plan(
+            network(), board=BOARD, records=tmp_path / "x", plugins=plugin(), external="acme"
+        )
 
 
 def test_theirs_is_known_by_its_digest() -> None:
