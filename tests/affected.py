@@ -32,7 +32,6 @@ STANDS_FOR = {
     "runtime_c/": ("microc/device/client.py", "microc/codegen/project/board_files.py"),
     "boards/": ("microc/device/boards.py",),
     "pyproject.toml": ("tests/test_wheel.py",),
-    "tests/data/": (),
 }
 """Python files that read files of other kinds, by the beginning of their paths."""
 ALWAYS = ("tests/test_floors.py", "tests/test_guides.py")

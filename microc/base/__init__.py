@@ -1,1 +1,1 @@
-"""Base."""
+"""Foundations of every room: dtypes, immutable classes, bounded files, terminal text."""

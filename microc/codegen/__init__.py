@@ -1,1 +1,1 @@
-"""Floor 5: C printing and project writing."""
+"""C printing and project writing."""

@@ -1,1 +1,1 @@
-"""Floor 4: readers of model files."""
+"""Readers of model files."""

@@ -1,1 +1,1 @@
-"""Floor 1: the graph IR. Values are names, nodes are immutable, a pass is Graph -> Graph."""
+"""The graph IR. Values are names, nodes are immutable, a pass is Graph -> Graph."""

@@ -1,1 +1,1 @@
-"""Floor 3: operators. One file per family says everything about what its operators compute."""
+"""Operators. One file per family says everything about what its operators compute."""

@@ -1,1 +1,1 @@
-"""Floor 5: static memory planning."""
+"""Static memory planning."""

@@ -1,1 +1,1 @@
-"""Floor 4: schedule primitives, intrinsics as data, schedule rules."""
+"""Schedule primitives, intrinsics as data, schedule rules."""

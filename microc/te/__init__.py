@@ -1,4 +1,4 @@
-"""Floor 2: tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
+"""Tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
 
 from microc.te.lower import create_prim_func, formula, stages, tensor_reads, to_text
 from microc.te.tensor import (

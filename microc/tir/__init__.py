@@ -1,4 +1,4 @@
-"""Floor 1: the loop IR (TIR), which does not know the graph.
+"""The loop IR (TIR), which does not know the graph.
 
 ::
 

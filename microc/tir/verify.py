@@ -126,7 +126,9 @@ class _Verifier:
                 if constant := self.unjudged_constant(value):
                     self.unjudged[var] = constant
                 known = let_context(var, value, place.known)
-                if self.numbers and dtypes.is_integer(value.dtype):
+                if dtypes.is_integer(value.dtype) and (
+                    self.numbers or any(map(_saturated_range, rewrite.walk_expr(value)))
+                ):
                     known = known.with_var(var, self.reach(value, place), opaque=var in known.opaque)
                 self.statement(body, Place(names, known, place.around))
             case ir.Alloc(buffer, body):
@@ -305,8 +307,10 @@ class _Verifier:
 
     def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> intervals.Interval:
         """Prove ``0 <= index < extent``; return the range of the index."""
-        reach = self.reach(index, place)
         allowed = (0, extent - 1)
+        reach = place.known.reach(index)
+        if not intervals.within(reach, allowed):  # few: most indices are proved by loops alone
+            reach = self.reach(index, place)
         if not intervals.within(reach, allowed):
             if self.tables is not None and self.made_of_data(index):
                 if constant := self.unjudged_constant(index, through=True):
@@ -332,10 +336,8 @@ class _Verifier:
         bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
         def name(x: ir.Expr) -> ir.Expr:
-            span: intervals.Interval | None = None
-            if isinstance(x, ir.Call):
-                span = SATURATED.get(x.name.removesuffix("_half"))
-            elif isinstance(x, ir.Load) and x.buffer.scope == "const":
+            span = _saturated_range(x)
+            if isinstance(x, ir.Load) and x.buffer.scope == "const":
                 span = self.numbers.get(x.buffer.name)
             if span is None:
                 return x
@@ -394,6 +396,11 @@ class _Verifier:
     def made_of_data(self, value: ir.Expr) -> bool:
         """Test whether a value is computed from loads, or from names of such values."""
         return any(isinstance(x, (ir.Load, ir.Call)) or x in self.looked_up for x in rewrite.walk_expr(value))
+
+
+def _saturated_range(x: ir.Expr) -> intervals.Interval | None:
+    """Return the range of a call of a saturating intrinsic; None for any other expression."""
+    return SATURATED.get(x.name.removesuffix("_half")) if isinstance(x, ir.Call) else None
 
 
 def _axis(axis: int, buffer: ir.Buffer) -> str:

@@ -1,4 +1,4 @@
-"""Floor 4: graph passes. ``PASSES`` is the order in which they run."""
+"""Graph passes. ``PASSES`` is the order in which they run."""
 
 from microc.transform import (
     canonicalise,

@@ -154,7 +154,7 @@ def _guard_body(body: Graph) -> Graph:
 
 
 LOOP_BLOCKING_PASS = Pass("blocked_turns", block_loops, WHERE_REQUIRED, around=True)
-"""Trades memory for time, by an amount that depends on core and network: the driver compares (``compiler/fit/search.py``)."""
+"""Trades memory for time, by an amount that depends on core and network: the compiler compares (``compiler/fit/search.py``)."""
 
 
 # ---- Scanned inputs: a value that iterations gather by their number becomes an input that the loop reads row by row, in place.
@@ -287,4 +287,4 @@ def widen_weights(graph: Graph, levels_by_name: Mapping[str, Levels], chosen: Co
 
 
 PREWIDENED_WEIGHTS_PASS = Pass("opened_weights", prewiden_weights, WHERE_REQUIRED, before="fuse")
-"""Trades RAM for time: the driver compares (``compiler/fit/search.py``)."""
+"""Trades RAM for time: the compiler compares both (``compiler/fit/search.py``)."""

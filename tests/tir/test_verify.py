@@ -3,7 +3,7 @@
 import pytest
 
 from microc import te
-from microc.errors import InternalError
+from microc.errors import InternalError, ProgramError
 from microc.tir import ir
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const
 from microc.tir.verify import constants_of, verify
@@ -206,6 +206,24 @@ def test_constants_that_nobody_has_judged_are_no_indices(body: ir.Stmt) -> None:
         verify(kernel(body), tables=())
     with pytest.raises(InternalError, match="may be"):
         verify(kernel(body))
+
+
+@pytest.mark.parametrize("name", ["saturate_i8", "saturate_i8_half"])
+@pytest.mark.parametrize("extent", [256, 255])
+def test_saturating_intrinsics_bound_indices(name: str, extent: int) -> None:
+    """A lookup by a saturated sum of unknown constants is proved, by itself and by a name; a table that is short is not."""
+    table = ir.Buffer("table", (extent,), "int8", "const")
+    saturated = ir.Call(name, (C[ONE] + X[ONE],), "int32")
+    for body in (
+        store(table[saturated + 128].astype("int32")),
+        ir.Let(V, saturated, store(table[V + 128].astype("int32"))),
+    ):
+        func = ir.PrimFunc("f", (X, C, table), body)
+        if extent == 256:
+            verify(func, tables=())
+            continue
+        with pytest.raises(ProgramError, match="axis 0 of table"):
+            verify(func, tables=())
 
 
 @pytest.mark.parametrize("body", [store(X[C[0]]), NAMED, store(X[C[0] + C[1] - 2])], ids=["itself", "named", "summed"])

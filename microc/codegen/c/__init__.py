@@ -1,1 +1,1 @@
-"""C."""
+"""C: functions, expressions, statements, the network's source and header."""

@@ -1,1 +1,1 @@
-"""Project."""
+"""Firmware projects: board files, protocols, manifest, samples, bill of materials."""

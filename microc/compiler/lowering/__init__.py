@@ -1,1 +1,1 @@
-"""Lowering."""
+"""Lowering of a graph to a module: kernels chosen and built, control flow, external layers."""

@@ -1,1 +1,1 @@
-"""Primitives."""
+"""Schedule primitives, a file for each family of steps."""

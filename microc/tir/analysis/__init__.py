@@ -1,1 +1,1 @@
-"""Analysis."""
+"""Analyses of loops: intervals, linear forms, simplification, coverage, order of accesses."""

@@ -380,7 +380,7 @@ _NONE: Bounds = MappingProxyType({})
 _EMPTY = ir.Seq(())
 REMEMBERED = 1 << 14
 """Entries of each cache. Candidates of a kernel, and its parts after unrolling, ask for the same expressions many
-times. # measured: unknown"""
+times."""  # measured: unknown
 
 
 def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:

@@ -25,7 +25,7 @@ from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, s
 FAR = 1 << 31
 """Bound of an open range; no int32 loop counter reaches it."""
 LONG = 4
-"""Elements of a run from which on it gets a version without guards. # measured: unknown"""
+"""Elements of a run from which on it gets a version without guards."""  # measured: unknown
 
 
 def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
