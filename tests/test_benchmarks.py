@@ -13,6 +13,7 @@ import pytest
 from microc.device.toolchain import runs_here
 from microc.isa import CORES
 from tests.device.smoke import needs
+from tests.support.campaign import in_campaign
 from tests.support.corpus import CORPUS
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -113,15 +114,16 @@ MARKS = {
     "firmware": (needs("make", "arm-none-eabi-gcc"), pytest.mark.cross),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),
-    "mixed_precision": (),
+    "mixed_precision": (in_campaign,),
     "mlperf_tiny": (*EMULATED, pytest.mark.corpus),
     "loadable": (
         pytest.mark.cross,
         pytest.mark.corpus,
+        in_campaign,
         needs("riscv64-unknown-elf-gcc", "qemu-system-riscv32", "make"),
     ),
     "peak": (pytest.mark.skipif(not runs_here(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
-    "quantisation": (),
+    "quantisation": (in_campaign,),
     "riscv_vector": VECTORS,
     "library": (pytest.mark.cross, needs("arm-none-eabi-gcc")),
     "soft_floats": EMULATED,

@@ -13,18 +13,16 @@ import pytest
 
 import microc
 from tests.support import digits
-from tests.support.campaign import everything
+from tests.support.campaign import in_campaign
 from tests.test_readme import ROOT, TOOLS, run
 
 PAGE = (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8")
-
-SAMPLES = None if everything() else 60
 
 
 def prepare(folder: Path) -> None:
     shutil.copyfile(digits.INT8, folder / "digits_int8.tflite")
     with np.load(digits.FOLDER / "digits_test.npz") as data:
-        images, labels = (data["images"][:SAMPLES] / 16).astype(np.float32), data["labels"][:SAMPLES]
+        images, labels = (data["images"] / 16).astype(np.float32), data["labels"]
     np.savez(folder / "test.npz", image=images, labels=labels)
     network = microc.compile(digits.FLOAT)
     shape = network.inputs[0]["shape"]
@@ -39,6 +37,7 @@ def execute(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@in_campaign
 @pytest.mark.emulator
 @pytest.mark.cross
 @pytest.mark.skipif(

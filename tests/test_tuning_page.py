@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.support import digits
-from tests.support.campaign import everything
+from tests.support.campaign import in_campaign
 from tests.test_readme import ROOT, TOOLS, run
 
 PAGE = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
 
 
+@in_campaign
 @pytest.mark.emulator
 @pytest.mark.cross
 @pytest.mark.skipif(
@@ -27,7 +28,6 @@ def test_the_commands_run_and_say_what_is_shown(tmp_path: Path) -> None:
     commands = [line.removeprefix("$ .venv/bin/") for block in blocks for line in block.splitlines()]
     said = []
     for command in commands:
-        command = command if everything() else command.replace("--trials 60", "--trials 16")
         done = run(tmp_path, "-m", *shlex.split(command))
         assert done.returncode == 0, f"{command}: {done.stderr}"
         said.append(done.stdout)

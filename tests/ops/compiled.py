@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -93,21 +93,30 @@ Built = dict[tuple[tuple[str, ...], str, ir.PrimFunc], ctypes.CDLL]
 
 
 def assert_compiled(
-    cases: Mapping[str, CompiledCase], folder: Path, cpu: str = "host", built: Built | None = None
+    cases: Mapping[str, CompiledCase],
+    folder: Path,
+    cpu: str = "host",
+    built: Built | None = None,
+    optimised: Container[str] | None = None,
 ) -> None:
     """What the machine computes of every case is what its reference says, as the C says it, where any undefined behaviour is
     written to stderr, and optimised, in the instructions of ``cpu`` where this computer has them. In two libraries: of one that
     is both, the compiler makes three times as much work. A function that is ``built`` is not built again: several cores have
-    it."""
+    it. ``optimised``: the cases that are built optimised, too; all by default."""
     machine, built = machine_flags(CORES[cpu].machine), {} if built is None else built
     own, printed = cpu if machine else "host", cache(library_source)  # often both libraries are of the same text
     for name, flags, bodies in (("sanitized", ("-O0", UNDEFINED), "host"), ("optimised", ("-O1", *machine), own)):
-        new = tuple(case.func for case in cases.values() if (flags, bodies, case.func) not in built)
+        part = {
+            title: case
+            for title, case in cases.items()
+            if name == "sanitized" or optimised is None or title in optimised
+        }
+        new = tuple(case.func for case in part.values() if (flags, bodies, case.func) not in built)
         if new:
             (folder / name).mkdir(parents=True)
             library = build_source(printed(new, bodies), folder / name, *flags)
             built.update(dict.fromkeys(((flags, bodies, f) for f in new), library))
-        for title, case in cases.items():
+        for title, case in part.items():
             assert_answer(title, case, built[flags, bodies, case.func], name)
 
 

@@ -10,17 +10,21 @@ import pytest
 from tests.device.smoke import needs
 from tests.site.running import ROOT, Runner
 from tests.support import digits
+from tests.support.campaign import in_campaign
 
 DOCS = ROOT / "docs"
 TUTORIALS = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "tutorials").glob("*.md"))
 WAYS = sorted(path.relative_to(DOCS).as_posix() for name in ("from", "into") for path in (DOCS / name).glob("*.md"))
+LONG = frozenset({"tutorials/floats.md", "tutorials/embedded.md"})
 FILES = (digits.INT8, digits.FLOAT, ROOT / "tests" / "data" / "quantize" / "cnn.onnx")
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm", "gdb-multiarch", "cmake", "avr-gcc")
 @pytest.mark.cross
 @pytest.mark.emulator
-@pytest.mark.parametrize("name", [*TUTORIALS, *WAYS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=(in_campaign,) if name in LONG else ()) for name in (*TUTORIALS, *WAYS)]
+)
 def test_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("sklearn", "onnxruntime", "tflite_micro"):
         pytest.importorskip(package)

@@ -9,6 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -16,6 +18,10 @@ B = TypeVar("B")
 def everything() -> bool:
     """Whether all is asked for."""
     return os.environ.get("MICROC_TESTS") == "all"
+
+
+in_campaign = pytest.mark.skipif(not everything(), reason="only `make campaign` takes the time: MICROC_TESTS=all")
+"""Mark of a long test, of which a faster one holds the most."""
 
 
 def in_turn(rows: Sequence[A], columns: Sequence[B], each: int = 1) -> list[tuple[A, B]]:

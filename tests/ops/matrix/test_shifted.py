@@ -16,8 +16,10 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 from microc.ops.matrix.gemm import MIN_SHARING_CHANNELS
 from microc.target import target_for
+from tests.support.campaign import in_turn
 
 ZEROS = (0, 97, 127, 128, 129, 160, 255)
+PRODUCTS = tuple((op, dtype) for op in sorted(MIN_SHARING_CHANNELS) for dtype in ("uint8", "int8"))
 
 
 def network(op: str, channels: int, zero: int, dtype: str = "uint8", *, bias: bool = True, groups: int = 1) -> Graph:
@@ -56,10 +58,11 @@ def exact(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("op", sorted(MIN_SHARING_CHANNELS))
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_results_are_those_of_wide_weights(op: str, zero: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("product", "zero"), in_turn(PRODUCTS, ZEROS, each=3))
+def test_results_are_those_of_wide_weights(
+    product: tuple[str, str], zero: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, dtype = product
     graph = network(op, 40, zero, dtype, bias=zero % 2 == 0)
     kind = graph.types["x"]
     low = 0 if dtype == "uint8" else -128
