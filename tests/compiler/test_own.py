@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,22 @@ def test_a_schedule_rule_competes_or_is_taken() -> None:
         assert program.report()["layers"][0]["op"].startswith("dense") and "dense" in seen
         np.testing.assert_allclose(program.library()(x), right(x), rtol=1e-5)
         assert program.module.options["schedules"] == "mine"
+
+
+def test_stages_of_bound_loops_are_written(tmp_path: Path) -> None:
+    """A rule may bind loops as for OpenCL; on a processor they are plain loops, at every stage that is written."""
+
+    def function(schedule: microc.Schedule, op: str, target: Any) -> Any:
+        if op != "dense":
+            return None
+        return schedule.cache_read("acc", "weight", "shared").bind("p", "threadIdx.x")
+
+    x = np.random.default_rng(1).normal(size=(1, 64)).astype(np.float32)
+    rule = microc.ScheduleRule("mine", function, alone=True)
+    program = microc.compile(network(), board="mps2-an386", schedules=[rule], dump=tmp_path / "stages")
+    assert program.report()["layers"][0]["rule"] == "mine"
+    np.testing.assert_allclose(program.library()(x), right(x), rtol=1e-5)
+    assert "threadIdx.x" in "".join(path.read_text() for path in (tmp_path / "stages").rglob("*.txt"))
 
 
 def test_a_graph_prints_without_its_weights() -> None:

@@ -76,6 +76,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
     """Yield the name of every pass and the function after it."""
+    func = unbind_loops(func)  # a processor runs the threads of a group one after another
     for name, change in PASSES:
         func = change(func)
         yield name, func
@@ -84,9 +85,8 @@ def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     """Lower to plain loops without blocks. Workspaces are the last parameters, sorted by name."""
     require_constant_sizes(func)
-    func = unbind_loops(func)
-    for _, change in PASSES:
-        func = change(func)
+    for _, lowered in stages(func):
+        func = lowered
     return func
 
 
