@@ -423,8 +423,8 @@ def _in_half(stmt: ir.Stmt, halves: Halves, half: ir.Expr) -> ir.Stmt:
     """Redirect accesses to one half of each buffer."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        if isinstance(e, ir.Load) and e.buffer in halves:
-            return ir.Load(halves[e.buffer], (half, *e.indices))
+        if isinstance(e, (ir.Load, ir.AddressOf)) and e.buffer in halves:
+            return replace(e, buffer=halves[e.buffer], indices=(half, *e.indices))
         return e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:

@@ -124,7 +124,7 @@ def _uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
     found: dict[tuple[ir.Buffer, bool], set[ir.Expr | None]] = {}
     for access in accesses(stmt):
         if access.buffer in conflicting:
-            index = access.indices[0]
+            index = access.indices[0] if access.indices else ir.const(0, "int32")  # a scalar is one element
             alike = free_vars(index).isdisjoint(loop.var for loop in access.loops)  # for all items
             found.setdefault((access.buffer, access.writes), set()).add(index if alike else None)
     return frozenset(
