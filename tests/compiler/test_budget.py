@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import microc
-from microc.compiler.fit.budget import flash_bytes, goal_ladder
+from microc.compiler.fit.budget import flash_bytes, goal_ladder, larger_boards, region_bytes
 from microc.compiler.model import read_model
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model, optimise
+from microc.device.boards import load_board
 from microc.errors import FitError, UsageError
 from microc.module import Module
 from microc.target import GOALS, SIZE, SPEED, target_for
@@ -78,3 +79,10 @@ def test_wrong_choices() -> None:
         microc.compile(digits.INT8, optimize="fast")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="flash budget cannot be -1"):
         microc.compile(digits.INT8, flash=-1)
+
+
+def test_boards_in_hints_hold_the_network_in_the_region_that_the_linker_fills() -> None:
+    """A board with several RAMs has more bytes than a network can use: it is named only if the first one is large enough."""
+    for ram in (90_000, 320_000, 500_000, 600_000):
+        boards = [load_board(name) for name in larger_boards(10_000, ram)]
+        assert boards and all(region_bytes(board, "ram") >= ram for board in boards)

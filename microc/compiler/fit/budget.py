@@ -81,20 +81,21 @@ def larger_boards(flash: int, ram: int, small: str = "") -> Iterator[str]:
     for board in sorted(map(load_board, known), key=order):
         if (
             board.regions
-            and _region_bytes(board, "flash") >= MARGIN * flash
-            and _region_bytes(board, "ram") >= MARGIN * ram
+            and region_bytes(board, "flash") >= MARGIN * flash
+            and region_bytes(board, "ram") >= MARGIN * ram
         ):
             yield board.name
+
+
+def region_bytes(board: Board, kind: str) -> int:
+    """Return the bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0: unlimited."""
+    return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
 def _board_families(board: Board) -> set[str]:
     arduino, platformio = board.ids.get("arduino", ""), board.ids.get("platformio")
     names = {arduino.rpartition(":")[0]} if arduino else set()
     return names | ({platformio["platform"]} if platformio else set())
-
-
-def _region_bytes(board: Board, kind: str) -> int:
-    return sum(region.size for region in board.regions if region.kind == kind)
 
 
 # ---- Float arithmetic of a network: the permitted approximations, the share of float multiply-accumulates, the reasons.

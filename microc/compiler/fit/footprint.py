@@ -11,7 +11,14 @@ from microc.codegen.c.interface import DEFAULT_ALIGNMENT
 from microc.codegen.c.resources import code_bound, flash_around_networks, library_bytes, stack_bound
 from microc.codegen.project.firmware import shared_arena
 from microc.codegen.project.protocols import max_payload, receive_buffer_size
-from microc.compiler.fit.budget import CERTAIN_CODE_SHARE, BoardCapacity, code_bytes, fit_hint, larger_boards
+from microc.compiler.fit.budget import (
+    CERTAIN_CODE_SHARE,
+    BoardCapacity,
+    code_bytes,
+    fit_hint,
+    larger_boards,
+    region_bytes,
+)
 from microc.errors import FitError, ToolError
 from microc.module import Module
 from microc.target import Board
@@ -115,11 +122,6 @@ def _io_outside_bytes(module: Module) -> int:
 def _runtime_bytes(board: Board) -> int:
     """Return the RAM of console and RPC."""
     return RUNTIME_RAM + receive_buffer_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
-
-
-def region_bytes(board: Board, kind: str) -> int:
-    """Return the bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0: unlimited."""
-    return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
 def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:

@@ -378,10 +378,11 @@ def _shipped_or_best(
 ) -> tuple[int, Choice]:
     """Choose the bundled schedule, else by cost. A bundled one that cannot be replayed any more is noted in reports."""
     try:
-        return shipped_choice(lowered, target, goal, uses) or _best(lowered, target, goal, uses, workspace)
+        bundled = shipped_choice(lowered, target, goal, uses)
     except MicrocError as refusal:
         number, choice = _best(lowered, target, goal, uses, workspace)
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
+    return bundled or _best(lowered, target, goal, uses, workspace)
 
 
 def node_alias(graph: Graph, node: Node) -> Alias | None:
