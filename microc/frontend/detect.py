@@ -243,13 +243,13 @@ def read_model_bytes(path: Path) -> bytes:
     """
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
-            raise ModelError("a device or a pipe is no model file", where=path.name)
+            raise ModelError("got a device or a pipe, expected a model file", where=path.name)
         if path.is_dir():
             raise folder_error(path)
         data = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
         if error.errno == EFBIG:
-            what = f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network"
+            what = f"the model file is too large; got more than {MAX_FILE_BYTES} bytes, which no microcontroller holds"
             raise UnsupportedError(what, where=path.name) from error
         if not path.exists():
             hint = nearest_file(path) or f"give the path of a model: {READABLE_FORMATS}"
@@ -268,7 +268,7 @@ def _refuse_foreign_file(data: bytes, name: str) -> None:
         raise foreign_format_error(foreign, name, name)
     if Path(name).suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
-            "not a TFLite model: the identifier TFL3 is missing at byte 4",
+            f"not a TFLite model: got {data[4:8]!r} at byte 4, expected b'TFL3'",
             where=name,
             hint=AGAIN,
         )

@@ -109,8 +109,8 @@ class GraphBuilder:
         data = np.asarray(array)
         if not dtypes.is_valid(data.dtype.name):
             raise UsageError(
-                f"constant {name!r} is no array of a dtype that microc knows: {data.dtype}",
-                hint="array.astype(np.float32)",
+                f"constant {name!r} has dtype {data.dtype}, expected a float, an integer or bool of numpy",
+                hint="convert it: array.astype(np.float32)",
             )
         return self.new_constant(name, data)
 
@@ -126,7 +126,8 @@ class GraphBuilder:
             if value and value not in self.types:
                 latest = ", ".join(list(self.types)[-8:]) or "none"
                 raise UsageError(
-                    f"{op} reads {value!r}, which is no value of the graph", hint=f"the latest are {latest}"
+                    f"{op} reads {value!r}, which is no value of the graph",
+                    hint=f"use a value that is defined before; the latest are {latest}",
                 )
         self.at(len(self._nodes), name)
         return self.emit(op, inputs, attrs)

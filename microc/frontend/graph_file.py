@@ -44,7 +44,7 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
         raise UnsupportedError(
             "the graph uses operators that are not supported: " + ", ".join(unknown),
             where=file_name,
-            hint="it was written by another version of microc, or with a plugin",
+            hint="read it with the version of microc, and the plugins, that wrote it",
         )
     for subgraph in all_graphs:
         _check_graph(subgraph, file_name)
@@ -58,7 +58,10 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
 def _check_graph(graph: Graph, file_name: str) -> None:
     for name, kind in graph.types.items():
         if dtypes.info(kind.dtype).lanes != 1:
-            raise ModelError(f"{name!r} has an impossible type, {kind.dtype}{list(kind.shape)}", where=file_name)
+            raise ModelError(
+                f"{name!r} has type {kind.dtype}{list(kind.shape)}, expected a dtype of single elements",
+                where=file_name,
+            )
         check_shape(kind.shape, kind.dtype, f"{file_name} {name!r}")
     try:
         verify(graph, _infer, constants=_constant_fault)
@@ -75,7 +78,7 @@ def _check_rewriting(graph: Graph, file_name: str) -> None:
                 with np.errstate(all="ignore"):
                     rewrite(node, graph)
         except INVALID_INPUT_ERRORS as error:
-            what = f"the operands or attributes make no sense ({type(error).__name__}: {error})"
+            what = f"the operands or attributes are invalid ({type(error).__name__}: {error})"
             raise ModelError(what, where=f"{file_name} {node.loc}") from error
         except UnsupportedError:  # compiling says so, of all operators at once
             continue
@@ -113,7 +116,7 @@ def _without_unproven_claims(graph: Graph, file_name: str) -> Graph:
             and _largest_distance(node, graph, producers) > attrs["bound"]
         ):
             if attrs["rounding"] == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64":
-                what = f"requantize: bound={attrs['bound']} does not follow from the constants before it"
+                what = f"requantize: got bound={attrs['bound']}, expected a bound that the constants before it give"
                 raise ModelError(what, where=f"{file_name} {node.loc}")
             attrs["bound"] = -1
         nodes.append(replace(node, attrs=attrs))
@@ -138,7 +141,7 @@ def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tu
     try:
         return infer_types(op, attrs, types, "")
     except INVALID_INPUT_ERRORS as error:
-        raise ModelError(f"the operands or attributes make no sense ({type(error).__name__}: {error})") from error
+        raise ModelError(f"the operands or attributes are invalid ({type(error).__name__}: {error})") from error
 
 
 def _check_shapes(graph: Graph, file_name: str, bound_shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -148,11 +151,11 @@ def _check_shapes(graph: Graph, file_name: str, bound_shapes: Mapping[str, tuple
                 raise UsageError(
                     f"the model has no input {input_name!r}",
                     where=file_name,
-                    hint=f"its inputs are {', '.join(graph.inputs)}",
+                    hint=f"use one of its inputs: {', '.join(graph.inputs)}",
                 )
             if graph.types[input_name].shape != tuple(shape):
                 raise UsageError(
                     f"input {input_name!r} has shape {graph.types[input_name].shape}, not {tuple(shape)}",
                     where=file_name,
-                    hint="a graph file has the shapes that it was imported with: import the model again",
+                    hint="import the original model again with this shape: a graph file keeps its shapes",
                 )

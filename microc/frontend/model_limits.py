@@ -42,13 +42,13 @@ def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
     ``shape``: Python integers, whose product does not overflow. ``dtype``: an unknown one counts as one byte.
     """
     if len(shape) > MAX_RANK:
-        raise UnsupportedError(f"a tensor of rank {len(shape)}; the largest is {MAX_RANK}", where=where)
+        raise UnsupportedError(f"a tensor of rank {len(shape)}, expected at most {MAX_RANK}", where=where)
     if any(extent < 0 for extent in shape):
-        raise ModelError(f"shape {tuple(shape)} has a negative extent", where=where)
+        raise ModelError(f"shape {tuple(shape)} has a negative extent, expected at least 0", where=where)
     size = prod(shape) * (dtypes.nbytes(dtype) if dtypes.is_valid(dtype) else 1)
     if size > MAX_BYTES:
         raise UnsupportedError(
-            f"a tensor of shape {tuple(shape)} and dtype {dtype} takes {size} bytes; the largest takes {MAX_BYTES}",
+            f"a tensor of shape {tuple(shape)} and dtype {dtype} takes {size} bytes, expected at most {MAX_BYTES}",
             where=where,
             hint="bind smaller extents with --input-shape, or cut the network",
         )
@@ -62,7 +62,7 @@ def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], 
     """
     if len(types) > MAX_OPERANDS:
         raise UnsupportedError(
-            f"{op} of {len(types)} operands; the most are {MAX_OPERANDS}", where=where, hint="apply it to parts"
+            f"{op} of {len(types)} operands, expected at most {MAX_OPERANDS}", where=where, hint="apply it to parts"
         )
     _check_window(attrs, types, where)
     try:
@@ -71,7 +71,7 @@ def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], 
         refusal = UnsupportedError if _accepts_other_dtypes(op, attrs, types) else type(error)
         raise refusal(error.what, where=where, hint=error.hint) from error
     except (ArithmeticError, ValueError) as error:
-        raise ModelError(f"{op} cannot have these sizes: {error}", where=where) from error
+        raise ModelError(f"{op}: the shapes or attributes do not fit together: {error}", where=where) from error
     for type_ in result_types:
         check_shape(type_.shape, type_.dtype, where)
     return result_types
@@ -92,12 +92,14 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
     groups = [padding, *(attrs.get(name, ()) for name in ("kernel", "strides", "dilation"))]
     numbers = [n for group in groups for n in (group if isinstance(group, tuple) else (group,))]
     if any(isinstance(n, float) for n in numbers):
-        raise ModelError(f"a window of {numbers}, which are no whole numbers", where=where)
+        raise ModelError(f"a window of {numbers}, expected whole numbers", where=where)
     if not isinstance(padding, tuple) or not all(isinstance(n, int) for n in padding):
         return  # slices and similar operators: the inferred result's size is checked instead
     largest = max((abs(n) for n in numbers if isinstance(n, int)), default=0)
     if largest > MAX_WINDOW:
-        raise UnsupportedError(f"a window, a step or a padding of {largest}; the largest is {MAX_WINDOW}", where=where)
+        raise UnsupportedError(
+            f"a window, a step or a padding of {largest}, expected at most {MAX_WINDOW}", where=where
+        )
     # A window over all spatial axes pads its input: the padded tensor must be within the limits, too.
     rank = len(padding) // 2
     if rank and types and len(types[0].shape) == rank + 2:
@@ -108,7 +110,7 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
         check_shape([max(extent, 0) for extent in shape], types[0].dtype, where)
     kernel = attrs.get("kernel", ())
     if isinstance(kernel, tuple) and prod(kernel) > MAX_TAPS:
-        raise UnsupportedError(f"a window of {prod(kernel)} elements; the largest has {MAX_TAPS}", where=where)
+        raise UnsupportedError(f"a window of {prod(kernel)} elements, expected at most {MAX_TAPS}", where=where)
 
 
 def read_json(text: bytes, where: str) -> Any:

@@ -31,7 +31,8 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
 
         if input_shapes:
             raise UsageError(
-                "an exported program has one shape", hint="export it with example inputs of the shape wanted"
+                "input_shapes: an exported program has one shape",
+                hint="export it with example inputs of the shape wanted",
             )
         return torch_export.read_program(model)
     if "keras" in packages and hasattr(model, "save"):
@@ -41,7 +42,8 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     if reader.is_module(model):
         if input_shapes:
             raise UsageError(
-                "a module takes example_inputs", hint="their shapes are the network's: leave out input_shapes"
+                "input_shapes: a module takes example_inputs, whose shapes are the network's",
+                hint="leave out input_shapes",
             )
         from microc.frontend.torch import reader as torch_export
 
@@ -49,7 +51,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
         reader.warn_training_mode(model)
         return torch_export.read_program(program, type(model).__name__)
     hint = "a path, its bytes, a Graph, a fitted estimator, a Keras, ONNX or PyTorch model"
-    raise UsageError(f"a model cannot be {type(model).__name__}", hint=hint)
+    raise UsageError(f"got a model of type {type(model).__name__}", hint=f"give {hint}")
 
 
 def model_file_of(model: Any) -> tuple[str, bytes] | None:
@@ -72,7 +74,10 @@ def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ..
     from microc.frontend import detect
 
     if not 0 < len(data) <= detect.MAX_FILE_BYTES:
-        raise UsageError(f"a model of {len(data)} bytes", hint=f"1 to {detect.MAX_FILE_BYTES} are read")
+        raise UsageError(
+            f"got a model of {len(data)} bytes, expected 1..{detect.MAX_FILE_BYTES}",
+            hint="give the bytes of a whole model file",
+        )
     return detect.read_model_data(data, name, input_shapes)
 
 

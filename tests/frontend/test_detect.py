@@ -28,7 +28,7 @@ def test_a_tflite_model_is_known_by_its_identifier_under_any_name(tmp_path: Path
         ("m.keras", b"PK\x03\x04" + bytes(60), "zip archive"),
         ("m.h5", b"\x89HDF\r\n\x1a\n" + bytes(60), "HDF5"),
         ("m.pt", b"\x80\x02" + bytes(60), "pickle"),
-        ("m.tflite", b"\x18\0\0\0TFL2" + bytes(60), "identifier TFL3"),
+        ("m.tflite", b"\x18\0\0\0TFL2" + bytes(60), "at byte 4, expected b'TFL3'"),
         ("m.onnx", b"", "empty"),
         ("m.onnx", b"\0", "no ONNX model"),
         ("m.pb", b"\0", "TensorFlow"),

@@ -98,7 +98,7 @@ class Layer:
         """Return the layer's weights, which must be ``count`` arrays."""
         arrays = self.weights.arrays()
         if len(arrays) != count:
-            raise ModelError(f"{len(arrays)} weights, {count} expected", where=self.write.where)
+            raise ModelError(f"got {len(arrays)} weights, expected {count}", where=self.write.where)
         return arrays
 
     def pair(self, name: str, count: int = 2) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ class Layer:
             return self.emit(op, (value,), attrs)
         formula = _COMPOSED.get(str(activation))
         if formula is None:
-            self.refuse(f"the activation {activation!r}", "known: linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
+            self.refuse(f"the activation {activation!r}", "use linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
         return formula(composer(self.write), value)
 
 

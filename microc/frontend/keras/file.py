@@ -71,15 +71,18 @@ class Group:
 
         data = self._member(name)
         if not isinstance(data, h5py.Dataset):
-            raise ModelError(f"the layer's weights cannot be read: {name!r} is no array", where=where)
+            raise ModelError(f"the layer's weights cannot be read: {name!r} is no array (HDF5 dataset)", where=where)
         try:
             plist = data.id.get_create_plist()
             filters = {plist.get_filter(k)[0] for k in range(plist.get_nfilters())}
             shape, dtype = tuple(map(int, data.shape or ())), data.dtype
             if data.is_virtual or data.external or not filters <= set(_FILTERS) or data.shape is None:
-                raise ModelError(f"{self.path}/{name} is stored elsewhere, or in a way of others", where=self.file)
+                what = f"{self.path}/{name} is stored outside the file or with a filter that HDF5 does not include"
+                raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
-                raise ModelError(f"{self.path}/{name} holds {dtype}, no numbers", where=self.file)
+                raise ModelError(
+                    f"{self.path}/{name} holds {dtype}, expected numbers of at most 8 bytes", where=self.file
+                )
             check_shape(shape, dtype.name, where)
             self.left.bytes -= data.size * dtype.itemsize
             if self.left.bytes < 0:
@@ -126,7 +129,10 @@ class Group:
             if (dtype.kind != "S" and h5py.check_string_dtype(dtype) is None) or len(shape) > 1:
                 return ()
             if prod(shape) * max(dtype.itemsize, 1) > _MOST_TEXT:
-                raise ModelError(f"the attribute {name!r} of {self.path} is too long", where=self.file)
+                raise ModelError(
+                    f"the attribute {name!r} of {self.path} is too long, expected at most {_MOST_TEXT} bytes",
+                    where=self.file,
+                )
             values = np.asarray(self.node.attrs[name], object).reshape(-1)
             return tuple(_decode_text(text) for text in values)
         except BROKEN as error:
@@ -139,7 +145,8 @@ class Group:
         try:
             link = self.node.get(name, getlink=True)
             if link is not None and not isinstance(link, h5py.HardLink):
-                raise ModelError(f"{self.path}/{name} is a link to elsewhere", where=self.file)
+                what = f"{self.path}/{name} is a soft or external link, expected data in the file"
+                raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
             return None if link is None else self.node[name]
         except BROKEN as error:
             raise self._broken(error) from error
@@ -322,7 +329,7 @@ def decode_legacy(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFi
     weights = root.group(_LEGACY_WEIGHTS)
     if not text or weights is None:
         raise ModelError(
-            "an HDF5 file without a Keras model in it, perhaps its weights alone",
+            "the HDF5 file holds no Keras model, perhaps its weights alone",
             where=file_name,
             hint="load them into the model, then: model.save('model.keras')",
         )

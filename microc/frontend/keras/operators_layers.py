@@ -257,7 +257,7 @@ def time_distributed(layer: Layer) -> str:
     inner = layer.config["layer"]
     converter = layer.converters.get(inner["class_name"])
     if converter is None:
-        layer.refuse(f"of {inner['class_name']}", "`microc operators` lists the layers that are known")
+        layer.refuse(f"of {inner['class_name']}", "use a layer that `microc operators` lists")
     shape = layer.shape()
     rows = layer.reshape(layer.x, (shape[0] * shape[1], *shape[2:]))
     weights = layer.weights.inside("layer")
@@ -265,7 +265,7 @@ def time_distributed(layer: Layer) -> str:
         replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights)
     )
     if not isinstance(result, str):
-        layer.refuse("of a layer with several results", "give it one result")
+        layer.refuse("of a layer with several results", "wrap a layer with one result")
     return layer.reshape(result, (*shape[:2], *layer.shape(result)[1:]))
 
 
@@ -318,7 +318,9 @@ def group_normalization(layer: Layer) -> str:
         layer.refuse(f"groups along axis {config['axis']}", "normalise the last axis")
     groups = int(config["groups"]) if int(config["groups"]) > 0 else channels
     if channels % groups:
-        layer.refuse(f"{groups} groups of {channels} channels", "channels must divide into groups")
+        layer.refuse(
+            f"{groups} groups of {channels} channels", f"choose a divisor of {channels} as the number of groups"
+        )
     scale, centre = bool(config.get("scale", True)), bool(config.get("center", True))
     arrays = list(layer.arrays(scale + centre))
     rows = layer.reshape(layer.x, (shape[0], prod(shape[1:-1]), groups, channels // groups))

@@ -107,7 +107,10 @@ def dot(layer: Layer) -> str:
     pair = [axes] * 2 if isinstance(axes, int) else list(axes)
     first, second = (int(axis) % rank for axis, rank in zip(pair, ranks, strict=True))
     if ranks not in ([2, 2], [3, 3]) or layer.config.get("normalize"):
-        layer.refuse(f"operands of {ranks[0]} and {ranks[1]} axes, or normalised ones", "use two or three axes")
+        layer.refuse(
+            f"operands of {ranks[0]} and {ranks[1]} axes, normalize={bool(layer.config.get('normalize'))}",
+            "use two operands of two or of three axes, without normalize",
+        )
     a, b = (str(operand) for operand in layer.operands)
     if ranks == [2, 2]:
         return layer.emit("sum", (layer.emit("mul", (a, b)),), {"axes": (1,), "keepdims": True})
@@ -202,7 +205,7 @@ def _product(layer: Layer, value: str, equation: str, kernel: Array, bias: Seque
     summed = [label for label in data if label in weight]
     new = [label for label in weight if label not in data]
     if len({*data, *weight}) < len(kept + summed + new) or sorted(kept + new) != sorted(result):
-        layer.refuse(f"the equation {equation!r}", "each axis is kept, summed with the kernel, or made by the kernel")
+        layer.refuse(f"the equation {equation!r}", "keep each axis, sum it with the kernel, or let the kernel make it")
     extents = dict(zip((*data, *weight), (*layer.shape(value), *kernel.shape), strict=True))
     rows = layer.reshape(
         _transpose(layer, value, [data.index(label) for label in kept + summed]),
@@ -221,7 +224,7 @@ def _labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
     """Return the axis labels of data, kernel and result, with labels in place of the dots."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
     if match is None:
-        layer.refuse(f"the equation {equation!r}", "two operands and a result, as in 'abc,cd->abd'")
+        layer.refuse(f"the equation {equation!r}", "write two operands and a result, as in 'abc,cd->abd'")
     first, data, last, weight, before, result, behind = (part or "" for part in match.groups())
     free = [chr(code) for code in range(ord("a"), ord("z") + 1) if chr(code) not in equation]
     dots = "".join(free[: max(0, rank - len(data))]) if first or last else ""
@@ -240,7 +243,7 @@ def multi_head_attention(layer: Layer) -> str:
     """MultiHeadAttention: queries, keys and values (N, rows, features), projected into heads; the result projected back."""
     config, rank = layer.config, len(layer.shape())
     if rank != 3 or list(config.get("attention_axes") or [1]) != [1]:
-        layer.refuse(f"attention over data of {rank} axes", "data of (batch, rows, features) is read")
+        layer.refuse(f"attention over data of {rank} axes", "give data of (batch, rows, features)")
     heads = _heads(layer)
     attended = _attend(layer, heads, 1 / sqrt(int(config["key_dim"])))
     return _project(layer, attended, "output_dense", _OUTPUT, "e")
@@ -294,7 +297,7 @@ def _attention_weights(layer: Layer, q: str, k: str, scale: float) -> str:
     config, masks = layer.config, [name for name in _MASKED if layer.kwargs.get(name) is not None]
     if masks or config.get("use_gate") or config.get("sliding_window") is not None:
         option = masks[0] if masks else "use_gate" if config.get("use_gate") else "sliding_window"
-        layer.refuse(option, "attention over all rows, or with use_causal_mask, is read")
+        layer.refuse(option, f"leave {option} out: attend over all rows, or with use_causal_mask")
     if layer.kwargs.get("return_attention_scores"):
         layer.refuse("return_attention_scores", "call it without")
     q = q if scale == 1 else layer.emit("mul", (q, layer.scalar(scale)))

@@ -87,14 +87,16 @@ class _Reader:
         """Return the graph of the whole network."""
         if config["class_name"] not in MODELS:
             raise UnsupportedError(
-                f"a model of class {config['class_name']!r}",
+                f"a model of class {config['class_name']!r} is not supported",
                 where=self.file,
-                hint="Sequential and Functional models are read",
+                hint="build it as a Sequential or a Functional model",
             )
         unknown = [name for name in self.shapes if name != EVERY_INPUT and name not in self.input_names(config)]
         if unknown:
             known = ", ".join(self.input_names(config))
-            raise UsageError(f"the model has no input {unknown[0]!r}", where=self.file, hint=f"its inputs are {known}")
+            raise UsageError(
+                f"the model has no input {unknown[0]!r}", where=self.file, hint=f"use one of its inputs: {known}"
+            )
         outputs = self.model(config, weights, None)
         if self.refusals:
             raise _combined_error(self.file, self.refusals)
@@ -116,7 +118,7 @@ class _Reader:
         for layer in config["config"]["layers"]:
             name = layer["config"]["name"]
             if not isinstance(name, str) or not name:
-                raise ModelError(f"a layer is called {name!r}", where=self.file)
+                raise ModelError(f"a layer is called {name!r}, expected a name", where=self.file)
         if config["class_name"] == "Sequential":
             return self.sequential(config, weights, given)
         return self.functional(config["config"], weights, given)
@@ -141,7 +143,7 @@ class _Reader:
                 return []
             value = results[0]
         if value is None:
-            raise ModelError("a model without layers", where=self.file)
+            raise ModelError("got a model without layers, expected at least one", where=self.file)
         return [(name, value)]
 
     def implicit_input(self, config: Mapping[str, Any]) -> str:
@@ -167,12 +169,14 @@ class _Reader:
         fits = len(shape) == len(declared) and all(s and d in (None, s) for s, d in zip(shape, declared, strict=True))
         if not fits:
             declared_text = ", ".join("?" if extent is None else str(extent) for extent in declared)
-            hint = f"it is ({declared_text}): give it with --input-shape {name}=1,..."
+            hint = f"give a shape that fits ({declared_text}) with --input-shape {name}=1,..."
             if given is None:
                 raise UnsupportedError(f"the shape of input {name!r} is not known", where=self.file, hint=hint)
-            raise UsageError(f"shape {shape} does not fit input {name!r}", where=self.file, hint=hint)
+            raise UsageError(f"got shape {shape}, which does not fit input {name!r}", where=self.file, hint=hint)
         if not dtypes.is_valid(dtype):
-            raise UnsupportedError(f"an input of {dtype}", where=self.file)
+            raise UnsupportedError(
+                f"input {name!r} has dtype {dtype}", where=self.file, hint="give the input dtype float32"
+            )
         return self.write.input(name, [int(extent) for extent in shape if extent is not None], dtype)
 
     def functional(
@@ -210,7 +214,10 @@ class _Reader:
                 else:
                     rest.append((layer, call, inbound))
             if len(rest) == len(pending):  # a pass without progress: the calls depend on each other
-                raise ModelError("layers wait for each other", where=f"{self.file} {rest[0][0]['config']['name']}")
+                raise ModelError(
+                    "the layer's inputs depend on its own output; expected layers without a cycle",
+                    where=f"{self.file} {rest[0][0]['config']['name']}",
+                )
             pending = rest
         # A dictionary gives outputs names of their own, unless it nests others. Outputs of refused layers have no value.
         output_layers = config["output_layers"]
@@ -247,14 +254,14 @@ class _Reader:
         try:
             converter = CONVERTERS.get(code)
             if converter is None:
-                hint = "it holds code, which is not run: write it with layers" if code in _CODE else ""
+                hint = "build it from layers: code in a model is not run" if code in _CODE else ""
                 raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where, hint=hint)
             policy = dtype_of(config)
             if policy.startswith(_QUANTISED) and not (policy == "int8" and code in _INT8_LAYERS):
                 raise UnsupportedError(
                     f"a layer quantised by Keras ({policy})",
                     where=self.write.where,
-                    hint="save the model before quantize(); Dense and Embedding are read in int8",
+                    hint="save the model before quantize(), or quantise only Dense and Embedding, to int8",
                 )
             result = converter(Layer(self.write, code, config, weights, tuple(operands), kwargs, CONVERTERS))
             return list(result) if isinstance(result, tuple) else [result]

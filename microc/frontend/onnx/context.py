@@ -99,7 +99,8 @@ class Builder:
             self.consts[name] = self.file.initializers[name]
             return name
         if name in self.file.unreadable:
-            raise UnsupportedError(f"{name!r} holds elements of type {self.file.unreadable[name]}", where=where)
+            what = f"{name!r} holds elements of type {self.file.unreadable[name]}, which microc does not support"
+            raise UnsupportedError(what, where=where, hint="export the model with float32 or integer tensors")
         if self.outer is not None:
             return self.capture(self.outer.value(name, where))
         raise ModelError(
@@ -139,7 +140,7 @@ class Builder:
     def define(self, name: str, type_: TensorType, where: str) -> None:
         """Define the type of a new value; ModelError if it has one already."""
         if name in self.types or name in self.alias:
-            raise ModelError(f"{name!r} is made twice", where=where)
+            raise ModelError(f"{name!r} is defined twice, expected one definition", where=where)
         check_shape(type_.shape, type_.dtype, where)
         self.types[name] = type_
 
@@ -247,7 +248,7 @@ class OpContext(Operands):
         value = self.value(position)
         wanted, own = self.type(self.value(0)).dtype, self.type(value).dtype
         if own != wanted:
-            self.broken(f"input {position} is {own}, input 0 {wanted}")
+            self.broken(f"input {position} has dtype {own}, expected {wanted} as input 0 has")
         return value
 
     def type(self, value: str) -> TensorType:
@@ -268,14 +269,14 @@ class OpContext(Operands):
         """Return a constant operand of one real number."""
         data = self.constant(position)
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
-            self.broken(f"input {position} of shape {data.shape} and {data.dtype} is no real number")
+            self.broken(f"input {position}: got shape {data.shape} of {data.dtype}, expected one real number")
         return float(data.reshape(()))
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         """Return axes as distinct numbers 0..rank-1, in the order given."""
         positive_axes = tuple(self.axis(axis, rank) for axis in axes)
         if len(set(positive_axes)) != len(positive_axes):
-            self.broken(f"axes {tuple(axes)} name one twice")
+            self.broken(f"axes: got {tuple(axes)}, expected each axis once")
         return positive_axes
 
     def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -294,7 +295,10 @@ class OpContext(Operands):
         """Refuse outputs beyond the first ``count``."""
         extra = [name for name in self.operator.outputs[count:] if name]
         if extra:
-            self.refuse(f"the output {extra[0]!r} is asked for", "export the model for inference")
+            self.refuse(
+                f"output {extra[0]!r} is not supported: only the first {count} outputs are",
+                "export the model for inference",
+            )
 
     def new_constant(self, stem: str, data: Array) -> str:
         """Add a constant that is not in the file, under a new name made from ``stem``."""
@@ -347,19 +351,21 @@ class OpContext(Operands):
             builder.nodes[-1] = replace(last, outputs=(name,))
             return
         if name in builder.types or name in builder.alias:
-            self.broken(f"{name!r} is made twice")
+            self.broken(f"{name!r} is defined twice, expected one definition")
         builder.alias[name] = value
 
     def rename(self, name: str, value: str) -> None:
         """Let ``name``, a name of the file, refer to another value of the file."""
         if name in self.builder.types or name in self.builder.alias:
-            self.broken(f"{name!r} is made twice")
+            self.broken(f"{name!r} is defined twice, expected one definition")
         self.builder.alias[name] = value
 
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> None:
         """Let output ``position`` be ``value`` in another (or the same) shape."""
         if prod(shape) != self.type(value).size:
-            self.broken(f"shape {self.type(value).shape} cannot become {tuple(shape)}")
+            self.broken(
+                f"shape {self.type(value).shape} cannot become {tuple(shape)}, which has another number of elements"
+            )
         stored = self.builder.stored_constant(value)
         reshaped = stored.reshape(tuple(shape)) if stored is not None else None
         if self.type(value).shape == tuple(shape):
@@ -427,7 +433,7 @@ def fold(application: OpContext) -> None:
         with np.errstate(all="ignore"):
             application.result_constant(CONSTANT_OPERATORS[application.operator.code](application))
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
-        raise ModelError(f"constants that cannot be computed with: {error}", where=application.where) from error
+        raise ModelError(f"cannot evaluate the operator on its constants: {error}", where=application.where) from error
 
 
 def _check_size(application: OpContext, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
@@ -440,14 +446,16 @@ def _constant_of_shape(application: OpContext) -> Array:
     attributes = application.operator.attributes
     value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
     if value.size != 1:
-        application.broken(f"a value of shape {value.shape}")
+        application.broken(f"attribute 'value': got shape {value.shape}, expected one element")
     return np.full(_check_size(application, application.integers(0), value.dtype.name), value.reshape(()))
 
 
 def _range(application: OpContext) -> Array:
     start, limit, delta = (application.constant(position).reshape(()) for position in range(3))
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
-        application.broken(f"a range from {start} to {limit} by {delta}")
+        application.broken(
+            f"range: got start {start}, limit {limit} and delta {delta}, expected finite numbers and delta != 0"
+        )
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
     _check_size(application, (count,), start.dtype.name)
     return (start + np.arange(count) * delta).astype(start.dtype)

@@ -49,7 +49,7 @@ _FIELDS = {
 def text(value: Any, where: str) -> str:
     """Return a string field; ModelError if protobuf returns it as bytes because it is not UTF-8."""
     if not isinstance(value, str):
-        raise ModelError(f"the name {value!r} is not UTF-8", where=where)
+        raise ModelError(f"the name {value!r} is not UTF-8 text", where=where)
     return value
 
 
@@ -66,7 +66,11 @@ def dtype(code: int, where: str) -> str:
     if code == 0:
         raise ModelError("the element type is not given", where=where)
     if code not in DTYPES:
-        raise UnsupportedError(f"elements of type {dtype_name(code)}", where=where)
+        raise UnsupportedError(
+            f"elements of type {dtype_name(code)}, which microc does not support",
+            where=where,
+            hint="export the model with float32 or integer tensors",
+        )
     return DTYPES[code]
 
 
@@ -80,7 +84,11 @@ def array(tensor: Any, where: str) -> Array:
             hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
         )
     if tensor.HasField("segment"):
-        raise UnsupportedError("the tensor is split into segments", where=where)
+        raise UnsupportedError(
+            "the tensor is split into segments",
+            where=where,
+            hint="save the model again with onnx.save, which stores whole tensors",
+        )
     kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
     check_shape(shape, kind, where)
     count = prod(shape)
@@ -89,8 +97,8 @@ def array(tensor: Any, where: str) -> Array:
     if tensor.HasField("raw_data"):
         if len(tensor.raw_data) != count * dtypes.nbytes(kind):
             raise ModelError(
-                f"{len(tensor.raw_data)} bytes of data for shape {shape} of {kind}: "
-                f"{count * dtypes.nbytes(kind)} are needed",
+                f"got {len(tensor.raw_data)} bytes of data for shape {shape} of {kind}, "
+                f"expected {count * dtypes.nbytes(kind)}",
                 where=where,
             )
         if kind == "bfloat16":
@@ -104,7 +112,7 @@ def array(tensor: Any, where: str) -> Array:
         return stored.astype(dtypes.to_numpy(kind), copy=False).reshape(shape)
     values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
     if len(values) != count:
-        raise ModelError(f"{len(values)} elements of data for shape {shape}", where=where)
+        raise ModelError(f"got {len(values)} elements of data, expected {count} for shape {shape}", where=where)
     return _typed_elements(values, kind, where).reshape(shape)
 
 
@@ -112,7 +120,10 @@ def _nibbles(tensor: Any, count: int, kind: str, where: str) -> Array:
     """Unpack four-bit integers, two to a byte, the first in the lower half; return them one to a byte."""
     stored = np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else np.array(tensor.int32_data)
     if len(stored) != (count + 1) // 2:
-        raise ModelError(f"{len(stored)} bytes of data for {count} elements of four bits", where=where)
+        raise ModelError(
+            f"got {len(stored)} bytes of data, expected {(count + 1) // 2} for {count} elements of four bits",
+            where=where,
+        )
     pairs = stored.astype(np.uint8)
     elements = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count]
     # x ^ 8 - 8 extends the sign of a four-bit number.
@@ -128,7 +139,9 @@ def _typed_elements(values: Any, kind: str, where: str) -> Array:
         return (wide & 0xFFFF).astype(np.uint16).view(dtypes.to_numpy(kind))
     low, high = dtypes.int_range(kind)
     if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
-        raise ModelError(f"the data does not fit {kind}", where=where)
+        raise ModelError(
+            f"got data of {int(wide.min())}..{int(wide.max())}, expected {low}..{high} for {kind}", where=where
+        )
     return wide.astype(dtypes.to_numpy(kind))
 
 
@@ -190,7 +203,7 @@ class Attributes:
             return self._missing(name) if default is None else default
         number = float(self._get(name, _FLOAT).f)
         if not math.isfinite(number):
-            raise ModelError(f"attribute {name!r} is {number}", where=self._where)
+            raise ModelError(f"attribute {name!r} is {number}, expected a finite number", where=self._where)
         return number
 
     def reals(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
@@ -329,7 +342,7 @@ def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
     """Decode a subgraph. The declared types of its inputs are ignored: they follow from the operator's operands."""
     if graph.sparse_initializer:
         raise UnsupportedError(
-            "a graph with sparse initialisers", where=where, hint="store them dense before exporting"
+            "the graph holds sparse initialisers", where=where, hint="export the model with dense weights"
         )
     inputs = tuple(Input(text(value.name, where), "", None) for value in graph.input)
     return _decode_graph(graph, outer.name, where, outer.opset, inputs)
@@ -387,15 +400,15 @@ def _opset(model: Any, name: str) -> int:
         return OPSETS.stop - 1  # none of the default operators is there
     if len(versions) != 1:
         raise ModelError(
-            "the model does not say which version of ONNX's operators it uses"
+            "opset_import has no version of ONNX's operators, expected one"
             if not versions
-            else "the model names several versions of ONNX's operators",
+            else f"opset_import has the versions {', '.join(map(str, sorted(versions)))} of ONNX's operators, expected one",
             where=f"{name} opset_import",
         )
     (version,) = versions
     if version not in OPSETS:
         raise UnsupportedError(
-            f"operator set version {version}",
+            f"operator set version {version} is not supported",
             where=f"{name} opset_import",
             hint=f"export with opset {OPSETS.start} to {OPSETS.stop - 1}, or convert with onnx.version_converter",
         )
@@ -409,7 +422,8 @@ def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, st
         where = f"{name} initialiser {text(tensor.name, name)!r}"
         if not tensor.name or tensor.name in arrays or tensor.name in unreadable:
             raise ModelError(
-                "an initialiser has no name" if not tensor.name else "the name is taken twice", where=where
+                "an initialiser has no name" if not tensor.name else "two initialisers have this name, expected one",
+                where=where,
             )
         if tensor.data_type in DTYPES:
             arrays[tensor.name] = array(tensor, where)
@@ -424,7 +438,9 @@ def _input(value: Any, name: str) -> Input:
         raise ModelError("an input has no name", where=name)
     if value.type.WhichOneof("value") != "tensor_type":
         kind = value.type.WhichOneof("value") or "nothing"
-        raise UnsupportedError(f"the input is not a tensor but {kind}", where=where)
+        raise UnsupportedError(
+            f"the input is of type {kind}, expected a tensor", where=where, hint="cut the model behind this input"
+        )
     tensor = value.type.tensor_type
     kind = dtype(tensor.elem_type, where)
     if not tensor.HasField("shape"):

@@ -51,7 +51,8 @@ def read_here(application: OpContext, body: OnnxFile, operands: Sequence[str]) -
     builder = application.builder
     if body.unreadable:
         application.refuse(
-            f"constants of type {next(iter(body.unreadable.values()))}", "docs/operators.md lists the dtypes"
+            f"constants of type {next(iter(body.unreadable.values()))}",
+            "convert them to a dtype that docs/operators.md lists",
         )
     builder.alias.update((value.name, name) for value, name in zip(body.inputs, operands, strict=True))
     for name, data in body.initializers.items():
@@ -120,7 +121,7 @@ def append(
 def scalar(application: OpContext, value: str) -> str:
     """Return a value of one element as a scalar, without axes."""
     if application.type(value).size != 1:
-        application.broken(f"{value!r} of shape {application.type(value).shape} is not one element")
+        application.broken(f"{value!r}: got shape {application.type(value).shape}, expected one element")
     return application.reshaped(value, ())
 
 
@@ -138,7 +139,7 @@ def constant_element(application: OpContext, value: str) -> np.generic | None:
     if data is None:
         return None
     if data.size != 1:
-        application.broken(f"{value!r} of shape {data.shape} is not one element")
+        application.broken(f"{value!r}: got shape {data.shape}, expected one element")
     number: np.generic = data.reshape(-1)[0]
     return number
 
@@ -159,14 +160,16 @@ def branch(application: OpContext) -> None:
         body = body_of(application, "then_branch" if condition_value else "else_branch")
         results = read_here(application, body, ())
         if len(results) != len(application.operator.outputs):
-            application.broken(f"a branch of {len(results)} results")
+            application.broken(f"the branch has {len(results)} outputs, expected {len(application.operator.outputs)}")
         for position, value in enumerate(results):
             application.result_alias(value, position)
         return
     sides = [BodyBuilder(application, body_of(application, name)) for name in ("then_branch", "else_branch")]
     kinds = [[side.put(value) for value in side.read()] for side in sides]
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
-        application.refuse("branches that make values of different shapes", "shapes are static")
+        types = [", ".join(f"{kind.dtype} {kind.shape}" for kind in side) for side in kinds]
+        what = f"the branches have outputs of different types: then {types[0]}; else {types[1]}"
+        application.refuse(what, "give the outputs of both branches the same shapes and dtypes")
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
     append(application, "branch", (condition, *captured), graphs, _output_names(application, len(kinds[0])))
@@ -175,7 +178,7 @@ def branch(application: OpContext) -> None:
 def _output_names(application: OpContext, count: int) -> list[str]:
     """Return the names of the operator's outputs, with new ones for those that the file omits."""
     if len(application.operator.outputs) > count:
-        application.broken(f"{len(application.operator.outputs)} outputs of {count}")
+        application.broken(f"got {len(application.operator.outputs)} outputs, expected at most {count}")
     return [application.output(k) or application.builder.unique("unused") for k in range(count)]
 
 
@@ -188,7 +191,8 @@ def loop(application: OpContext) -> None:
     max_iterations, start = (constant_element(application, value) if value else None for value in (limit, condition))
     body, start_values = body_of(application, "body"), [application.value(k) for k in range(2, application.count())]
     if len(body.inputs) != 2 + len(start_values) or not 1 + len(start_values) <= len(body.outputs):
-        application.broken(f"a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs")
+        expected = f"{2 + len(start_values)} inputs and at least {1 + len(start_values)} outputs"
+        application.broken(f"body: got {len(body.inputs)} inputs and {len(body.outputs)} outputs, expected {expected}")
     stacks = len(body.outputs) > 1 + len(start_values)
     if (start is not None and not start) or (max_iterations is not None and int(max_iterations) <= 0):
         if stacks:
@@ -272,7 +276,7 @@ class _LoopEmitter:
         continues = self.next_condition(again, number)
         guarded = bool(continues or condition or self.limit)
         if bound == UNBOUNDED and not guarded:
-            application.broken("a loop that never ends")
+            application.broken("the loop never ends: it has no trip count, and its condition is always true")
         if guarded:
             inside.give(going, TensorType((), "bool"))
             inside.put(continues or builder.constant(builder.unique("true"), np.array(True)))
@@ -280,7 +284,10 @@ class _LoopEmitter:
         for k in moving:
             kind, wanted = inside.put(results_of_body[k]), application.type(self.start_values[k])
             if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
-                application.refuse(f"a loop that carries {wanted.shape}, then {kind.shape}", "shapes are static")
+                what = (
+                    f"a loop that carries {wanted.dtype} {wanted.shape} into, {kind.dtype} {kind.shape} out of its body"
+                )
+                application.refuse(what, "keep the shape and dtype of each carried value")
         for value in results_of_body[len(names) :]:
             inside.put(value)
         initial_condition = [self.first_condition(condition)] if guarded else []
@@ -349,17 +356,18 @@ def scan(application: OpContext) -> None:
     scanned = attributes.integer("num_scan_inputs")
     first = 0 if application.opset >= 9 else 1
     if not 1 <= scanned <= count - first:
-        application.broken(f"{scanned} of {count - first} inputs are scanned")
+        application.broken(f"num_scan_inputs is {scanned}, expected 1..{count - first}")
     stacked = len(application.operator.outputs) - (count - first - scanned)
 
     def direction_list(name: str, number: int) -> tuple[int, ...]:
         entries = attributes.integers(name, (0,) * number)
         if len(entries) != number:
-            application.broken(f"{name} has {len(entries)} entries for {number} values")
+            application.broken(f"{name} has {len(entries)} entries, expected {number}")
         return entries
 
     if stacked < 0:
-        application.broken(f"{len(application.operator.outputs)} outputs")
+        carried = count - first - scanned
+        application.broken(f"got {len(application.operator.outputs)} outputs, expected at least {carried}")
     values = [application.value(k) for k in range(first, count)]
     if first:
         _batches(
@@ -382,7 +390,9 @@ def scan(application: OpContext) -> None:
 def _batches(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
     """Emit a scan for every element of the batch, and join their results (opset 8)."""
     if application.has(0):
-        application.refuse("sequences of different lengths", "export with opset 9 or later")
+        application.refuse(
+            "sequence_lens is given: sequences of different lengths are not supported", "export with opset 9 or later"
+        )
     batch, rows = application.type(values[0]).shape[:1], list[list[str]]()
     for index in range(*batch):
         parts = [slice_along(application, value, 0, index, index + 1) for value in values]
@@ -401,7 +411,8 @@ def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, o
     scanned, stacked = len(axes.in_axes), len(axes.out_axes)
     carried = len(values) - scanned
     if len(names) != len(values) or len(inside.body.outputs) != carried + stacked:
-        application.broken(f"a body of {len(names)} inputs and {len(inside.body.outputs)} outputs")
+        expected = f"{len(values)} inputs and {carried + stacked} outputs"
+        application.broken(f"body: got {len(names)} inputs and {len(inside.body.outputs)} outputs, expected {expected}")
     iteration = inside.give(builder.unique("turn"), ITERATION)
     for name, value in zip(names[:carried], values, strict=False):
         inside.give(name, application.type(value))
@@ -410,7 +421,8 @@ def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, o
     for kind, value in zip(kinds[:carried], values, strict=False):
         if kind.shape != application.type(value).shape:
             application.refuse(
-                f"a scan that carries {application.type(value).shape}, then {kind.shape}", "shapes are static"
+                f"a scan that carries {application.type(value).shape} into, {kind.shape} out of its body",
+                "keep the shape of each carried value",
             )
     # The loop stacks along axis 0 in order; any other axis or direction needs a node behind it, which then has the output's
     # name.
@@ -448,7 +460,9 @@ def _give_elements(
             index = inner.emit("sub", (last, iteration))
         inner.write("gather", (whole, index), {"axis": axis}, name)
     if len(set(extents)) != 1:
-        application.broken(f"scanned extents {extents} differ")
+        application.broken(
+            f"the scanned inputs have {extents} elements along their scan axes, expected one number for all"
+        )
     return extents[0]
 
 

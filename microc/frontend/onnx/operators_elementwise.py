@@ -170,7 +170,7 @@ def clip(application: OpContext) -> None:
 
 def _clip(application: OpContext, data: str, low: float, high: float) -> None:
     if math.isnan(low) or math.isnan(high):
-        application.broken(f"bounds {low} and {high}")
+        application.broken(f"got min {low} and max {high}, expected numbers")
     low, high = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (low, high))
     if (low, high) == (-FLOAT_MAX, FLOAT_MAX):
         application.result_alias(data)
@@ -214,7 +214,9 @@ def prelu(application: OpContext) -> None:
     data, slope = application.operand(0), application.operand(1)
     shape = application.type(data).shape
     if application.broadcast(shape, application.type(slope).shape) != shape:
-        application.broken(f"slope of shape {application.type(slope).shape} for data of shape {shape}")
+        application.broken(
+            f"slope of shape {application.type(slope).shape} does not broadcast to data of shape {shape}"
+        )
     application.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
 
 
@@ -279,7 +281,7 @@ def cast(application: OpContext) -> None:
     """Cast between numeric dtypes."""
     data, to = application.value(0), dtype(application.operator.attributes.integer("to"), application.where)
     if to not in MOVABLE:
-        application.refuse(f"a cast to {to}", "docs/operators.md lists the dtypes that Cast knows")
+        application.refuse(f"a cast to {to}", f"cast to one of {', '.join(MOVABLE)}")
     if to == application.type(data).dtype:
         application.result_alias(data)
     else:
@@ -348,7 +350,7 @@ def shift(application: OpContext) -> None:
     """BitShift of unsigned integers."""
     direction = application.operator.attributes.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
-        application.broken(f"direction is {direction!r}")
+        application.broken(f"direction is {direction!r}, expected 'LEFT' or 'RIGHT'")
     application.result(f"shift_{direction.lower()}", (application.operand(0), application.operand(1)))
 
 
@@ -383,7 +385,7 @@ def eye_like(application: OpContext) -> None:
 
     kind, attributes = application.type(application.value(0)), application.operator.attributes
     if len(kind.shape) != 2:
-        application.broken(f"data of shape {kind.shape}")
+        application.broken(f"got data of shape {kind.shape}, expected two axes")
     to = dtype(attributes.integer("dtype"), application.where) if "dtype" in attributes else kind.dtype
     eye = np.eye(*kind.shape, k=attributes.integer("k", 0))
     application.result_constant(eye.astype(dtypes.to_numpy(to)))

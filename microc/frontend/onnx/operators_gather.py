@@ -34,7 +34,7 @@ def gather_elements(application: OpContext) -> None:
 def _reduction(application: OpContext) -> str:
     reduction = application.operator.attributes.text("reduction", "none")
     if reduction not in ("none", "add", "mul", "max", "min"):
-        application.broken(f"reduction is {reduction!r}")
+        application.broken(f"reduction is {reduction!r}, expected none, add, mul, max or min")
     return "" if reduction == "none" else reduction
 
 
@@ -78,7 +78,7 @@ def top_k(application: OpContext) -> None:
     attributes = application.operator.attributes
     k_values = application.integers(1) if application.opset >= 10 else (attributes.integer("k"),)
     if len(k_values) != 1:
-        application.broken(f"k is {k_values}")
+        application.broken(f"k is {k_values}, expected one number")
     attrs: Mapping[str, Attr] = {
         "axis": _axis(application, -1),
         "k": k_values[0],
@@ -95,7 +95,7 @@ def cumulative(op: str) -> Converter:
         attributes, rank = application.operator.attributes, len(application.shape(0))
         axes = application.integers(1)
         if len(axes) != 1:
-            application.broken(f"axes {axes}")
+            application.broken(f"axes: got {axes}, expected one axis")
         attrs: Mapping[str, Attr] = {
             "axis": application.axis(axes[0], rank),
             "exclusive": attributes.flag("exclusive"),
@@ -162,7 +162,7 @@ def lp_norm(application: OpContext) -> None:
     """LpNormalization: x divided by its L1 or L2 norm along an axis; 0 where the norm is 0."""
     data, p = application.value(0), application.operator.attributes.integer("p", 2)
     if p not in (1, 2):
-        application.broken(f"p is {p}")
+        application.broken(f"p is {p}, expected 1 or 2")
     make, axis = composer(application), _axis(application, -1)
     powers = make("abs", data) if p == 1 else make("mul", data, data)
     total = application.emit("sum", (powers,), {"axes": (axis,), "keepdims": True})

@@ -75,7 +75,10 @@ def resample(application: OpContext, axes: Sequence[Axis]) -> None:
         attributes.flag("exclude_outside"),
     )
     if rule.mode not in MODES or rule.coordinates not in _COORDINATES or rule.rounding not in _ROUNDINGS:
-        application.broken(f"mode {rule.mode!r}, coordinates {rule.coordinates!r}, rounding {rule.rounding!r}")
+        application.broken(
+            f"got mode {rule.mode!r}, coordinate_transformation_mode {rule.coordinates!r} and nearest_mode "
+            f"{rule.rounding!r}, expected one of {', '.join(MODES)}; {', '.join(_COORDINATES)}; {', '.join(_ROUNDINGS)}"
+        )
     kind = application.type(data)
     if rule.mode != "nearest" and not is_float(kind.dtype):
         application.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
@@ -216,12 +219,18 @@ def resize_axes(application: OpContext) -> tuple[Axis, ...]:
             sizes = [math.floor(common * extent + 0.5) for extent in extents]
     # The bound of scales keeps the size of the tables, and so the work of the reader, small.
     if {len(scales), len(sizes or scales)} != {len(axes)} or any(not 0 < s < 1 << 12 for s in scales):
-        application.broken(f"{len(sizes or scales)} sizes, scales {tuple(scales)} for shape {shape}")
+        application.broken(
+            f"got {len(sizes or scales)} sizes and scales {tuple(scales)} for shape {shape}, expected {len(axes)} of each, "
+            f"scales above 0 and below {1 << 12}"
+        )
     result_sizes = sizes or [math.floor(s * e) for s, e in zip(scales, extents, strict=True)]
     crops = attributes.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = [float(r) for r in application.constant(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
     if len(roi) != 2 * len(axes) or min(result_sizes) < 1:
-        application.broken(f"sizes {tuple(result_sizes)}, part {tuple(roi)} for shape {shape}")
+        application.broken(
+            f"got sizes {tuple(result_sizes)} and roi {tuple(roi)} for shape {shape}, expected sizes of at least 1 and "
+            f"{2 * len(axes)} numbers in roi"
+        )
     all_axes = [
         Axis(axis, extent, size, scale, roi[k], roi[len(axes) + k])
         for k, (axis, extent, size, scale) in enumerate(zip(axes, extents, result_sizes, scales, strict=True))
@@ -238,7 +247,7 @@ def grid_sample(application: OpContext) -> None:
     """GridSample."""
     attributes, shape, grid = application.operator.attributes, application.shape(0), application.shape(1)
     if len(grid) != len(shape):
-        application.broken(f"data of shape {shape} and places of shape {grid}")
+        application.broken(f"grid of shape {grid} for data of shape {shape}, expected the same number of axes")
     attrs: Mapping[str, Attr] = {
         "mode": attributes.text("mode", "linear").removeprefix("bi"),
         "border": attributes.text("padding_mode", "zeros").replace("border", "edge"),
@@ -254,7 +263,9 @@ def roi_align(application: OpContext) -> None:
     coordinates = attributes.text("coordinate_transformation_mode", default)
     samples = attributes.integer("sampling_ratio", 0)
     if coordinates not in ("half_pixel", "output_half_pixel"):
-        application.broken(f"coordinate_transformation_mode is {coordinates!r}")
+        application.broken(
+            f"coordinate_transformation_mode is {coordinates!r}, expected 'half_pixel' or 'output_half_pixel'"
+        )
     if samples < 1:
         hint = "export the layer with a sampling_ratio, 2 for instance"
         application.refuse("boxes with a number of samples that depends on their size (sampling_ratio 0)", hint)
@@ -276,13 +287,18 @@ def deform_conv(application: OpContext) -> None:
     groups, parts = attributes.integer("group", 1), attributes.integer("offset_group", 1)
     rank, taps = len(kernel), prod(kernel)
     if rank < 1 or len(shape) != rank + 2 or attributes.integers("kernel_shape", tuple(kernel)) != tuple(kernel):
-        application.broken(f"data of shape {shape} and weights of shape {application.shape(1)}")
+        expected = "(N, C, spatial axes), (O, C / group, kernel_shape)"
+        application.broken(f"data and weights: got shapes {shape} and {application.shape(1)}, expected {expected}")
     if min(groups, parts) < 1 or inputs * groups != shape[1] or outputs % groups or shape[1] % parts:
-        application.broken(f"{groups} groups and {parts} groups of offsets for {shape[1]} channels by {outputs}")
+        expected = f"divisors of the {shape[1]} input channels, group also of the {outputs} output channels"
+        application.broken(
+            f"got group {groups} (weights of {inputs} channels) and offset_group {parts}, expected {expected}"
+        )
     base, size = _tap_positions(application, tuple(kernel))
     pixels, images = prod(size), shape[0] * parts
     if application.shape(2) != (shape[0], parts * taps * rank, *size):
-        application.broken(f"offsets of shape {application.shape(2)} for {size} pixels of {taps} taps")
+        expected = str((shape[0], parts * taps * rank, *size))
+        application.broken(f"offsets: got shape {application.shape(2)}, expected {expected}")
     moves = application.reshaped(application.operand(2), (images, taps, rank, pixels))
     moves = application.emit("transpose", (moves,), {"axes": (0, 1, 3, 2)})
     moves = application.reshaped(moves, (images, taps * pixels, rank))
@@ -390,9 +406,14 @@ def _transpose_attributes(application: OpContext) -> Mapping[str, Any]:
         or 0 in application.shape(1)
         or attributes.integers("kernel_shape", kernel)[-rank:] != kernel
     ):
-        application.broken(f"weights of shape {application.shape(1)} for data of shape {application.shape(0)}")
+        application.broken(
+            f"weights of shape {application.shape(1)} for data of shape {application.shape(0)}, expected equal numbers of "
+            "axes, and kernel_shape as the weights have it"
+        )
     if groups < 1 or application.shape(1)[0] != application.shape(0)[1] or application.shape(0)[1] % groups:
-        application.broken(f"{groups} groups of weights {application.shape(1)} for {application.shape(0)[1]} channels")
+        channels = application.shape(0)[1]
+        expected = f"{channels} rows of weights and a group that divides them"
+        application.broken(f"got group {groups} and weights of shape {application.shape(1)}, expected {expected}")
     strides, dilation = (spatial(application, name, (1,) * rank, 1) for name in ("strides", "dilations"))
     growth = spatial(application, "output_padding", (0,) * rank, 0)
     pads = spatial(application, "pads", (0,) * 2 * rank, 0)
@@ -400,7 +421,10 @@ def _transpose_attributes(application: OpContext) -> Mapping[str, Any]:
     sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in axes]
     mode, wanted = attributes.text("auto_pad", "NOTSET"), attributes.integers("output_shape", ())[-rank:]
     if len(wanted) not in (0, rank) or mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        application.broken(f"output_shape {wanted} and auto_pad {mode!r} for {rank} axes")
+        application.broken(
+            f"got output_shape {wanted} and auto_pad {mode!r}, expected {rank} extents or none, and NOTSET, VALID, "
+            "SAME_UPPER or SAME_LOWER"
+        )
     pads = pads if mode == "NOTSET" else (0,) * 2 * rank
     before, after = list(pads[:rank]), list(pads[rank:])
     if mode in ("SAME_UPPER", "SAME_LOWER") and not wanted:

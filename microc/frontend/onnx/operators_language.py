@@ -23,7 +23,9 @@ def root_mean_square_norm(application: OpContext) -> None:
     attributes, data = application.operator.attributes, application.operand(0)
     rank = len(application.type(data).shape)
     if application.axis(attributes.integer("axis", -1), rank) != rank - 1:
-        application.refuse("a norm over more than the last axis", "reshape before it")
+        application.refuse(
+            "a norm over more than the last axis", "reshape its data so that the normalised axes are one"
+        )
     application.only_output()
     _write_norm(application, data, application.operand(1))
 
@@ -34,7 +36,7 @@ def skip_root_mean_square_norm(application: OpContext) -> None:
     if application.has(3):
         total = application.emit("add", (total, application.operand(3)))
     if any(application.output(position) for position in (1, 2)):
-        application.refuse("means and variances are asked for", "export the model for inference")
+        application.refuse("the outputs Mean and InvStdDev are not supported", "export the model for inference")
     _write_norm(application, total, application.operand(2))
     application.result_alias(total, 3)
 
@@ -52,9 +54,13 @@ def rotary_embedding(application: OpContext) -> None:
     attributes, shape = application.operator.attributes, application.shape(0)
     heads = attributes.integer("num_heads", 0) or 1
     if len(shape) == 3 and (not attributes.integer("num_heads", 0) or shape[2] % heads):
-        application.refuse(f"data of shape {shape} without num_heads", "write the attribute")
+        what = f"num_heads is {attributes.integer('num_heads', 0)} for data of shape {shape}"
+        application.refuse(what, f"set num_heads to a divisor of {shape[2]}, the last axis")
     if len(shape) not in (3, 4) or attributes.real("scale", 1.0) != 1.0:
-        application.refuse(f"data of shape {shape}, or a scale", "four axes, and no scale")
+        application.refuse(
+            f"data of shape {shape}, scale {attributes.real('scale', 1.0)}",
+            "give data of three or four axes and leave scale at 1",
+        )
     data = application.value(0)
     if len(shape) == 3:
         split = application.reshaped(data, (*shape[:2], heads, shape[2] // heads))
@@ -67,7 +73,7 @@ def rotary_embedding(application: OpContext) -> None:
         positions = application.emit("add", (application.reshaped(positions, (1,)), steps))
     count = application.type(positions).size
     if count not in (length, batch * length):
-        application.broken(f"{count} positions for {batch} x {length} rows")
+        application.broken(f"position_ids: got {count}, expected {length} or {batch * length}")
     angles = [angles_at(application, position, positions, length) for position in (2, 3)]
     result = rotate_pairs(application, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
     if len(shape) == 3:
@@ -79,7 +85,7 @@ def angles_at(application: OpContext, position: int, positions: str, length: int
     """Gather rows of operand ``position`` (a table of cosines or sines) at ``positions``; result (batch, 1, S, half)."""
     table = application.value(position)
     if len(application.type(table).shape) != 2:
-        application.broken(f"angles of shape {application.type(table).shape}")
+        application.broken(f"input {position}: got shape {application.type(table).shape}, expected two axes")
     rows = application.emit(
         "gather", (table, application.reshaped(positions, (application.type(positions).size,))), {"axis": 0}
     )
@@ -93,7 +99,7 @@ def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, 
     shape, half = application.type(data).shape, application.type(angles[0]).shape[3]
     cosine, sine = angles
     if 2 * half > shape[3]:
-        application.broken(f"rows of {shape[3]} turned by {half} angles")
+        application.broken(f"{half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
     axis, pairs = (4, (*shape[:3], half, 2)) if interleaved else (3, (*shape[:3], half, 2))
     if interleaved:
         both = application.reshaped(slice_axis(application, data, 3, 0, 2 * half), pairs)
@@ -215,14 +221,18 @@ def _split(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
     packed = not application.has(_KEY)
     parts = queries + 2 * kv_heads if packed else queries
     if min(queries, kv_heads) < 1 or queries % kv_heads or len(shape) != 3 or shape[2] % parts:
-        application.broken(f"data of shape {shape} for {queries} heads that share {kv_heads}")
+        application.broken(
+            f"data of shape {shape}, num_heads {queries}, kv_num_heads {kv_heads}: expected three axes, the last a multiple "
+            f"of {parts} heads, and a kv_num_heads that divides num_heads"
+        )
     if shape[0] != 1:
-        application.refuse(f"{shape[0]} sequences", "one sequence (a batch of 1)")
+        application.refuse(f"{shape[0]} sequences", "export the model with a batch of 1")
     heads = _Heads(queries, kv_heads, shape[1], shape[2] // parts)
 
     def apart(value: str, count: int) -> str:
         if application.type(value).shape != (1, heads.rows, count * heads.width):
-            application.broken(f"{value!r} of shape {application.type(value).shape} for {count} heads of {heads.width}")
+            expected = (1, heads.rows, count * heads.width)
+            application.broken(f"{value!r}: got shape {application.type(value).shape}, expected {expected}")
         split = application.reshaped(value, (1, heads.rows, count, heads.width))
         return application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
@@ -244,7 +254,7 @@ def _past_length(application: OpContext, heads: _Heads) -> str:
     """Return the number of positions that the past holds, as int32 of one element: the last position less this call's other
     rows."""
     if application.type(application.value(_LAST)).size != 1:
-        application.broken(f"last positions of shape {application.shape(_LAST)} for one sequence")
+        application.broken(f"seqlens_k: got shape {application.shape(_LAST)}, expected one element")
     last = application.emit("cast", (application.reshaped(application.value(_LAST), (1,)),), {"dtype": "int32"})
     if heads.rows == 1:
         return last
@@ -270,7 +280,8 @@ def _past(application: OpContext, heads: _Heads) -> tuple[str, ...]:
     for name in caches:
         shape = application.type(name).shape
         if len(shape) != 4 or shape[:2] != (1, heads.kv_heads) or shape[3] != heads.width:
-            application.broken(f"a past of shape {shape} for {heads.kv_heads} heads of {heads.width}")
+            expected = f"(1, {heads.kv_heads}, length, {heads.width})"
+            application.broken(f"the past of keys or values: got shape {shape}, expected {expected}")
     return caches
 
 
@@ -321,7 +332,8 @@ def _is_full(application: OpContext, capacity: int, rows: int) -> bool:
     if total is None or total.size != 1 or int(total.reshape(())) <= capacity:
         return False
     if int(total.reshape(())) != capacity + rows:
-        application.broken(f"{int(total.reshape(()))} positions, of which the past has {capacity} and this call {rows}")
+        what = f"total_sequence_length is {int(total.reshape(()))}"
+        application.broken(f"{what}, expected {capacity + rows}: {capacity} of the past and {rows} of this call")
     return True
 
 

@@ -25,7 +25,8 @@ def gemm(application: OpContext) -> None:
     alpha, beta = attributes.real("alpha", 1.0), attributes.real("beta", 1.0)
     a, b = application.operand(0), application.operand(1)
     if len(application.type(a).shape) != 2 or len(application.type(b).shape) != 2:
-        application.broken(f"matrices of shapes {application.type(a).shape} and {application.type(b).shape}")
+        shapes = f"{application.type(a).shape} and {application.type(b).shape}"
+        application.broken(f"got matrices of shapes {shapes}, expected two axes each")
     if attributes.flag("transA"):
         a = application.emit("transpose", (a,), {"axes": (1, 0)})
     weight = application.builder.stored_constant(b)
@@ -81,7 +82,7 @@ def add_term(application: OpContext, product: str, beta: float) -> None:
         return
     term = scale_by(application, application.operand(2), beta)
     if len(application.type(term).shape) > 2:
-        application.broken(f"C has shape {application.type(term).shape}")
+        application.broken(f"C has shape {application.type(term).shape}, expected at most two axes")
     application.result("add", (product, term))
 
 
@@ -90,7 +91,7 @@ def matmul(application: OpContext) -> None:
     a, b = application.operand(0), application.operand(1)
     left, right = application.type(a).shape, application.type(b).shape
     if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
-        application.broken(f"matrices of shapes {left} and {right}")
+        application.broken(f"got matrices of shapes {left} and {right}, expected equal inner extents")
     weight = application.builder.stored_constant(b)
     if weight is not None and len(right) == 2 and is_float(application.type(a).dtype):
         application.result_alias(write_dense(application, a, weight.transpose((1, 0)), None))
@@ -105,7 +106,7 @@ def write_dense(application: OpContext, data: str, weight: Stored, bias: Stored 
     """Write a dense layer over the last axis of ``data``, with any axes before it; return the name of its result."""
     shape, (units, depth) = application.type(data).shape, weight.data.shape
     if not shape or shape[-1] != depth:
-        application.broken(f"data of shape {shape} for weights of {units} x {depth}")
+        application.broken(f"data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
     operands = [
         application.reshaped(data, (prod(shape[:-1]), depth)),
         application.store(f"{application.output()}_weight", weight),
@@ -132,9 +133,10 @@ def batch_normalization(application: OpContext) -> None:
     scale, bias, mean, variance = (application.constant(position).astype(np.float64) for position in range(1, 5))
     parameter_shape = shape[1:2] if application.opset >= 9 or attributes.flag("spatial", True) else shape[1:]
     if len(shape) < 2 or any(array.shape != parameter_shape for array in (scale, bias, mean, variance)):
-        application.broken(f"parameters do not fit data of shape {shape}: they have shape {scale.shape}")
+        shapes = ", ".join(str(array.shape) for array in (scale, bias, mean, variance))
+        application.broken(f"scale, B, mean and var have shapes {shapes}, expected {parameter_shape}")
     if (variance < 0).any():
-        application.broken("a variance is negative")
+        application.broken(f"var: got {variance.min()}, expected no negative number")
     factor = scale / np.sqrt(variance + attributes.real("epsilon", 1e-5))
     scaled_data = application.emit("mul", (data, _per_channel(application, factor, data)))
     application.result("add", (scaled_data, _per_channel(application, bias - mean * factor, data)))
@@ -200,7 +202,7 @@ def instance_normalization(application: OpContext) -> None:
     data = application.operand(0)
     rank = len(application.type(data).shape)
     if rank < 3:
-        application.broken(f"data of shape {application.type(data).shape}")
+        application.broken(f"data of shape {application.type(data).shape}, expected at least three axes")
     normalized = _normalize(application, data, tuple(range(2, rank)))
     scale, bias = (_along_channels(application, position, rank) for position in (1, 2))
     application.result("add", (application.emit("mul", (normalized, scale)), bias))
@@ -256,7 +258,9 @@ def einsum(application: OpContext) -> None:
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != application.count():
-        application.broken(f"equation {equation!r} for {application.count()} operands")
+        application.broken(
+            f"equation {equation!r} has {len(terms)} terms, expected {application.count()}, one for each operand"
+        )
     ranks = [len(application.shape(k)) for k in range(len(terms))]
     hidden = max(
         (rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True) if "." in term), default=0
@@ -436,7 +440,7 @@ def determinant(application: OpContext) -> None:
     """Det: matrices (..., N, N) to numbers (...)."""
     data, shape = application.value(0), application.shape(0)
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        application.broken(f"matrices of shape {shape}")
+        application.broken(f"got matrices of shape {shape}, expected square ones")
     count, size, kind = prod(shape[:-2]), shape[-1], application.type(data).dtype
     matrices = application.reshaped(data, (count, size, size))
     free = application.new_constant(f"{application.output()}_free", np.ones((count, size), np.bool_))
@@ -521,7 +525,10 @@ def _dequantise_weights(application: OpContext, weight: int, scale: int) -> Arra
     data, factor = application.constant(weight).astype(np.float32), application.constant(scale)
     zero = application.constant(scale + 1) if application.has(scale + 1) else np.zeros_like(factor)
     if data.ndim != 3 or factor.shape not in (data.shape[:1], data.shape[::2]) or zero.shape != factor.shape:
-        application.broken(f"weights of shape {data.shape} with scales {factor.shape} and zero points {zero.shape}")
+        application.broken(
+            f"weights of shape {data.shape} with scales {factor.shape} and zero points {zero.shape}, expected three axes "
+            f"and one scale for each of {data.shape[:1]} or of {data.shape[::2]}"
+        )
     shape = (data.shape[0], 1, factor.size // data.shape[0])
     real = (data - zero.astype(np.float32).reshape(shape)) * factor.reshape(shape)
     return np.ascontiguousarray(real.transpose(0, 2, 1))

@@ -83,7 +83,9 @@ def svm_classifier(application: OpContext) -> None:
 def _support_vectors(application: OpContext, count: int, width: int) -> Array:
     vectors = np.array(application.operator.attributes.reals("support_vectors"), np.float32)
     if vectors.size != count * width:
-        application.broken(f"{vectors.size} numbers for {count} support vectors of {width} features")
+        application.broken(
+            f"support_vectors: got {vectors.size} numbers, expected {count} x {width} (vectors x features)"
+        )
     return vectors.reshape(count, width)
 
 
@@ -114,7 +116,7 @@ def _kernel(application: OpContext, data: str, supports: Array) -> str:
             clamped = application.emit("relu", (distance,))
             return application.emit("exp", (application.emit("mul", (clamped, application.scalar(-gamma))),))
         case kernel:
-            application.broken(f"the kernel is {kernel!r}")
+            application.broken(f"kernel_type is {kernel!r}, expected LINEAR, POLY, RBF or SIGMOID")
 
 
 def _affine(application: OpContext, value: str, factor: float, offset: float) -> str:
@@ -124,7 +126,9 @@ def _affine(application: OpContext, value: str, factor: float, offset: float) ->
 
 def _dense(application: OpContext, data: str, weights: Array, bias: Array) -> str:
     if weights.shape[1] != application.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
-        application.broken(f"coefficients of shape {weights.shape} for {application.type(data).shape[1]} values")
+        application.broken(
+            f"coefficients of shape {weights.shape} and {bias.size} of rho for {application.type(data).shape[1]} values"
+        )
     operands = [data, application.new_constant("coefficients", weights)]
     return application.emit("dense", operands + ([application.new_constant("rho", bias)] if bias.any() else []))
 
@@ -194,12 +198,12 @@ def _linear(application: OpContext, rows: int) -> str:
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
     width = application.type(data).shape[-1]
     if coefficients.size != rows * width:
-        application.broken(f"{coefficients.size} coefficients for {rows} results of {width} features")
+        application.broken(f"coefficients: got {coefficients.size}, expected {rows} x {width} (results x features)")
     operands = [data, application.new_constant("coefficients", coefficients.reshape(rows, width))]
     if "intercepts" in attributes and any(attributes.reals("intercepts")):
         intercepts = np.array(attributes.reals("intercepts"), np.float32)
         if intercepts.size != rows:
-            application.broken(f"{intercepts.size} intercepts for {rows} results")
+            application.broken(f"intercepts: got {intercepts.size}, expected {rows}, one for each result")
         operands.append(application.new_constant("intercepts", intercepts))
     return application.emit("dense", operands)
 
@@ -211,7 +215,7 @@ def scaler(application: OpContext) -> None:
     for op, name, neutral in (("sub", "offset", 0.0), ("mul", "scale", 1.0)):
         numbers = np.array(attributes.reals(name) if name in attributes else (neutral,), np.float32)
         if numbers.size not in (1, width):
-            application.broken(f"{name} of {numbers.size} numbers for {width} features")
+            application.broken(f"{name}: got {numbers.size} numbers, expected 1 or {width}, one for each feature")
         if (numbers != neutral).any():
             data = application.emit(op, (data, application.new_constant(name, numbers)))
     application.result_alias(data)
@@ -228,7 +232,7 @@ def normalizer(application: OpContext) -> None:
     elif norm == "L2":
         divisor = application.emit("sqrt", (application.emit("sum", (application.emit("mul", (data, data)),), over),))
     else:
-        application.broken(f"the norm is {norm!r}")
+        application.broken(f"norm is {norm!r}, expected MAX, L1 or L2")
     zero = application.emit("equal", (divisor, application.scalar(0.0)))
     safe = application.emit("where", (zero, application.scalar(1.0), divisor))
     application.result("div", (data, safe))
@@ -253,7 +257,9 @@ def imputer(application: OpContext) -> None:
     else:
         replaced, imputed = attributes.integer("replaced_value_int64", 0), attributes.integers("imputed_value_int64s")
     if len(imputed) not in (1, application.type(data).shape[-1]):
-        application.broken(f"{len(imputed)} values for {application.type(data).shape[-1]} features")
+        application.broken(
+            f"imputed values: got {len(imputed)}, expected 1 or {application.type(data).shape[-1]}, one for each feature"
+        )
     missing = _equals(application, data, replaced)
     application.result("where", (missing, application.new_constant("imputed", np.array(imputed, dtype)), data))
 
@@ -272,7 +278,7 @@ def one_hot_encoder(application: OpContext) -> None:
     if attributes.texts("cats_strings"):
         application.refuse("categories that are strings", "encode them as integers before the model")
     if not attributes.flag("zeros", True):
-        application.refuse("an error for unknown categories", "export with zeros=1")
+        application.refuse("zeros=0 (an error for unknown categories)", "export with zeros=1")
     if application.type(data).dtype != "int64":
         data = application.emit("cast", (data,), {"dtype": "int64"})
     categories = np.array(attributes.integers("cats_int64s"), np.int64)
@@ -286,7 +292,7 @@ def label_encoder(application: OpContext) -> None:
     data, (keys, values, default) = application.value(0), _dictionary(application)
     dtype = application.type(data).dtype
     if keys.dtype.name != dtype:
-        application.broken(f"keys of {keys.dtype} for data of {dtype}")
+        application.broken(f"keys have dtype {keys.dtype}, expected {dtype} as the data have")
     mapped = application.new_constant("default", np.array(default, values.dtype))
     for key, value in zip(keys.tolist(), values, strict=True):
         hit = _equals(application, data, key)
@@ -311,7 +317,9 @@ def _dictionary(application: OpContext) -> tuple[Array, Array, float]:
             application.refuse(f"{role} that are strings", "encode them as integers before the model")
     keys, values = tables
     if len(keys) != len(values) or len(keys) > MAX_KEYS:
-        application.refuse(f"{len(keys)} keys for {len(values)} values", f"up to {MAX_KEYS} pairs of numbers")
+        application.refuse(
+            f"{len(keys)} keys for {len(values)} values", f"give as many keys as values, at most {MAX_KEYS}"
+        )
     if "default_tensor" in attributes:
         return keys, values, attributes.tensor("default_tensor").reshape(-1)[0]
     real = values.dtype.kind == "f"
@@ -333,7 +341,9 @@ def array_feature_extractor(application: OpContext) -> None:
             application.type(rows).shape[-1],
         )
         if features_read.size and not 0 <= features_read.min() <= features_read.max() < feature_count:
-            application.broken(f"features {features_read.min()} to {features_read.max()} of {feature_count}")
+            application.broken(
+                f"got feature numbers {features_read.min()}..{features_read.max()}, expected 0..{feature_count - 1}"
+            )
         indices = application.new_constant("places", features_read)
     else:
         indices = application.reshaped(indices, (application.type(indices).size,))

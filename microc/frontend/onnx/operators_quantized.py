@@ -51,7 +51,10 @@ def broadcast_scale(application: OpContext, position: int, shape: Sequence[int],
         not scale_extent or -(-extent // scale_extent) * scale_extent < extent
         for extent, scale_extent in zip(shape, scale_shape, strict=True)
     ):
-        application.broken(f"scales of shape {scale_shape} for data of shape {tuple(shape)}")
+        application.broken(
+            f"scales of shape {scale_shape} for data of shape {tuple(shape)}, expected one scale, one for each channel or "
+            "blocks along each axis"
+        )
     blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(shape, scale_shape, strict=True)]
     separated = application.reshaped(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
     target = tuple(
@@ -77,7 +80,7 @@ def _broadcast_constant(application: OpContext, position: int, axis: int) -> Arr
         axis = application.axis(axis, len(shape))
         return array.reshape(-1, *[1] * (len(shape) - axis - 1))
     if array.ndim != len(shape) or not all(array.shape):
-        application.broken(f"scales of shape {array.shape} for data of shape {shape}")
+        application.broken(f"scales of shape {array.shape} for data of shape {shape}, expected the same number of axes")
     for along, (extent, part) in enumerate(zip(shape, array.shape, strict=True)):
         array = np.repeat(array, -(-extent // part), axis=along).take(np.arange(extent), axis=along, mode="clip")
     return array
@@ -204,7 +207,8 @@ def real_scales(application: OpContext, scale: int) -> tuple[float, ...]:
         application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
     numbers = tuple(float(s) for s in scales.reshape(-1))
     if not all(math.isfinite(s) and s > 0 for s in numbers):
-        application.broken("a scale is not positive")
+        invalid = next(s for s in numbers if not (math.isfinite(s) and s > 0))
+        application.broken(f"a scale is {invalid}, expected a positive number")
     return numbers
 
 
@@ -215,12 +219,16 @@ def quantization(application: OpContext, scale: int, zero_point: int, shape: tup
     if application.has(zero_point):
         points = application.constant(zero_point)
         if points.size not in (1, len(numbers)) or not dtypes.is_integer(points.dtype.name):
-            application.broken(f"zero points of shape {points.shape} and {points.dtype} for {len(numbers)} scales")
+            application.broken(
+                f"got zero points of shape {points.shape} and {points.dtype}, expected {len(numbers)} integers"
+            )
         zeros = tuple(int(z) for z in np.broadcast_to(points.reshape(-1), (len(numbers),)))
     if len(numbers) == 1:
         return Quant(numbers, zeros)
     if axis >= len(shape) or axis < -len(shape) or shape[axis] != len(numbers):
-        application.broken(f"{len(numbers)} scales along axis {axis} of shape {shape}")
+        application.broken(
+            f"got {len(numbers)} scales along axis {axis} of shape {shape}, expected one for each element"
+        )
     return Quant(numbers, zeros, axis % len(shape))
 
 
@@ -238,7 +246,9 @@ def _attrs(quant: Quant) -> dict[str, Attr]:
 def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
-        application.broken(f"a zero point does not fit {out_dtype}")
+        application.broken(
+            f"got zero points {min(quant.zero_point)}..{max(quant.zero_point)}, expected {low}..{high} for {out_dtype}"
+        )
     return {**_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
@@ -249,7 +259,7 @@ def quantize_linear(application: OpContext) -> None:
     if application.has(2):
         out_dtype = application.type(application.value(2)).dtype
     if not dtypes.is_integer(out_dtype):
-        application.broken(f"zero points of shape {application.shape(2)} and {out_dtype}")
+        application.broken(f"the output has dtype {out_dtype}, expected integers")
     bits = result_bits(application, 2, code, out_dtype)
     real = application.type(data).dtype == "float32"
     if not real or bits == 4 or out_dtype not in _INTEGERS or not has_constant_scales(application, 1, 2):
@@ -261,7 +271,7 @@ def quantize_linear(application: OpContext) -> None:
     attrs = _quantize_attrs(application, quant, out_dtype)
     stored = application.builder.consts.get(data)
     if stored is not None and np.isnan(stored).any():
-        application.broken("NaN cannot be quantised")
+        application.broken("NaN cannot be quantised; got NaN in the constant data, expected numbers")
     if stored is None:
         application.result("quantize", (data,), attrs)
     else:
@@ -288,7 +298,9 @@ def dequantize_linear(application: OpContext) -> None:
         return
     axis = _refuse_blocks(application)
     if application.has(2) and application.constant(2).dtype.name != application.type(data).dtype:
-        application.broken(f"a zero point of {application.constant(2).dtype} for {application.type(data).dtype} data")
+        application.broken(
+            f"the zero point has dtype {application.constant(2).dtype}, expected {application.type(data).dtype} as the data"
+        )
     quant = quantization(application, 1, 2, application.type(data).shape, axis)
     application.result("dequantize", (data,), _attrs(quant))
 
@@ -324,7 +336,7 @@ class QuantizedOperands:
             return None
         bias, units = application.constant(position), weight.data.shape[0]
         if bias.dtype != np.int32 or bias.size != units or weight.quant is None:
-            application.broken(f"bias of shape {bias.shape} and {bias.dtype} for {units} channels")
+            application.broken(f"bias: got shape {bias.shape} of {bias.dtype}, expected ({units},) of int32")
         data_scale = np.float32(real_scales(application, scale)[0])
         scales = np.array(weight.quant.scale, np.float32) * data_scale
         numbers = tuple(float(s) for s in scales)
@@ -365,12 +377,13 @@ def qgemm(application: OpContext) -> None:
     """com.microsoft.QGemm: A and B as triples, the int32 bias C, then scale and zero point of Y."""
     attributes, operands = application.operator.attributes, QuantizedOperands(application)
     if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
-        application.refuse("alpha != 1 or transA = 1", "quantise the model in QDQ format")
+        what = f"alpha = {attributes.real('alpha', 1.0)}, transA = {int(attributes.flag('transA'))}; only 1 and 0 are supported"
+        application.refuse(what, "quantise the model in QDQ format")
     if not application.has(7):
         application.refuse("a float result (no y_scale)", "quantise the model in QDQ format")
     data, weight = operands.operand(0), operands.constant_operand(3, 0 if attributes.flag("transB") else 1)
     if weight.data.ndim != 2:
-        application.broken(f"weights of shape {weight.data.shape}")
+        application.broken(f"B: got shape {weight.data.shape}, expected two axes")
     weight = weight if attributes.flag("transB") else weight.transpose((1, 0))
     operands.result(write_dense(application, data, weight, operands.bias(6, weight, 1)), 7)
 
@@ -383,7 +396,7 @@ def qlinear_matmul(application: OpContext) -> None:
     operands = QuantizedOperands(application)
     data, weight = operands.operand(0), operands.constant_operand(3, 1)
     if weight.data.ndim != 2:
-        application.broken(f"a right side of shape {weight.data.shape}")
+        application.broken(f"B: got shape {weight.data.shape}, expected two axes")
     operands.result(write_dense(application, data, weight.transpose((1, 0)), None), 6)
 
 
@@ -403,7 +416,7 @@ def qlinear_concat(application: OpContext) -> None:
     operands = QuantizedOperands(application)
     values = [operands.operand(position) for position in range(2, application.count(), 3)]
     if not values:
-        application.broken("there are no operands")
+        application.broken("got no operands, expected at least one")
     axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
     operands.result(application.emit("concat", values, {"axis": axis}), 0)
 
@@ -433,7 +446,9 @@ def qlinear_global_average_pool(application: OpContext) -> None:
     data = operands.operand(0)
     axes = tuple(range(2, len(application.type(data).shape)))
     if not axes:
-        application.broken("data without spatial axes")
+        application.broken(
+            f"got data of shape {application.type(data).shape}, expected spatial axes behind batch and channels"
+        )
     operands.result(application.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
 
 
@@ -482,7 +497,9 @@ def matmul_n_bits(application: OpContext) -> None:
     units, depth, block = (attributes.integer(name) for name in ("N", "K", "block_size"))
     bits = attributes.integer("bits", 4)
     if bits not in BITS or min(units, depth, block) < 1 or attributes.integer("weight_prepacked", 0):
-        application.refuse(f"weights of {bits} bits in blocks of {block}", "quantise them to 2, 4 or 8 bits")
+        prepacked = attributes.integer("weight_prepacked", 0)
+        what = f"weights {units} x {depth} of {bits} bits in blocks of {block} (weight_prepacked = {prepacked})"
+        application.refuse(what, "quantise them to 2, 4 or 8 bits, not prepacked")
     if application.has(4):
         application.refuse("inputs in another order (g_idx)", "quantise the model without it")
     blocks = -(-depth // block)
@@ -492,7 +509,10 @@ def matmul_n_bits(application: OpContext) -> None:
         or packed.size != units * blocks * (-(-block * bits // 8))
         or scales.size != units * blocks
     ):
-        application.broken(f"weights of shape {packed.shape} and {packed.dtype}, scales of shape {scales.shape}")
+        application.broken(
+            f"got weights of shape {packed.shape} and {packed.dtype} with {scales.size} scales, expected "
+            f"{units * blocks * (-(-block * bits // 8))} bytes of uint8 and {units * blocks} scales"
+        )
     levels = _unpack_digits(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
     zeros = _zero_points(application, units, blocks, bits).reshape(units, blocks, 1)
     real = (levels - zeros) * scales.astype(np.float32).reshape(units, blocks, 1)
@@ -520,7 +540,9 @@ def _zero_points(application: OpContext, units: int, blocks: int, bits: int) -> 
     if points.dtype == np.uint8 and points.size == units * row_bytes:
         return _unpack_digits(points.reshape(units, row_bytes), bits, blocks)
     if points.dtype == np.uint8 or points.size != units * blocks:
-        application.broken(f"zero points of shape {points.shape} and {points.dtype}")
+        application.broken(
+            f"zero_points: got {points.size} of {points.dtype}, expected {units * row_bytes} bytes or {units * blocks} floats"
+        )
     return np.asarray(points.astype(np.float32))
 
 

@@ -224,14 +224,19 @@ def _layer(application: OpContext) -> Layer:
     attributes, code = application.operator.attributes, application.operator.code
     direction = attributes.text("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
-        application.broken(f"direction is {direction!r}")
+        application.broken(f"direction is {direction!r}, expected forward, reverse or bidirectional")
     shape, directions = application.shape(0), 2 if direction == "bidirectional" else 1
     if len(shape) != 3 or len(application.shape(1)) != 3 or application.shape(1)[0] != directions:
-        application.broken(f"data of shape {shape} and weights of shape {application.shape(1)}")
+        application.broken(
+            f"got data of shape {shape} and weights W of shape {application.shape(1)}, expected three axes each and "
+            f"{directions} matrices of weights for direction {direction!r}"
+        )
     steps, batch = (shape[1], shape[0]) if attributes.flag("layout") else shape[:2]
     names = tuple(name.lower() for name in attributes.texts("activations")) or _DEFAULTS[code] * directions
     if any(name not in FUNCTIONS for name in names) or len(names) != len(_DEFAULTS[code]) * directions:
-        application.broken(f"activations {', '.join(names)} in {directions} directions of {code}")
+        application.broken(
+            f"got activations {', '.join(names)}, expected {len(_DEFAULTS[code]) * directions} of {', '.join(FUNCTIONS)}"
+        )
     chosen = functions(names, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ()))
     units, forgets = application.shape(2)[2], attributes.flag("input_forget")
     return Layer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)

@@ -49,7 +49,7 @@ def target_shape(application: OpContext, target: Sequence[int]) -> tuple[int, ..
     keep = not application.operator.attributes.flag("allowzero")
     extents_out = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(target)]
     if extents_out.count(-1) > 1 or any(e < -1 for e in extents_out):
-        application.broken(f"shape {tuple(target)}")
+        application.broken(f"shape: got {tuple(target)}, expected extents of at least 0, at most one of them -1")
     if -1 in extents_out:
         rest = prod(e for e in extents_out if e != -1)
         extents_out[extents_out.index(-1)] = prod(extents) // rest if rest else 0
@@ -83,7 +83,7 @@ def squeeze(application: OpContext) -> None:
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
     axes = ones if axes_given is None else application.axes(axes_given, len(extents))
     if any(extents[axis] != 1 for axis in axes):
-        application.broken(f"axes {axes} of shape {extents} are not all of one element")
+        application.broken(f"got axes {axes} of shape {extents}, expected axes of one element")
     application.result_reshape(application.value(0), tuple(e for k, e in enumerate(extents) if k not in axes))
 
 
@@ -91,7 +91,7 @@ def unsqueeze(application: OpContext) -> None:
     """Unsqueeze."""
     axes_given = axes_operand(application)
     if axes_given is None:
-        application.broken("the axes are missing")
+        application.broken("the attribute or input 'axes' is missing")
     extents = list(application.shape(0))
     for axis in sorted(application.axes(axes_given, len(extents) + len(axes_given))):
         extents.insert(axis, 1)
@@ -103,7 +103,7 @@ def transpose(application: OpContext) -> None:
     data, rank = application.value(0), len(application.shape(0))
     order = application.operator.attributes.integers("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
-        application.broken(f"perm {order} of a tensor of rank {rank}")
+        application.broken(f"perm is {order}, expected each of 0..{rank - 1} once")
     stored = application.builder.stored_constant(data)
     if stored is not None:
         application.store(f"{data}_transposed", stored.transpose(order), application.output())
@@ -117,7 +117,8 @@ def depth_to_space(application: OpContext) -> None:
     mode, block = attributes.text("mode", "DCR"), attributes.integer("blocksize")
     batch, channels, height, width = image(application)
     if mode not in ("DCR", "CRD") or block < 1 or channels % (block * block):
-        application.broken(f"blocks of {block} (mode {mode}) for {channels} channels")
+        expected = f"a square that divides {channels} channels, and DCR or CRD"
+        application.broken(f"got blocksize {block} and mode {mode!r}, expected {expected}")
     depth = channels // (block * block)
     split_shape = (batch, block, block, depth) if mode == "DCR" else (batch, depth, block, block)
     order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
@@ -131,7 +132,7 @@ def space_to_depth(application: OpContext) -> None:
     block = application.operator.attributes.integer("blocksize")
     batch, channels, height, width = image(application)
     if block < 1 or height % block or width % block:
-        application.broken(f"blocks of {block} for {height} x {width} pixels")
+        application.broken(f"blocksize is {block}, expected a divisor of {height} and {width}, the height and width")
     view = (batch, channels, height // block, block, width // block, block)
     mode = application.operator.attributes.text("mode", "DCR")
     parts = application.reshaped(application.value(0), view)
@@ -144,7 +145,7 @@ def image(application: OpContext) -> tuple[int, int, int, int]:
     """Return the shape of input 0, which must be a batch of images."""
     extents = application.shape(0)
     if len(extents) != 4:
-        application.broken(f"data of shape {extents}")
+        application.broken(f"got data of shape {extents}, expected four axes")
     return extents[0], extents[1], extents[2], extents[3]
 
 
@@ -153,7 +154,7 @@ def constant_data(application: OpContext) -> Array:
     attributes = application.operator.attributes
     names = attributes.names()
     if len(names) != 1:
-        application.broken(f"a constant with attributes {', '.join(names) or 'none'}")
+        application.broken(f"got the attributes {', '.join(names) or 'none'}, expected one that holds the value")
     match names[0]:
         case "value":
             return attributes.tensor("value")
@@ -264,7 +265,7 @@ def concat(application: OpContext) -> None:
     """Concat along an axis."""
     values = tuple(application.operand(position) for position in range(application.count()))
     if not values:
-        application.broken("there are no operands")
+        application.broken("got no operands, expected at least one")
     axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
     values = tuple(value for value in values if application.type(value).size) or values[:1]
     join_along(application, values, axis, application.output())
@@ -310,7 +311,9 @@ def slice_bounds(application: OpContext) -> tuple[tuple[int, ...], ...]:
         steps = application.integers(4) if application.has(4) else (1,) * len(starts)
     axes = application.axes(axes_given, rank)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        application.broken(f"starts {starts}, ends {ends}, axes {axes}, steps {steps}")
+        application.broken(
+            f"got starts {starts}, ends {ends}, axes {axes} and steps {steps}, expected equal lengths and no step of 0"
+        )
     return starts, ends, axes, steps
 
 
@@ -355,7 +358,7 @@ def split(application: OpContext) -> None:
     axis = application.axis(attributes.integer("axis", 0), len(extents))
     parts = split_parts(application, extents[axis])
     if len(parts) != len(outputs) or sum(parts) != extents[axis] or min(parts) < 0:
-        application.broken(f"{len(outputs)} parts of {parts} elements of {extents[axis]}")
+        application.broken(f"split: got {parts}, expected {len(outputs)} extents that sum to {extents[axis]}")
     first = 0
     for position, part in enumerate(parts):
         if part == extents[axis]:
@@ -375,7 +378,7 @@ def split_parts(application: OpContext, extent: int) -> tuple[int, ...]:
     if application.opset >= 13 and application.has(1):
         return application.integers(1)
     if count == 0:
-        application.broken("there are no outputs")
+        application.broken("got no outputs, expected at least one")
     part = -(-extent // count)
     return (*[part] * (count - 1), extent - part * (count - 1))
 
@@ -389,7 +392,9 @@ def gather(application: OpContext) -> None:
         return
     indices = application.constant(1)
     if indices.dtype not in (np.int32, np.int64) or not indices.size:
-        application.broken(f"indices of shape {indices.shape} and {indices.dtype}")
+        application.broken(
+            f"indices: got shape {indices.shape} of {indices.dtype}, expected at least one, of int32 or int64"
+        )
     indices_found = [application.axis(int(i), extents[axis]) for i in indices.reshape(-1)]
     chosen = chosen_elements(application, data, axis, indices_found)
     application.result_reshape(chosen, (*extents[:axis], *indices.shape, *extents[axis + 1 :]))
@@ -419,7 +424,7 @@ def pad(application: OpContext) -> None:
     for axis, (before, after) in enumerate(widths):
         left = extents[axis] + min(before, 0) + min(after, 0)
         if left < 0:
-            application.broken(f"padding {widths} of shape {extents} takes more than there is")
+            application.broken(f"pads: got {widths}, which cut more elements off than shape {extents} has")
         if not left:
             application.refuse(
                 f"padding {widths} of shape {extents}, which leaves nothing", "cut the network before it"
@@ -431,7 +436,7 @@ def pad(application: OpContext) -> None:
     elif mode in ("reflect", "edge", "wrap"):
         application.result_alias(application.emit("mirror_pad", (value,), {"padding": widths, "mode": mode}))
     elif mode != "constant":
-        application.broken(f"padding of mode {mode!r}")
+        application.broken(f"mode is {mode!r}, expected constant, reflect, edge or wrap")
     elif application.opset >= 11 and application.has(2) and application.value(2) not in application.builder.consts:
         application.result_alias(_pad_with_value(application, value, widths))
     else:
@@ -456,7 +461,7 @@ def padding(application: OpContext) -> tuple[tuple[int, int], ...]:
     if application.opset >= 18 and application.has(3):
         axes = application.axes(application.integers(3), rank)
     if len(pads) != 2 * len(axes) or any(abs(p) > 1 << 24 for p in pads):
-        application.broken(f"pads {pads} for {len(axes)} axes")
+        application.broken(f"pads: got {pads}, expected {2 * len(axes)} numbers, each at most {1 << 24}")
     widths = dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True))
     return tuple(widths.get(axis, (0, 0)) for axis in range(rank))
 
@@ -470,7 +475,7 @@ def pad_value(application: OpContext) -> float | int:
         return 0.0 if kind.startswith("float") else 0
     data = application.constant(2)
     if data.size != 1 or data.dtype.name != kind:
-        application.broken(f"a padding value of shape {data.shape} and {data.dtype}")
+        application.broken(f"constant_value: got shape {data.shape} of {data.dtype}, expected one element of {kind}")
     number = data.reshape(()).item()
     return number if isinstance(number, float) else int(number)
 
@@ -489,7 +494,7 @@ def tile(application: OpContext) -> None:
     """Tile: whole copies along every axis."""
     counts = application.integers(1)
     if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
-        application.broken(f"repeats {counts} for shape {application.shape(0)}")
+        application.broken(f"repeats: got {counts}, expected {len(application.shape(0))} numbers of at least 1")
     value, extents = application.value(0), list(application.shape(0))
     axes = [axis for axis, count in enumerate(counts) if count > 1]
     for at in range(0, len(axes), TILED_AXES):

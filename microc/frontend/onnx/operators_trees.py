@@ -33,7 +33,7 @@ def features(application: OpContext) -> str:
     if len(shape) == 1:
         data = application.reshaped(data, (1, *shape))
     elif len(shape) != 2:
-        application.refuse(f"features of shape {shape}", "rows of features have two axes")
+        application.refuse(f"features of shape {shape}", "give data of two axes, (rows, features)")
     return (
         data if application.type(data).dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
     )
@@ -43,7 +43,7 @@ def post_transform(application: OpContext) -> str:
     """Return the transformation of scores, as ``emit_post`` names it."""
     name = application.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
-        application.refuse(f"the transformation {name!r} of scores", "NONE, SOFTMAX or LOGISTIC")
+        application.refuse(f"post_transform {name!r}", f"use {', '.join(_TRANSFORMS)}, or apply it outside")
     return _TRANSFORMS[name]
 
 
@@ -142,7 +142,7 @@ def _write_result(
     if combine == "average":
         trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not combine:
-        application.refuse("the way that leaves are combined", "SUM, AVERAGE, MIN or MAX")
+        application.refuse("an unknown aggregate_function", f"use {', '.join(COMBINE)}")
     ensemble = Ensemble(trees, targets, base, combine)
     scores = emit_ensemble(application, data, ensemble, application.where, application.type(data).dtype)
     application.result_alias(emit_post(application, scores, post, application.where))
@@ -171,7 +171,10 @@ def _trees(application: OpContext, role: str, targets: int, only: int | None = N
     keys = zip(attributes.integers(f"{role}_treeids"), attributes.integers(f"{role}_nodeids"), strict=False)
     for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
         if key not in node_indices or not 0 <= (0 if only is not None else target) < targets:
-            application.broken(f"a weight for node {key} and target {target}")
+            application.broken(
+                f"got a weight for (tree, node) {key} and target {target}, expected a node that exists and a target "
+                f"below {targets}"
+            )
         votes[node_indices[key]].append((0 if only is not None else target, weight))
     nodes = _nodes(application, node_indices, tree_ids)
     order = list(dict.fromkeys(tree_ids))
@@ -195,12 +198,13 @@ def _nodes(application: OpContext, node_indices: Mapping[tuple[int, int], int], 
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
     if unknown:
-        application.broken(f"a node compares by {min(unknown)!r}")
+        application.broken(f"nodes_modes: got {min(unknown)!r}, expected {', '.join(MODES)}")
     children = []
     for name in ("nodes_truenodeids", "nodes_falsenodeids"):
         ids = attributes.integers(name)
         if len({len(ids), len(modes), len(node_indices), count}) != 1:
-            application.broken("the tables of nodes differ in length, or a node is listed twice")
+            lengths = f"{len(ids)} {name}, {len(modes)} nodes_modes, {count} nodes_treeids, {len(node_indices)} distinct nodes"
+            application.broken(f"got {lengths}; expected equal numbers: one entry for each node, each node once")
         pairs = zip(tree_ids, ids, modes, strict=True)
         children.append(
             np.array([-1 if mode == "LEAF" else node_indices.get((tree, node), -2) for tree, node, mode in pairs])
@@ -208,7 +212,8 @@ def _nodes(application: OpContext, node_indices: Mapping[tuple[int, int], int], 
     threshold, feature = _reals(application, "nodes_values"), np.array(attributes.integers("nodes_featureids"))
     missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
     if (min(children[0].min(), children[1].min()) < -1) or {len(threshold), len(feature), len(missing)} != {count}:
-        application.broken("the tables of nodes do not fit together")
+        lengths = f"{len(threshold)} thresholds, {len(feature)} features and {len(missing)} flags of missing values"
+        application.broken(f"got {lengths} for {count} nodes, expected one of each and children that exist")
     mode = np.array([_mode(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)])
     return _Nodes(children[0], children[1], feature, threshold, mode)
 
@@ -247,7 +252,9 @@ def tree_ensemble(application: OpContext) -> None:
     attributes = application.operator.attributes
     targets, data = _targets(application), application.value(0)
     if len(application.type(data).shape) != 2:
-        application.refuse(f"features of shape {application.type(data).shape}", "rows of features have two axes")
+        application.refuse(
+            f"features of shape {application.type(data).shape}", "give data of two axes, (rows, features)"
+        )
     combine = ("average", "sum", "min", "max")[attributes.integer("aggregate_function", 1) & 3]
     post = ("none", "softmax", "logistic", "softmax_zero", "probit")[attributes.integer("post_transform", 0) % 5]
     trees = tuple(_Reader(application, targets).tree(root) for root in attributes.integers("tree_roots"))
@@ -290,9 +297,14 @@ class _Reader:
         lengths = {len(part) for pair in self.children for part in pair}
         lengths |= {len(self.splits), len(self.features), len(self.missing), len(self.modes)}
         if len(lengths) != 1 or len(self.leaf_targets) != len(self.weights):
-            application.broken("the tables of nodes or leaves differ in length")
+            application.broken(
+                f"got tables of {sorted(lengths)} nodes, {len(self.leaf_targets)} leaf_targetids and {len(self.weights)} "
+                "leaf_weights, expected equal numbers of nodes, and of leaves"
+            )
         if self.leaf_targets and not 0 <= min(self.leaf_targets) <= max(self.leaf_targets) < targets:
-            application.broken("a leaf has no target")
+            application.broken(
+                f"leaf_targetids: got {min(self.leaf_targets)}..{max(self.leaf_targets)}, expected 0..{targets - 1}"
+            )
 
     def _members(self, values: Array | None) -> dict[int, list[float]]:
         """Return the set of every node that tests membership; NaN separates the sets in the file."""
@@ -304,7 +316,9 @@ class _Reader:
                 sets[-1].append(value)
         member_nodes = [k for k, mode in enumerate(self.modes) if mode == _MEMBER]
         if len(member_nodes) > len(sets):
-            self.application.broken(f"{len(sets)} sets for {len(member_nodes)} nodes")
+            self.application.broken(
+                f"membership_values: got {len(sets)} sets, expected {len(member_nodes)}, one for each node that tests membership"
+            )
         return dict(zip(member_nodes, sets, strict=False))
 
     def tree(self, root: int) -> Tree:
@@ -317,7 +331,7 @@ class _Reader:
             if not 0 <= index < limit or len(rows) > 4 * (len(self.modes) + len(self.weights)) + sum(
                 map(len, self.members.values())
             ):
-                self.application.broken(f"a tree leads to {node_type} {index} of {limit}, or around in a circle")
+                self.application.broken(f"a tree leads to {node_type} {index}, expected 0..{limit - 1} and no cycle")
             row = len(rows)
             if parent >= 0:
                 rows[parent][side] = row
@@ -328,7 +342,7 @@ class _Reader:
             yes, no = ("leaf" if true_leaf else "node", true), ("leaf" if false_leaf else "node", false)
             keys = self.members.get(index, [float(self.splits[index])])
             if not 0 <= self.modes[index] <= _MEMBER:
-                self.application.broken(f"comparison {self.modes[index]}")
+                self.application.broken(f"nodes_modes: got {self.modes[index]}, expected 0..{_MEMBER}")
             mode = EQUAL if index in self.members else MODES[_NUMBERED[self.modes[index]]]
             for k, key in enumerate(keys):
                 row = len(rows)

@@ -60,7 +60,7 @@ def spans(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, .
     before, after = list(pads[:rank]), list(pads[rank:])
     mode = attributes.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        application.broken(f"auto_pad is {mode!r}")
+        application.broken(f"auto_pad is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     extra = [0] * rank
     for k, (size, taps, stride, step) in enumerate(zip(extents, kernel, strides, dilation, strict=True)):
         span = (taps - 1) * step + 1
@@ -72,7 +72,8 @@ def spans(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, .
             before[k] = after[k] = 0
         last_start = size + before[k] + after[k] - span
         if last_start < 0:
-            application.broken(f"a window of {span} over {size} elements, {before[k]} + {after[k]} of padding")
+            padded = f"{size} elements and {before[k]} + {after[k]} of padding"
+            application.broken(f"a window of {span} over {padded}; expected one that fits")
         # ceil_mode adds a last window if it starts inside the data or the padding before it, not in the padding behind.
         if ceil_mode and last_start % stride:
             next_start = (last_start // stride + 1) * stride
@@ -102,7 +103,7 @@ def _pair(values: tuple[int, ...], fill: int) -> tuple[int, int]:
 def spatial(application: OpContext, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
     values = application.operator.attributes.integers(name, default)
     if len(values) != len(default) or any(not lowest <= value <= LIMIT for value in values):
-        application.broken(f"{name} is {values}")
+        application.broken(f"{name} is {values}, expected {len(default)} numbers in {lowest}..{LIMIT}")
     return values
 
 
@@ -124,7 +125,10 @@ def convolution(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str,
     """Return the attributes of a convolution over any number of axes."""
     extents = application.shape(0)[2:]
     if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
-        application.broken(f"data of shape {application.shape(0)} and a kernel of {kernel}")
+        application.broken(
+            f"data of shape {application.shape(0)} and a kernel of {kernel}, expected a number for each spatial axis, and "
+            "kernel_shape as the weights have it"
+        )
     spans_ = spans(application, kernel, extents, ceil_mode=False)
     groups = application.operator.attributes.integer("group", 1)
     return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
@@ -147,17 +151,24 @@ def convolve(application: OpContext, data: str, weight: Stored, bias: Stored | N
     """Write ``output`` = convolution of ``data`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
     shape, kernel = application.type(data).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
-        application.broken(f"data of shape {shape} and weights of shape {weight.data.shape}")
+        expected = "expected equal numbers of axes, 3 to 5"
+        application.broken(f"data of shape {shape} and weights of shape {weight.data.shape}, {expected}")
     if len(shape) == 5:
         application.refuse("a quantised convolution over three spatial axes", "leave the layer in float32")
     attributes = application.operator.attributes
     if attributes.integers("kernel_shape", kernel) != kernel or 0 in weight.data.shape:
-        application.broken(f"kernel_shape differs from weights of shape {weight.data.shape}")
+        stated = attributes.integers("kernel_shape", kernel)
+        application.broken(
+            f"kernel_shape is {stated} for weights of shape {weight.data.shape}, expected {kernel} and no extent of 0"
+        )
     groups, channels = attributes.integer("group", 1), weight.data.shape[0]
     if groups < 1 or channels % groups or weight.data.shape[1] * groups != shape[1]:
-        application.broken(f"{groups} groups of weights {weight.data.shape} for {shape[1]} input channels")
+        application.broken(
+            f"{groups} groups of weights {weight.data.shape} for {shape[1]} input channels, expected weights "
+            "(outputs, inputs / group, ...) and a group that divides both"
+        )
     if bias is not None and bias.data.shape != (channels,):
-        application.broken(f"bias of shape {bias.data.shape} for {channels} channels")
+        application.broken(f"bias of shape {bias.data.shape}, expected ({channels},)")
     view = window(application, kernel, shape[2:], ceil_mode=False)
     weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
     if weight_2d is None:
@@ -207,7 +218,9 @@ def pool(op: str) -> Converter:
         shape = application.type(data).shape
         kernel = attributes.integers("kernel_shape")
         if len(shape) < 3 or len(kernel) != len(shape) - 2 or any(not 1 <= k <= LIMIT for k in kernel):
-            application.broken(f"kernel_shape {kernel} for data of shape {shape}")
+            application.broken(
+                f"kernel_shape is {kernel} for data of shape {shape}, expected 1..{LIMIT} for each spatial axis"
+            )
         if not _is_image_pool(application, op, kernel):
             (_window_max if op == "max_pool2d" else _window_average)(application, kernel)
             return
@@ -349,7 +362,7 @@ def global_pool(op: str) -> Converter:
         data = application.value(0)
         rank = len(application.type(data).shape)
         if rank < 3:
-            application.broken(f"data of shape {application.type(data).shape}")
+            application.broken(f"got data of shape {application.type(data).shape}, expected at least three axes")
         application.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
 
     return Converter(convert, FLOAT)

@@ -363,9 +363,9 @@ def _translate(builder: Builder, operator: Operator) -> None:
     application = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:
         if name in builder.file.initializers or name in builder.file.unreadable:
-            application.broken(f"{name!r} is an initialiser and an output")
+            application.broken(f"{name!r} is an initialiser and an output of a node, expected one of the two")
         if operator.outputs.count(name) > 1 and name:
-            application.broken(f"the output {name!r} is listed twice")
+            application.broken(f"the output {name!r} is listed twice, expected once")
     custom = PLUGIN_CONVERTERS.get(f"{operator.domain}::{operator.code}")
     converter = CONVERTERS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in CONSTANT_OPERATORS
@@ -395,7 +395,7 @@ def _translate(builder: Builder, operator: Operator) -> None:
         return
     if converter is None:
         hint = "shapes are static: make its operands constants, or simplify the model with onnxslim"
-        application.refuse("the operator is only computed on constants", hint)
+        application.refuse("the operator is supported on constants only", hint)
     # Data of an unsupported 16-bit float is computed by the definition's steps if each of them rounds, else in float32.
     if converter.dtypes:
         data_dtype = application.type(application.value(0)).dtype
@@ -459,7 +459,9 @@ def _bind_inputs(builder: Builder, shapes: Mapping[str, tuple[int, ...]]) -> Non
         if name not in inputs and name != EVERY_INPUT:
             input_names = ", ".join(map(repr, inputs))
             raise UsageError(
-                f"the model has no input {name!r}", where=builder.file.name, hint=f"its inputs are {input_names}"
+                f"the model has no input {name!r}",
+                where=builder.file.name,
+                hint=f"use one of its inputs: {input_names}",
             )
     symbols: dict[str, int] = {}
     for value in inputs.values():
@@ -494,9 +496,9 @@ def _check_bound_shape(builder: Builder, value: Input, bound_shape: tuple[int, .
     )
     if not fits:
         raise UsageError(
-            f"shape {tuple(bound_shape)} does not fit the input",
+            f"got shape {tuple(bound_shape)}, which does not fit the input",
             where=_where(builder, value),
-            hint=f"it is {_shape_text(value)}",
+            hint=f"give a shape that fits {_shape_text(value)}",
         )
 
 
@@ -513,6 +515,6 @@ def _infer_input_shape(builder: Builder, value: Input, symbols: Mapping[str, int
         raise UnsupportedError(
             f"the input's shape {_shape_text(value)} is not fully known",
             where=_where(builder, value),
-            hint=f"kernels are compiled for one shape: give it with --input-shape {value.name}=1,...",
+            hint=f"give the shape with --input-shape {value.name}=1,... (kernels are compiled for one shape)",
         )
     return tuple(extents)

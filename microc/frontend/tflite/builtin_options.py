@@ -68,7 +68,7 @@ class Options:
         elif self.kind == 0 and not required:
             data, position = _EMPTY_TABLE, 4
         else:
-            raise ModelError(f"the operator carries no {name}", where=self.where)
+            raise ModelError(f"the operator has no options, expected {name}", where=self.where)
         fields = getattr(tflite, name)()
         with guard_flatbuffer(self.where):
             fields.Init(data, position)
@@ -90,14 +90,14 @@ class Fields:
         """Return an integer, enumeration or bool within bounds."""
         value = int(self._get(name))
         if not lowest <= value <= highest:
-            raise ModelError(f"{name} is {value}, outside {lowest}..{highest}", where=self.where)
+            raise ModelError(f"{name} is {value}, expected {lowest}..{highest}", where=self.where)
         return value
 
     def real(self, name: str) -> float:
         """Return a finite float."""
         value = float(self._get(name))
         if not math.isfinite(value):
-            raise ModelError(f"{name} is {value}", where=self.where)
+            raise ModelError(f"{name} is {value}, expected a finite number", where=self.where)
         return value
 
     def text(self, name: str) -> str:
@@ -114,7 +114,9 @@ class Fields:
         with guard_flatbuffer(self.where):
             entries = as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
         if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
-            raise ModelError(f"{name} has {len(entries)} entries, or one that is no number", where=self.where)
+            raise ModelError(
+                f"{name} has {len(entries)} entries, expected at most {_MOST_REALS} finite numbers", where=self.where
+            )
         return tuple(float(x) for x in entries)
 
 
@@ -159,7 +161,7 @@ def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
     """Return a vector of at most MAX_RANK integers, for shapes and axes."""
     entries = as_array(vector)
     if len(entries) > MAX_RANK:
-        raise ModelError(f"{what} has {len(entries)} entries; at most {MAX_RANK} are allowed", where=where)
+        raise ModelError(f"{what} has {len(entries)} entries, expected at most {MAX_RANK}", where=where)
     return tuple(int(i) for i in entries)
 
 
@@ -232,16 +234,23 @@ def read_quantisation(table: Any, shape: tuple[int, ...], dtype: str, where: str
     if axis is not None and len(shape) == 1:
         axis = 0  # converters copy the axis of the weights to the bias
     if len(scale) != len(zero_point):
-        raise ModelError(f"{len(scale)} scales but {len(zero_point)} zero points", where=where)
+        raise ModelError(
+            f"got {len(scale)} scales but {len(zero_point)} zero points, expected equal numbers", where=where
+        )
     if axis is not None and not 0 <= axis < len(shape):
-        raise ModelError(f"quantised along axis {axis} of a tensor of rank {len(shape)}", where=where)
+        raise ModelError(f"quantised along axis {axis}, expected 0..{len(shape) - 1}", where=where)
     if axis is not None and shape[axis] != len(scale):
-        raise ModelError(f"{len(scale)} scales along axis {axis} of extent {shape[axis]}", where=where)
+        raise ModelError(f"got {len(scale)} scales along axis {axis}, expected {shape[axis]}, its extent", where=where)
     if not (np.all(np.isfinite(scale)) and np.all(scale > 0)):
-        raise ModelError("a quantisation scale is not a positive number", where=where)
+        raise ModelError(
+            f"got quantisation scales {scale.min()}..{scale.max()}, expected positive numbers", where=where
+        )
     lowest, highest = dtypes.int_range(dtype)
     if np.any(zero_point < lowest) or np.any(zero_point > highest):
-        raise ModelError(f"a zero point lies outside {dtype}", where=where)
+        raise ModelError(
+            f"got zero points {zero_point.min()}..{zero_point.max()}, expected {lowest}..{highest} for {dtype}",
+            where=where,
+        )
     return Quant(tuple(map(float, scale)), tuple(map(int, zero_point)), axis)
 
 
@@ -279,7 +288,7 @@ def read_sparsity(table: Any, where: str) -> Sparsity:
     with guard_flatbuffer(where):
         count = int(table.DimMetadataLength())
         if count > _MOST_LEVELS:
-            raise ModelError(f"{count} levels of a sparse tensor", where=where)
+            raise ModelError(f"sparsity: got {count} levels, expected at most {_MOST_LEVELS}", where=where)
         levels = tuple(_level(table.DimMetadata(k)) for k in range(count))
         order, blocks = (as_array(v) for v in (table.TraversalOrderAsNumpy(), table.BlockMapAsNumpy()))
     return Sparsity(tuple(map(int, order)), tuple(map(int, blocks)), levels)
@@ -307,11 +316,14 @@ def densify(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str)
     """Return a sparse tensor as a dense array, zero where nothing is stored; ModelError if the layout is inconsistent."""
     rank, levels = len(shape), sparsity.levels
     if not rank:
-        raise ModelError("a sparse tensor without axes", where=where)
+        raise ModelError("got a sparse tensor without axes, expected at least one", where=where)
     if sorted(sparsity.order) != list(range(rank + len(sparsity.blocks))) or len(levels) != len(sparsity.order):
-        raise ModelError(f"a sparse tensor of shape {tuple(shape)} traversed as {sparsity.order}", where=where)
+        raise ModelError(
+            f"sparsity of shape {tuple(shape)}: got traversal_order {sparsity.order}, expected each axis and block once",
+            where=where,
+        )
     if any(not 0 <= dimension < rank for dimension in sparsity.blocks):
-        raise ModelError(f"blocks of dimensions {sparsity.blocks}", where=where)
+        raise ModelError(f"sparsity: got block_map {sparsity.blocks}, expected axes 0..{rank - 1}", where=where)
     coordinates: dict[int, Array] = {}
     positions = np.zeros(1, np.int64)
     for dimension, level in zip(sparsity.order, levels, strict=True):
@@ -319,7 +331,9 @@ def densify(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str)
         coordinates = {dimension: index[rows] for dimension, index in coordinates.items()}
         coordinates[dimension] = index
     if len(positions) != values.size or (positions != np.arange(len(positions))).any():
-        raise ModelError(f"{values.size} values for {len(positions)} places of a sparse tensor", where=where)
+        raise ModelError(
+            f"sparsity: got {values.size} values, expected {len(positions)}, one for each position", where=where
+        )
     for position, dimension in enumerate(sparsity.blocks):
         size = levels[sparsity.order.index(rank + position)].size
         coordinates[dimension] = coordinates[dimension] * size + coordinates[rank + position]
@@ -329,7 +343,7 @@ def densify(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str)
         index.size and not 0 <= index.min() <= index.max() < e
         for index, e in zip(coordinates_by_axis, shape, strict=True)
     ):
-        raise ModelError(f"an index of a sparse tensor lies outside of {tuple(shape)}", where=where)
+        raise ModelError(f"sparsity: got an index beyond shape {tuple(shape)}", where=where)
     result[coordinates_by_axis] = values.reshape(-1)
     return result
 
@@ -345,18 +359,25 @@ def _expand_level(level: Level, parents: Array, most: int, where: str) -> tuple[
         starts = parents * level.size
     else:
         if parents.size and int(parents.max()) + 1 >= len(level.segments):
-            raise ModelError("a sparse tensor with too few segments", where=where)
+            raise ModelError(
+                f"sparsity: got {len(level.segments)} segments, expected at least {int(parents.max()) + 2}", where=where
+            )
         starts = level.segments[parents]
         counts = level.segments[parents + 1] - starts
     if counts.size and (counts.min() < 0 or int(counts.sum()) > most):
-        raise ModelError("a sparse tensor with more places than elements", where=where)
+        raise ModelError(
+            f"sparsity: got {int(counts.sum())} positions, expected at most {most}, the elements of the tensor",
+            where=where,
+        )
     rows = np.repeat(np.arange(len(parents)), counts)
     offsets = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     positions = starts[rows] + offsets
     if level.size:
         return rows, offsets, positions
     if positions.size and int(positions.max()) >= len(level.indices):
-        raise ModelError("a sparse tensor with too few indices", where=where)
+        raise ModelError(
+            f"sparsity: got {len(level.indices)} indices, expected at least {int(positions.max()) + 1}", where=where
+        )
     return rows, level.indices[positions], positions
 
 

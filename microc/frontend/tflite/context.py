@@ -182,10 +182,10 @@ class Builder:
     def define(self, name: str, type_: TensorType, where: str) -> None:
         """Define the type of a new value; ModelError if it has one already."""
         if name in self.types:
-            raise ModelError(f"{name!r} is written twice", where=where)
+            raise ModelError(f"{name!r} is defined twice, expected one operator that writes it", where=where)
         if type_.dtype not in DTYPES:
             raise UnsupportedError(
-                f"{name!r} has dtype {type_.dtype}", where=where, hint=f"microc has {', '.join(DTYPES)}"
+                f"{name!r} has dtype {type_.dtype}", where=where, hint=f"convert it to one of {', '.join(DTYPES)}"
             )
         check_shape(type_.shape, type_.dtype, where)
         self.types[name] = type_
@@ -233,7 +233,9 @@ class Builder:
         for name in shapes:
             if name not in names:
                 raise UsageError(
-                    f"the model has no input {name!r}", where=self.file.name, hint=f"its inputs are {', '.join(names)}"
+                    f"the model has no input {name!r}",
+                    where=self.file.name,
+                    hint=f"use one of its inputs: {', '.join(names)}",
                 )
         for position, index in enumerate(self.file.inputs):
             if position in handles:
@@ -243,9 +245,11 @@ class Builder:
             shape = self._bind_shape(tensor, shapes.get(tensor.name))
             where = self.file.where(tensor)
             if tensor.type.dtype == "resource":
-                raise ModelError(f"{tensor.name!r} is given no variable", where=where)
+                raise ModelError(
+                    f"the input {tensor.name!r} is a resource, expected a variable that it stands for", where=where
+                )
             if 0 in shape:
-                raise ModelError(f"the input has shape {shape}, without elements", where=where)
+                raise ModelError(f"the input has shape {shape}, expected extents of at least 1", where=where)
             self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
 
     def _bind_shape(self, tensor: Tensor, given: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -260,7 +264,7 @@ class Builder:
                 raise UsageError(
                     f"the input has unknown extents: {declared_text}",
                     where=where,
-                    hint=f"give the shape of input {tensor.name!r}, for its kernels are compiled for one shape",
+                    hint=f"give the shape of input {tensor.name!r}: kernels are compiled for one shape",
                 )
             return declared
         fits = len(given) == len(declared) and all(
@@ -268,7 +272,9 @@ class Builder:
         )
         if not fits:
             raise UsageError(
-                f"shape {','.join(map(str, given))} does not fit the input", where=where, hint=f"it is {declared_text}"
+                f"got shape {','.join(map(str, given))}, which does not fit the input",
+                where=where,
+                hint=f"give a shape that fits {declared_text}",
             )
         return tuple(given)
 
@@ -317,7 +323,7 @@ class OpContext(Operands):
         source, target = self.source(position), self.target()
         if source.type.dtype != target.type.dtype:
             self.refuse(
-                f"{source.type.dtype} input {position} and {target.type.dtype} output",
+                f"input {position} has dtype {source.type.dtype}, the output {target.type.dtype}",
                 "put a CAST or a QUANTIZE between them",
             )
         return self.value(position)
@@ -332,7 +338,8 @@ class OpContext(Operands):
         expected = dtype or target.type.dtype
         if source.type.dtype != expected:
             self.refuse(
-                f"{source.type.dtype} input {position} where {expected} is needed", f"cast or quantise it to {expected}"
+                f"input {position} has dtype {source.type.dtype}, expected {expected}",
+                f"cast or quantise it to {expected}",
             )
         for tensor in (source, target):
             self._check_quantised(tensor, symmetric)
@@ -346,10 +353,14 @@ class OpContext(Operands):
         if type_.quant is None:
             self.refuse(f"{type_.dtype} tensor {tensor.name!r} has no quantisation", _CALIBRATE)
         if type_.quant.axis is not None:
-            self.refuse(f"{tensor.name!r} is quantised per channel and is no weight", "quantise activations per tensor")
+            self.refuse(
+                f"{tensor.name!r} is quantised per channel, which only weights may be",
+                "quantise activations per tensor",
+            )
         if symmetric and type_.dtype == "int16" and type_.quant.zero_point != (0,):
             self.refuse(
-                f"int16 tensor {tensor.name!r} has a zero point", "int16 activations are symmetric: convert as int16x8"
+                f"int16 tensor {tensor.name!r} has zero point {type_.quant.zero_point[0]}, expected 0",
+                "convert the model as int16x8, in which int16 activations are symmetric",
             )
 
     def value(self, position: int) -> str:
@@ -357,7 +368,8 @@ class OpContext(Operands):
         source = self.source(position)
         if source.packed and not source.constant:
             self.refuse(
-                f"{source.name!r} is computed in int4", "only constant weights may be; quantise activations to int8"
+                f"{source.name!r} is computed in int4",
+                "quantise activations to int8: only constant weights may be int4",
             )
         return self.builder.value(source.index, self.where)
 
@@ -377,7 +389,7 @@ class OpContext(Operands):
         if type_.dtype in ("int32", "int64"):
             return indices
         if type_.dtype not in ("int8", "int16", "uint8"):
-            self.refuse(f"{type_.dtype} indices", "int32 or int64 are usual")
+            self.refuse(f"{type_.dtype} indices", "cast them to int32 or int64")
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
     def rank(self, value: str, *ranks: int) -> tuple[int, ...]:
@@ -394,7 +406,7 @@ class OpContext(Operands):
     def new_filled(self, stem: str, shape: Sequence[int], number: float, dtype: str) -> str:
         """Add a constant filled with one number. Its bytes are charged to the file's budget before memory is allocated."""
         if any(extent < 0 for extent in shape):
-            self.broken(f"shape {tuple(shape)}")
+            self.broken(f"got shape {tuple(shape)}, expected extents of at least 0")
         self.builder.file.charge(prod(shape) * dtypes.nbytes(dtype))
         return self.new_constant(stem, np.full(tuple(shape), number, dtypes.to_numpy(dtype)))
 
@@ -432,7 +444,9 @@ class OpContext(Operands):
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> str:
         """Make ``value`` under another (or the same) shape output ``position``."""
         if prod(shape) != self.type(value).size:
-            self.broken(f"shape {self.type(value).shape} cannot become {tuple(shape)}")
+            self.broken(
+                f"shape {self.type(value).shape} cannot become {tuple(shape)}, which has another number of elements"
+            )
         return self.result("reshape", (value,), {"shape": tuple(shape)}, position)
 
     def result_constant(self, data: Array) -> None:
@@ -465,7 +479,7 @@ class OpContext(Operands):
         attrs = {**definition.defaults, **attrs}
         inferred_types = self.infer_types(op, inputs, attrs)
         if len(inferred_types) != len(outputs):
-            self.broken(f"{len(outputs)} outputs, {len(inferred_types)} are computed")
+            self.broken(f"got {len(outputs)} outputs, expected {len(inferred_types)}")
         if not definition.regions and self._can_fold(inputs, inferred_types):
             self._fold(op, inputs, attrs, outputs)
             return
@@ -497,7 +511,7 @@ class OpContext(Operands):
             axis in target.unknown or extent == declared[axis] for axis, extent in enumerate(shape)
         )
         if declared and not agrees:
-            self.broken(f"computes shape {shape}, but the file declares {declared}")
+            self.broken(f"the output has shape {shape}, but the file declares {declared}")
 
 
 # ---- Shared by the converters of all operator families: dtypes, activations, padding.
@@ -525,7 +539,10 @@ class Converter:
 def activation(application: OpContext, code: int) -> str:
     """Return our ``activation`` attribute for TFLite's ActivationFunctionType."""
     if not 0 <= code < len(ACTIVATIONS):
-        application.refuse(f"the fused activation number {code}", "relu, relu6, relu_n1_to_1 and tanh are known")
+        application.refuse(
+            f"the fused activation number {code}",
+            "fuse relu, relu6, relu_n1_to_1 or tanh, or make it an operator of its own",
+        )
     name = ACTIVATIONS[code]
     dtype = application.target().type.dtype
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
@@ -590,7 +607,7 @@ def explicit_padding(
 ) -> tuple[int, int, int, int]:
     """Return TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements."""
     if scheme not in (0, 1):
-        application.broken(f"padding scheme {scheme}; SAME is 0 and VALID is 1")
+        application.broken(f"padding is {scheme}, expected 0 (SAME) or 1 (VALID)")
     return (0, 0, 0, 0) if scheme == 1 else same_padding(extent, window, strides, dilation)
 
 

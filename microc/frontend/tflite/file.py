@@ -140,7 +140,7 @@ class TfliteFile:
         self._data = data
         if len(data) < 8 or data[4:8] != IDENTIFIER:
             raise ModelError(
-                "not a TFLite model: the identifier TFL3 is missing at byte 4",
+                f"not a TFLite model: got {data[4:8]!r} at byte 4, expected {IDENTIFIER!r}",
                 where=file_name,
                 hint="give a .tflite file as the TFLite converter writes it",
             )
@@ -155,10 +155,10 @@ class TfliteFile:
                 raise UnsupportedError(
                     f"TFLite schema version {self.version}",
                     where=file_name,
-                    hint="only 3 is known: convert the model again with a converter of today",
+                    hint="convert the model again with a current converter, which writes version 3",
                 )
             if not subgraph < self.subgraphs:
-                raise ModelError(f"the model has no subgraph {subgraph}", where=file_name)
+                raise ModelError(f"got subgraph {subgraph}, expected 0..{self.subgraphs - 1}", where=file_name)
             self._graph = self._model.Subgraphs(subgraph)
             self.tensor_count = int(self._graph.TensorsLength())
             self.operator_count = int(self._graph.OperatorsLength())
@@ -181,7 +181,10 @@ class TfliteFile:
         left = self._budget
         left.bytes, left.tables, left.elements = left.bytes - number, left.tables - tables, left.elements - elements
         if spent := next((what for what in ("bytes", "tables", "elements") if getattr(left, what) < 0), ""):
-            raise ModelError(f"the file refers to the same {spent} too often to be a real model", where=self.name)
+            raise ModelError(
+                f"the file refers to the same {spent} too often to be a real model",
+                where=self.name,
+            )
 
     def tensor(self, index: int) -> Tensor:
         """Return tensor ``index``, which must be in range."""
@@ -232,7 +235,7 @@ class TfliteFile:
         self.charge(_INDEX_BYTES * len(indices))
         for index in indices:
             if not (-1 if optional else 0) <= index < self.tensor_count:
-                raise ModelError(f"{what} name tensor {index} of {self.tensor_count}", where=self.name)
+                raise ModelError(f"{what} name tensor {index}, expected 0..{self.tensor_count - 1}", where=self.name)
         return indices
 
     def _tensor_name(self, index: int) -> str:
@@ -290,13 +293,13 @@ class TfliteFile:
             raise UnsupportedError(
                 f"a constant of {tensor.type.dtype}",
                 where=where,
-                hint="strings, complex numbers and resources stay on the host: cut the model behind them",
+                hint="cut the model behind strings, complex numbers and resources: they stay on the host",
             )
         if tensor.sparse:
             return self._read_sparse(tensor, raw, where)
         expected = (tensor.type.size + 1) // 2 if tensor.packed else tensor.type.nbytes
         if len(raw) != expected:
-            raise ModelError(f"holds {len(raw)} bytes; its shape and dtype take {expected}", where=where)
+            raise ModelError(f"got {len(raw)} bytes of data, expected {expected} for its shape and dtype", where=where)
         self.charge(tensor.type.nbytes)
         if tensor.packed:
             return unpack_int4(raw, tensor.type.size).reshape(tensor.type.shape)
@@ -310,15 +313,20 @@ class TfliteFile:
         """Return a sparse constant as a dense array."""
         if tensor.packed or tensor.type.dtype == "bool":
             dtype = "int4" if tensor.packed else "bool"
-            raise UnsupportedError(f"a sparse constant of {dtype}", where=where, hint="store it dense")
+            raise UnsupportedError(
+                f"a sparse constant of {dtype}", where=where, hint="convert the model with dense weights"
+            )
         with guard_flatbuffer(where):
             table = self._graph.Tensors(tensor.index).Sparsity()
         if tensor.type.size > _LARGEST_SPARSE:
-            what = f"a sparse constant of {tensor.type.size} elements; the largest has {_LARGEST_SPARSE}"
-            raise UnsupportedError(what, where=where, hint="store it dense")
+            what = f"a sparse constant of {tensor.type.size} elements, expected at most {_LARGEST_SPARSE}"
+            raise UnsupportedError(what, where=where, hint="convert the model with dense weights")
         self.charge(tensor.type.nbytes, elements=tensor.type.size)
         native = dtypes.to_numpy(tensor.type.dtype)
         if len(raw) % native.itemsize:
-            raise ModelError(f"holds {len(raw)} bytes of {tensor.type.dtype}", where=where)
+            raise ModelError(
+                f"got {len(raw)} bytes of data, expected a multiple of {native.itemsize} for {tensor.type.dtype}",
+                where=where,
+            )
         values: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native)
         return densify(values, tensor.type.shape, read_sparsity(table, where), where)

@@ -55,7 +55,9 @@ def variable_value(application: OpContext, key: str, type_: TensorType, name: st
     if key not in variables.current:
         initial = variables.initial.get(key)
         if initial is not None and (initial.shape, str(initial.dtype)) != (type_.shape, type_.dtype):
-            application.broken(f"the variable starts as {initial.dtype} {initial.shape}, but is read otherwise")
+            application.broken(
+                f"the variable starts as {initial.dtype} {initial.shape}, but is read as {type_.dtype} {type_.shape}"
+            )
         name = name or builder.file.unique(f"{application.loc.name}_variable")
         if builder.inside:
             builder.define(name, type_, application.where)
@@ -73,7 +75,7 @@ def assign(application: OpContext, key: str, value: str) -> None:
         type_, state_type = application.type(value), application.type(state)
         if (type_.shape, type_.dtype) != (state_type.shape, state_type.dtype):
             application.broken(
-                f"{type_.dtype} {type_.shape} assigned to a variable of {state_type.dtype} {state_type.shape}"
+                f"got {type_.dtype} {type_.shape}, expected {state_type.dtype} {state_type.shape} as the variable has"
             )
         if not builder.is_computed(value):
             value = application.emit("reshape", (value,), {"shape": type_.shape})
@@ -96,7 +98,7 @@ def call_once(application: OpContext) -> None:
         else:
             application.refuse(
                 f"{operator.code} in the subgraph that initialises variables",
-                "variables start as constants: assign these there",
+                "assign constants to variables in this subgraph",
             )
 
 
@@ -104,10 +106,10 @@ def _initialise(application: OpContext, file: TfliteFile, handles: Mapping[int, 
     """Record the constant that ASSIGN_VARIABLE assigns as a variable's initial content."""
     key, index = handles.get(inputs[0]), inputs[1]
     if key is None or index < 0:
-        application.broken("an assignment to no variable in the subgraph that initialises variables")
+        application.broken("the subgraph that initialises variables assigns to a tensor that is no variable")
     tensor = file.tensor(index)
     if not tensor.constant:
-        application.refuse(f"{tensor.name!r} is not a constant", "variables start as constants: assign these there")
+        application.refuse(f"{tensor.name!r} is not a constant", "assign constants to variables in this subgraph")
     application.builder.variables.initial[key] = file.array(tensor)
 
 
@@ -115,7 +117,7 @@ def _variable(application: OpContext) -> str:
     """Return the key of the variable that input 0 is a handle of."""
     index = application.source(0).index
     if index not in application.builder.variables.handles:
-        application.broken(f"{application.source(0).name!r} is no variable")
+        application.broken(f"{application.source(0).name!r} is no variable, expected the output of VAR_HANDLE")
     return application.builder.variables.handles[index]
 
 
@@ -155,7 +157,8 @@ def collect_variables(application: OpContext, sides: Sequence[Inside]) -> dict[s
         first_type = types.setdefault(key, type_)
         if (first_type.shape, first_type.dtype) != (type_.shape, type_.dtype):
             application.broken(
-                f"a variable of {first_type.dtype} {first_type.shape} and of {type_.dtype} {type_.shape}"
+                f"the variable is read as {first_type.dtype} {first_type.shape} and as {type_.dtype} {type_.shape}, "
+                "expected one type"
             )
     return types
 
@@ -234,7 +237,10 @@ def loop(application: OpContext) -> None:
         subgraph_targets(application, variables),
     )
     if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == len(carried_values) == len(targets):
-        application.broken("subgraphs with other values than the loop carries")
+        counts = (
+            f"{len(body.inputs)} inputs and {len(body.outputs)} outputs, the condition {len(condition.inputs)} inputs"
+        )
+        application.broken(f"the body has {counts}, expected {len(carried_values)} of each, one for each carried value")
     starts = {
         k: application.builder.consts[name]
         for k, name in enumerate(carried_values)
@@ -474,7 +480,7 @@ def branch(application: OpContext) -> None:
     keys = handle_inputs(application, 1)
     sides = [application.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
     if sides[0].handed != sides[1].handed:
-        application.refuse("which variable a tensor stands for is decided by data", "read it on both sides")
+        application.refuse("a branch decides which variable a tensor stands for", "read the variable in both branches")
     variables = collect_variables(application, sides)
     assigned = [key for key in variables if any(key in side.assigned for side in sides)]
     then, otherwise = (side.with_variables(variables, assigned) for side in sides)
@@ -506,7 +512,7 @@ def composite(application: OpContext) -> None:
         != [(k.shape, k.dtype) for k in expected]
         for names, expected in zip((inside.inputs, inside.outputs), expected_types, strict=True)
     ):
-        application.broken("a decomposition with other inputs or outputs")
+        application.broken("the decomposition's inputs or outputs differ from the operator's in number, shape or dtype")
     names = [target.name for target in targets]
     inline(application, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
     update_variables(

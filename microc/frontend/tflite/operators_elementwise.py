@@ -84,7 +84,7 @@ def extremum(op: str) -> Converter:
         _check_plain(application)
         quants = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
         if application.target().type.dtype in QUANTISED and len(quants) != 1:
-            application.refuse("operands and output are quantised differently", ONE_SCALE)
+            application.refuse("the operands and the output differ in scale or zero point", ONE_SCALE)
         application.result(op, (application.operand(0), application.operand(1)), {})
 
     return Converter(convert, (*REAL, *PLAIN))
@@ -95,7 +95,7 @@ def _check_plain(application: OpContext) -> None:
     if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
         application.refuse(
             f"{application.target().type.dtype} tensors with a scale",
-            "32- and 64-bit integers stand for themselves: take it away",
+            "remove the scale: 32- and 64-bit integers are not quantised",
         )
 
 
@@ -107,9 +107,9 @@ def add_n(application: OpContext) -> None:
     values = [application.operand(position) for position in range(len(application.operator.inputs))]
     types, target = [application.type(value) for value in values], application.target().type
     if len(values) < 2:
-        application.broken("one operand")
+        application.broken("got one operand, expected at least two")
     if any(type_.shape != types[0].shape or type_.quant != types[0].quant for type_ in types):
-        application.refuse("operands of several shapes or scales", "write the sum as several ADD")
+        application.refuse("operands that differ in shape, scale or zero point", "write the sum as several ADD")
     if target.dtype == "int8":
         _add_bytes(application, values)
         return
@@ -236,7 +236,7 @@ def quantize(application: OpContext) -> None:
     """QUANTIZE: float32 to integers, or integers to another quantisation."""
     target, source = application.target(), application.source(0).type.dtype
     if source not in (*REAL, "int32"):
-        application.refuse(f"{source} input", "float32, or int8, uint8, int16 and int32 with a scale")
+        application.refuse(f"{source} input", "convert it to float32, or quantise it to int8, uint8, int16 or int32")
     data, quant = application.operand(0, source, symmetric=False), target.type.quant
     if quant is None or (source != "float32" and application.source(0).type.quant is None):
         application.refuse("integers without quantisation", "give both tensors a scale and a zero point")
@@ -255,7 +255,7 @@ def dequantize(application: OpContext) -> None:
     quant = source.type.quant
     if source.type.dtype not in (*QUANTISED, "int32"):
         application.refuse(
-            f"{source.type.dtype} input", "int8, uint8, int16 and int32 with a scale, or constants of float16"
+            f"{source.type.dtype} input", "quantise it to int8, uint8, int16 or int32, or make it a constant of float16"
         )
     if quant is None:
         application.refuse(f"{source.name!r} has no quantisation", "give it a scale and a zero point")
@@ -295,7 +295,7 @@ def cast(application: OpContext) -> None:
         application.builder.constant(application.target().name, half.astype(np.float32))
         return
     if application.source(0).type.dtype not in MOVABLE:
-        application.refuse(f"{application.source(0).type.dtype} input", f"microc has {', '.join(MOVABLE)}")
+        application.refuse(f"{application.source(0).type.dtype} input", f"convert it to one of {', '.join(MOVABLE)}")
     application.result("cast", (application.value(0),), {"dtype": application.target().type.dtype})
 
 
@@ -305,7 +305,7 @@ def fake_quant(application: OpContext) -> None:
     low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
     least, most = int(bool(fields.integer("NarrowRange"))), (1 << bits) - 1
     if not low < high:
-        application.broken(f"steps between {low} and {high}")
+        application.broken(f"got min {low} and max {high}, expected min < max")
     scale = np.float32((np.float32(high) - np.float32(low)) / np.float32(most - least))
     zero = np.float32(least) - np.float32(low) / scale
     nudged = float(np.clip(np.floor(zero + np.float32(0.5)), least, most))
@@ -325,7 +325,8 @@ def bucketize(application: OpContext) -> None:
     type_ = application.type(data)
     if type_.dtype not in (*FLOAT, *PLAIN) or list(boundaries) != sorted(boundaries) or not boundaries:
         application.refuse(
-            f"{type_.dtype} input with {len(boundaries)} boundaries", "boundaries rise, of float32 or integers"
+            f"{type_.dtype} input with {len(boundaries)} boundaries",
+            "give rising boundaries, and float32 or integer data",
         )
     real = data if type_.dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
     apart = application.reshaped(real, (*type_.shape, 1))
@@ -343,13 +344,15 @@ def bitcast(application: OpContext) -> None:
         converted = np.frombuffer(data.tobytes(), dtypes.to_numpy(target.type.dtype))
         if converted.size != target.type.size:
             application.broken(
-                f"{source.type.shape} of {source.type.dtype} as {target.type.shape} of {target.type.dtype}"
+                f"{source.type.dtype} {source.type.shape} has other bytes than {target.type.dtype} {target.type.shape}"
             )
         application.builder.constant(target.name, converted.reshape(target.type.shape), target.type.quant)
         return
     pair = (source.type.dtype, target.type.dtype)
     if not all(dtypes.is_integer(name) for name in pair) or len({dtypes.nbytes(name) for name in pair}) > 1:
-        application.refuse(f"the bits of {pair[0]} as {pair[1]}", "integers of as many bits, or constants")
+        application.refuse(
+            f"the bits of {pair[0]} as {pair[1]}", "cast between integers of as many bits, or make the input a constant"
+        )
     application.result("cast", (application.value(0),), {"dtype": pair[1]})
 
 
@@ -376,7 +379,9 @@ def comparison(op: str) -> Converter:
     def convert(application: OpContext) -> None:
         first, second = (application.source(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
-            application.refuse(f"{first.dtype} and {second.dtype} operands", f"both of one of {', '.join(_COMPARED)}")
+            application.refuse(
+                f"{first.dtype} and {second.dtype} operands", f"convert both to one of {', '.join(_COMPARED)}"
+            )
         if any(type_.quant is not None and type_.quant.axis is not None for type_ in (first, second)):
             application.refuse("operands quantised per channel", "quantise activations per tensor")
         operands = (application.value(0), application.value(1))
@@ -411,7 +416,9 @@ def arg_extremum(op: str) -> Converter:
     def convert(application: OpContext) -> None:
         data = application.value(0)
         if application.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
-            application.refuse(f"{application.type(data).dtype} input", "float32, int8, uint8, int16, int32 or int64")
+            application.refuse(
+                f"{application.type(data).dtype} input", "convert it to float32, int8, uint8, int16, int32 or int64"
+            )
         (axis,) = application.integers(1)[:1] or (0,)
         axis = application.axis(axis, len(application.type(data).shape))
         attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": application.target().type.dtype}

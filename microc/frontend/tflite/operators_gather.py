@@ -46,8 +46,8 @@ def embedding_lookup(application: OpContext) -> None:
         return
     if type_.quant is None or type_.quant.axis not in (None, 0) or target.dtype != "float32":
         application.refuse(
-            f"a table of {type_.dtype} and {target.dtype} output",
-            "a table of the output's dtype, or of int8 with scales",
+            f"a table of {type_.dtype} with {target.dtype} output",
+            "give a table of the output's dtype, or of int8 with one scale or one for each row",
         )
     rows = application.emit("gather", (table, indices), {"axis": 0})
     scale, zero = (np.array(x, np.float32) for x in (type_.quant.scale, type_.quant.zero_point))
@@ -85,7 +85,8 @@ def mirror_pad(application: OpContext) -> None:
     data, amounts = application.unchanged_operand(0), application.integers(1)
     check_same_quantisation(application, [0])
     if len(amounts) != 2 * len(application.type(data).shape) or min(amounts, default=0) < 0:
-        application.broken(f"padding {amounts} for {len(application.type(data).shape)} axes")
+        rank = len(application.type(data).shape)
+        application.broken(f"padding: got {amounts}, expected {2 * rank} numbers of at least 0, two for each axis")
     padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
     application.result("mirror_pad", (data,), {"padding": padding, "mode": _MIRRORS[mode]})
 
@@ -103,7 +104,8 @@ def space_to_batch(application: OpContext) -> None:
     check_same_quantisation(application, [0])
     shape, count = application.type(data).shape, len(block)
     if len(paddings) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or min((*paddings, 0)) < 0:
-        application.broken(f"blocks of {block} with padding {paddings} in shape {shape}")
+        expected = f"blocks of at least 1 for up to {len(shape) - 1} axes, two paddings of at least 0 for each"
+        application.broken(f"block_shape {block} and paddings {paddings} for shape {shape}, expected {expected}")
     if any(paddings):
         quant, rest = application.target().type.quant, len(shape) - count - 1
         value = quant.zero_point[0] if quant else 0
@@ -111,7 +113,7 @@ def space_to_batch(application: OpContext) -> None:
         data = application.emit("pad", (data,), {"padding": amounts, "value": value})
         shape = application.type(data).shape
     if any(extent % size for extent, size in zip(shape[1:], block, strict=False)):
-        application.broken(f"blocks of {block} in shape {shape}")
+        application.broken(f"block_shape {block} does not divide the padded shape {shape}")
     split = [part for extent, size in zip(shape[1 : 1 + count], block, strict=True) for part in (extent // size, size)]
     apart = application.emit("reshape", (data,), {"shape": (shape[0], *split, *shape[1 + count :])})
     rows, sizes = (tuple(range(first, 1 + 2 * count, 2)) for first in (1, 2))
@@ -127,7 +129,8 @@ def batch_to_space(application: OpContext) -> None:
     check_same_quantisation(application, [0])
     shape, count, cells = application.type(data).shape, len(block), int(np.prod(block))
     if len(crops) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or shape[0] % cells:
-        application.broken(f"blocks of {block} cropped by {crops} from shape {shape}")
+        expected = "two crops for each block, and blocks whose product divides the batch"
+        application.broken(f"block_shape {block} and crops {crops} for shape {shape}, expected {expected}")
     rest = shape[1 + count :]
     apart = application.emit("reshape", (data,), {"shape": (*block, shape[0] // cells, *shape[1:])})
     pairs = [axis for k in range(count) for axis in (count + 1 + k, k)]
@@ -214,7 +217,9 @@ def _segments(application: OpContext, reduction: str, count: int) -> None:
     data, numbers = application.unchanged_operand(0), application.index(application.value(1))
     shape, numbers_shape = application.type(data).shape, application.type(numbers).shape
     if count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
-        application.broken(f"{count} segments of {shape} by numbers of shape {numbers_shape}")
+        application.broken(
+            f"got {count} segments and segment_ids of shape {numbers_shape}, expected at least 1 and leading extents of {shape}"
+        )
     dtype = application.target().type.dtype
     real = dtype == "float32"
     low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
@@ -247,7 +252,8 @@ def sparse_to_dense(application: OpContext) -> None:
     shape, indices_shape = application.integers(1), application.type(indices).shape
     count, depth = (indices_shape[0], indices_shape[1]) if len(indices_shape) == 2 else (int(np.prod(indices_shape)), 1)
     if depth != len(shape) or application.type(default).size != 1 or application.type(values).size not in (1, count):
-        application.broken(f"{application.type(values).shape} values at places {indices_shape} of shape {shape}")
+        got = f"values of shape {application.type(values).shape}, indices of shape {indices_shape}"
+        application.broken(f"got {got}, expected one value or {count}, {len(shape)} indices each, one default value")
     start = application.emit("broadcast_to", (application.reshaped(default, ()),), {"shape": shape})
     single = application.type(values).size == 1
     updates = (
@@ -282,7 +288,7 @@ def matrix_set_diag(application: OpContext) -> None:
     *lead, rows, columns = application.type(data).shape if len(application.type(data).shape) > 1 else (0, 0)
     least = min(rows, columns)
     if application.type(diagonal).shape != (*lead, least):
-        application.broken(f"a diagonal of shape {application.type(diagonal).shape}")
+        application.broken(f"diagonal: got shape {application.type(diagonal).shape}, expected {(*lead, least)}")
     wide = application.reshaped(diagonal, (*lead, 1, least))
     if columns > least:
         padding = ((0, 0),) * (len(lead) + 1) + ((0, columns - least),)
@@ -339,7 +345,10 @@ class _Packed:
     def check_bits(self, width: int) -> None:
         """Check that there are ``width`` bits for every element."""
         if width * self.type_.size > 8 * len(self.bits):
-            self.application.broken(f"{len(self.bits)} compressed bytes for {self.type_.size} elements")
+            expected = -(-width * self.type_.size // 8)
+            self.application.broken(
+                f"got {len(self.bits)} compressed bytes, expected {expected} for {self.type_.size} elements"
+            )
 
     def channels(self) -> Array:
         """Return the channel of every element in memory order: channels are along the first axis or the last."""
@@ -347,7 +356,9 @@ class _Packed:
         if quant is None or quant.axis is None:
             return np.zeros(self.type_.size, np.int64)
         if quant.axis not in (0, len(shape) - 1):
-            self.application.refuse(f"compressed channels along axis {quant.axis}", "the first axis or the last")
+            self.application.refuse(
+                f"compressed channels along axis {quant.axis}", "quantise along the first axis or the last"
+            )
         count = len(quant.scale)
         positions = np.arange(self.type_.size)
         return positions % count if quant.axis else positions // max(self.type_.size // count, 1)
@@ -356,16 +367,19 @@ class _Packed:
 def decode(application: OpContext) -> None:
     """TFLM_DECODE: every output becomes a constant."""
     if len(application.operator.inputs) != 2 * len(application.operator.outputs):
-        application.broken(f"{len(application.operator.inputs)} inputs for {len(application.operator.outputs)} outputs")
+        expected = f"{2 * len(application.operator.outputs)}, two for each output"
+        application.broken(f"got {len(application.operator.inputs)} inputs, expected {expected}")
     for position in range(len(application.operator.outputs)):
         bits, header_and_tables = (application.constant(2 * position + k).tobytes() for k in (0, 1))
         type_ = application.target(position).type
         if len(header_and_tables) < _HEADER or header_and_tables[1] != _VERSION or header_and_tables[4] != _VERSION:
-            application.refuse("a header of another version", f"microc knows version {_VERSION} of TFLM_DECODE")
+            application.refuse(
+                "a header of another version", f"compress the model with version {_VERSION} of TFLM_DECODE"
+            )
         if header_and_tables[0] not in _DECODERS or type_.dtype not in DTYPES:
             application.refuse(
                 f"compression of kind {header_and_tables[0]} into {type_.dtype}",
-                "kinds 0 (table), 1 (Huffman) and 2 (pruned) are known; convert the model without compression",
+                "use kind 0 (table), 1 (Huffman) or 2 (pruned), or convert the model without compression",
             )
         packed = _Packed(application, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
         values = _DECODERS[header_and_tables[0]](packed).reshape(type_.shape)
@@ -376,7 +390,7 @@ def _decode_table(packed: _Packed) -> Array:
     """Decode indices of 1 to 7 bits into a table per channel; the tables of channels are ``stride`` entries apart."""
     width, stride = packed.header[5] & 7, packed.header[6]
     if not width:
-        packed.application.broken("indices of no bits")
+        packed.application.broken("got indices of 0 bits, expected 1..7")
     packed.check_bits(width)
     bits = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=width * packed.type_.size).reshape(-1, width)
     indices = packed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
@@ -397,7 +411,7 @@ def _decode_pruned(packed: _Packed) -> Array:
 def _take_checked(packed: _Packed, table: Array, indices: Array) -> Array:
     """Return ``table[indices]``; ModelError if an index is out of range."""
     if indices.size and int(indices.max()) >= len(table):
-        packed.application.broken(f"a value table of {len(table)} numbers, of which number {indices.max()} is taken")
+        packed.application.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
     elements: Array = table[indices]
     return elements
 
@@ -408,7 +422,9 @@ def _decode_huffman(packed: _Packed) -> Array:
     count_at, is_symbol = (27, 1 << 31) if wide else (11, 1 << 15)
     offset_mask = (1 << count_at) - 1
     if packed.type_.dtype not in (("int8", "int16") if wide else ("int8",)):
-        packed.application.refuse(f"code words for {packed.type_.dtype}", "int8, or int16 with tables of 32 bits")
+        packed.application.refuse(
+            f"code words for {packed.type_.dtype}", "compress int8, or int16 with tables of 32 bits"
+        )
     packed.check_bits(1)
     table = packed.numbers("uint32" if wide else "uint16").tolist()
     source, at, end = packed.bits + bytes(_WINDOW), 0, 8 * len(packed.bits)
@@ -421,7 +437,9 @@ def _decode_huffman(packed: _Packed) -> Array:
             index += window >> 8 * _WINDOW - (at & 7) - width & (1 << width) - 1
             at += width
             if index >= len(table) or at > end + width:
-                packed.application.broken("code words that lead beyond the tables or the data")
+                packed.application.broken(
+                    f"code words that lead beyond the {len(table)} entries of the tables or the {len(packed.bits)} bytes of data"
+                )
             entry = table[index]
             used = entry >> count_at & 15
             if entry & is_symbol:

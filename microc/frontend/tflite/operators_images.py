@@ -43,7 +43,8 @@ def transpose_conv(application: OpContext) -> None:
     is_known = application.value(0) in application.builder.consts or target.unknown
     shape = application.integers(0) if is_known else target.type.shape
     if len(shape) != 4 or shape[0] != batch or shape[3] != out_channels or depth != channels or min(shape) < 1:
-        application.broken(f"output shape {shape} of data {application.type(data).shape} and {out_channels} channels")
+        expected = f"({batch}, height, width, {out_channels}) for data of {depth} channels"
+        application.broken(f"output_shape: got {shape} for data {application.type(data).shape}, expected {expected}")
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
     top, left, _, _ = explicit_padding(
         application, fields.integer("Padding"), (shape[1], shape[2]), (height, width), strides
@@ -93,9 +94,9 @@ def _sizes(application: OpContext, data: str) -> tuple[int, int]:
     application.rank(data, 4)
     sizes = application.integers(1)
     if len(sizes) != 2 or min(sizes) < 1:
-        application.broken(f"resizing to {sizes}; sides have 1..{_MOST} pixels")
+        application.broken(f"size: got {sizes}, expected two sides of 1..{_MOST} pixels")
     if max(sizes) > _MOST:
-        application.refuse(f"resizing to {sizes}; sides have 1..{_MOST} pixels", "resize to fewer pixels")
+        application.refuse(f"size: got {sizes}, expected two sides of 1..{_MOST} pixels", "resize to fewer pixels")
     return sizes[0], sizes[1]
 
 
@@ -156,7 +157,9 @@ def conv_3d(application: OpContext) -> None:
     shape = application.type(data).shape
     strides, dilation = _triple(fields, "Stride{}"), _triple(fields, "Dilation{}Factor")
     if shape[1] % weight.shape[1]:
-        application.broken(f"weights of {weight.shape[1]} channels for {shape[1]}")
+        application.broken(
+            f"weights of {weight.shape[1]} channels, expected a divisor of {shape[1]}, the input channels"
+        )
     padding = _padding(application, fields, shape[2:], taps, strides, dilation)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": padding}
     name = application.new_constant("weights", weight)
@@ -174,7 +177,8 @@ def conv_3d_transpose(application: OpContext) -> None:
     shape = application.type(data).shape
     strides, dilation = _triple(fields, "Stride{}"), _triple(fields, "Dilation{}Factor")
     if len(output_shape) != 5 or min(output_shape) < 1 or weight.shape[0] != shape[1]:
-        application.broken(f"output shape {output_shape} of data of shape {shape} and weights {weight.shape}")
+        expected = f"five extents of at least 1, and {weight.shape[0]} channels of data"
+        application.broken(f"output_shape: got {output_shape} for data of shape {shape}, expected {expected}")
     before = _padding(application, fields, output_shape[1:4], taps, strides, dilation)[:3]
     rows = zip(shape[2:], taps, strides, dilation, before, output_shape[1:4], strict=True)
     after = tuple((e - 1) * s + (k - 1) * d + 1 - b - out for e, k, s, d, b, out in rows)
@@ -197,7 +201,7 @@ def _weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tup
     """Return the constant weights with their axes in ``order``, and the name of the bias, if any."""
     weight = application.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
-        application.refuse(f"weights of {weight.dtype} {weight.shape}", "weights of volumes are float32 of five axes")
+        application.refuse(f"weights of {weight.dtype} {weight.shape}", "give float32 weights of five axes")
     bias_at = 3 if application.operator.code == "CONV_3D_TRANSPOSE" else 2
     bias = (application.operand(bias_at),) if application.has(bias_at) else ()
     return np.ascontiguousarray(weight.transpose(order)), bias
@@ -255,7 +259,9 @@ def dilate(application: OpContext) -> None:
     check_same_quantisation(application, [0])
     shape = application.type(data).shape
     if len(factors) != len(shape) or min(factors, default=1) < 1 or filler.size != 1 or 0 in shape:
-        application.broken(f"shape {shape} moved apart by {factors}")
+        application.broken(
+            f"dilations {factors} for data of shape {shape}, expected {len(shape)} of at least 1, and one padding value"
+        )
     for axis, factor in enumerate(factors):
         if factor == 1:
             continue

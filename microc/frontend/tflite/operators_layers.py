@@ -26,7 +26,10 @@ def conv2d(application: OpContext) -> None:
     channels = application.rank(data, 4)[3]
     out_channels, height, width, depth = application.rank(weight, 4)
     if channels % depth or out_channels % (channels // depth):
-        application.broken(f"weights of {out_channels} x {depth} channels do not divide {channels} input channels")
+        application.broken(
+            f"weights of {out_channels} x {depth} channels for {channels} input channels, expected {depth} to divide "
+            f"{channels}, and {channels // depth} groups to divide {out_channels}"
+        )
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
     attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_data(application, None)}
@@ -41,7 +44,9 @@ def depthwise_conv2d(application: OpContext) -> None:
     weight = layer_weights(application, 1, axis=3, order=(3, 1, 2, 0))
     out_channels, height, width, one = application.rank(weight, 4)
     if one != 1 or out_channels % channels:
-        application.broken(f"weights of {one} x {out_channels} channels for {channels} input channels")
+        application.broken(
+            f"weights of {one} x {out_channels} channels, expected 1 x a multiple of {channels}, the input channels"
+        )
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
     attrs |= {"groups": channels, "layout": "NHWC", **hybrid_data(application, True)}
@@ -58,7 +63,9 @@ def fully_connected(application: OpContext) -> None:
     units, depth = application.rank(weight, 2)
     type_ = application.type(data)
     if not type_.size or type_.size % depth:
-        application.broken(f"data of shape {type_.shape} for weights of {units} x {depth}")
+        application.broken(
+            f"data of shape {type_.shape}, expected a multiple of {depth} elements for weights of {units} x {depth}"
+        )
     rows = type_.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
     attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
@@ -85,10 +92,10 @@ def _computed_weights(application: OpContext) -> str:
     weights = application.source(1).type
     if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
         application.refuse(
-            f"{weights.dtype} weights that are computed, {dtype} data", "float32, int8 or uint8, both alike"
+            f"{weights.dtype} weights that are computed, {dtype} data", "convert both to float32, int8 or uint8"
         )
     if weights.quant and weights.quant.axis is not None:
-        application.refuse("computed weights with a scale for each channel", "one scale")
+        application.refuse("computed weights with a scale for each channel", "quantise them per tensor")
     return application.operand(1)
 
 
@@ -105,7 +112,7 @@ def svdf(application: OpContext) -> None:
     if any(type_.dtype not in dtypes for type_, dtypes in zip(types, allowed_dtypes, strict=True)):
         application.refuse(
             f"weights and state of {', '.join(type_.dtype for type_ in types)}",
-            "int8 data takes int8 features, int8 or int16 time weights and state; float data floats or int8 weights",
+            "convert int8 data with int8 features, int8 or int16 time weights and state; float data with float or int8 weights",
         )
     for position in (1, 2):
         application.constant(position)
@@ -116,15 +123,20 @@ def svdf(application: OpContext) -> None:
     filters, taps = application.rank(time, 2)
     rank = fields.integer("Rank", 1)
     if application.rank(feature, 2) != (filters, depth) or filters % rank:
-        application.broken(f"weights of {filters} filters, rank {rank}, for data of depth {depth}")
+        application.broken(
+            f"got feature weights {application.type(feature).shape} and rank {rank}, "
+            f"expected ({filters}, {depth}) and a divisor of {filters}"
+        )
     bias = layer_bias(application, 3, filters // rank)
     memory = application.source(4)
     if not memory.variable:
         application.refuse(
-            f"the state {memory.name!r} is not a variable tensor", "mark it is_variable, as converters do"
+            f"the state {memory.name!r} is not a variable tensor", "set is_variable of the tensor, as converters do"
         )
     if prod(memory.type.shape) != prod(application.type(data).shape[:1]) * filters * taps:
-        application.broken(f"state of shape {memory.type.shape} for {filters} filters of {taps} taps")
+        application.broken(
+            f"state of shape {memory.type.shape}, expected {filters} x {taps} (filters x taps) for each row of the batch"
+        )
     state = application.builder.define_state(memory.name, memory.type, None, application.where)
     code = fields.integer("FusedActivationFunction")
     attrs: dict[str, Attr] = {"rank": rank, "activation": activation(application, code)}
@@ -171,12 +183,14 @@ def softmax(application: OpContext) -> None:
     fields = application.operator.options.fields("SoftmaxOptions")
     source, target = application.source(0).type.dtype, application.target().type.dtype
     if source != target and (source, target) != ("int8", "int16"):
-        application.refuse(f"{source} input and {target} output", "one dtype, or int8 data and int16 probabilities")
+        application.refuse(
+            f"{source} input and {target} output", "use one dtype for both, or int8 data and int16 probabilities"
+        )
     data = application.operand(0, source, symmetric=source == target)
     axis = len(application.rank(data, *range(1, 9))) - 1
     beta = fields.real("Beta") if application.operator.options.kind else 1.0
     if not beta > 0:
-        application.broken(f"beta is {beta}")
+        application.broken(f"beta is {beta}, expected a positive number")
     application.result("softmax", (data,), {"axis": axis, "beta": beta})
 
 
@@ -226,7 +240,7 @@ def layer_weights(application: OpContext, position: int, *, axis: int, order: tu
     if type_.dtype not in _WEIGHT_DTYPES[dtype]:
         application.refuse(
             f"{type_.dtype} weights and {dtype} output",
-            f"{dtype} layers take weights of {' or '.join(_WEIGHT_DTYPES[dtype])}",
+            f"convert the weights to {' or '.join(_WEIGHT_DTYPES[dtype])}",
         )
     data = application.constant(position)
     if type_.dtype != "float32" and type_.quant is None:
@@ -234,12 +248,12 @@ def layer_weights(application: OpContext, position: int, *, axis: int, order: tu
     if type_.quant and type_.quant.axis not in (None, axis):
         application.refuse(
             f"weights quantised along axis {type_.quant.axis} instead of {axis}",
-            "per output channel, or per tensor",
+            "quantise per output channel, or per tensor",
         )
     name, quant = tensor.name, type_.quant
     if order:
         if data.ndim != len(order):
-            application.broken(f"weights of rank {data.ndim}, not {len(order)}")
+            application.broken(f"got weights of {data.ndim} axes, expected {len(order)}")
         quant = replace(quant, axis=0) if quant and quant.axis is not None else quant
         name = application.new_constant(f"{tensor.name}_ohwi", data.transpose(order), quant)
     if dtype == "float32" and quant is not None:
@@ -256,11 +270,11 @@ def layer_bias(application: OpContext, position: int, channels: int) -> tuple[st
     if tensor.type.dtype not in _BIAS_DTYPES[dtype]:
         application.refuse(
             f"{tensor.type.dtype} bias and {dtype} output",
-            f"{dtype} layers take a bias of {' or '.join(_BIAS_DTYPES[dtype])}",
+            f"convert the bias to {' or '.join(_BIAS_DTYPES[dtype])}",
         )
     data = application.constant(position)
     if data.size != channels:
-        application.broken(f"bias of shape {data.shape} for {channels} channels")
+        application.broken(f"bias of shape {data.shape}, expected {channels} elements, one for each channel")
     if data.ndim == 1:
         return (tensor.name,)
     return (application.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
@@ -334,7 +348,9 @@ def _matmul_int8_weights(application: OpContext, data: str, adjoint: bool, asymm
     )
     shape = application.type(data).shape
     if shape[-1] != rows.shape[1]:
-        application.broken(f"data of shape {shape} by weights of {rows.shape[1]} x {rows.shape[0]}")
+        application.broken(
+            f"data of shape {shape}, expected a last axis of {rows.shape[1]} for weights of {rows.shape[1]} x {rows.shape[0]}"
+        )
     dynamic: Mapping[str, Attr] = (
         {} if any(quant.zero_point) else {"dynamic": "asymmetric" if asymmetric else "symmetric"}
     )

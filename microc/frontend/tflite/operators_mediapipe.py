@@ -36,7 +36,8 @@ def non_max_suppression(application: OpContext) -> None:
         float(application.constant(position).reshape(-1)[0]) if position < 5 or soft else 0.0 for position in (3, 4, 5)
     )
     if not (1 <= most <= _MAX_DETECTIONS and 0 <= overlap <= 1 and sigma >= 0) or application.rank(boxes, 2)[1] != 4:
-        application.broken(f"{most} boxes of {application.type(boxes).shape} with overlaps up to {overlap}")
+        got = f"{most} outputs of boxes {application.type(boxes).shape}, IoU threshold {overlap}, sigma {sigma}"
+        application.broken(f"got {got}; expected 1..{_MAX_DETECTIONS} outputs, boxes (N, 4), 0..1 and at least 0")
     attrs: dict[str, Attr] = {"most": most, "overlap": overlap, "score": least, "sigma": sigma}
     results = _emit_all(
         application, "suppress", (_sort_corners(application, boxes), scores), {**attrs, "overlap_inclusive": True}
@@ -95,18 +96,19 @@ def _options(application: OpContext) -> _Options:
     def real(name: str) -> float:
         value = custom.get(name)
         if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
-            application.broken(f"option {name} is {value!r}, no number")
+            application.broken(f"option {name} is {value!r}, expected a number")
         return float(value)
 
     def count(name: str, otherwise: int | None = None) -> int:
         number = otherwise if otherwise is not None and name not in custom else int(real(name))
         if not 1 <= number <= _MAX_DETECTIONS:
-            application.broken(f"option {name} is {number}, not 1..{_MAX_DETECTIONS}")
+            application.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
         return number
 
     y, x, h, w = (real(f"{side}_scale") for side in "yxhw")
     if 0.0 in (y, x, h, w) or not 0 < real("nms_iou_threshold") <= 1:
-        application.broken("a scale of zero, or an overlap that is not within 0..1")
+        got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {real('nms_iou_threshold')}"
+        application.broken(f"got {got}; expected no scale of 0, and a threshold within 0..1")
     regular, classes = bool(custom.get("use_regular_nms", False)), count("num_classes")
     return _Options(
         count("max_detections"),
@@ -128,9 +130,12 @@ def detection_post_process(application: OpContext) -> None:
     _, boxes, depth = application.rank(encodings, 3)
     shape = application.rank(predictions, 3)
     if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.classes <= 1:
-        application.broken(f"boxes {application.type(encodings).shape}, scores {shape} for {options.classes} classes")
+        got = f"boxes {application.type(encodings).shape}, scores {shape}"
+        application.broken(
+            f"got {got}; expected (1, N, 4 or more) and (1, N, {options.classes} or {options.classes + 1})"
+        )
     if application.rank(anchors, 2) != (boxes, 4):
-        application.broken(f"anchors of shape {application.type(anchors).shape} for {boxes} boxes")
+        application.broken(f"anchors: got shape {application.type(anchors).shape}, expected ({boxes}, 4)")
     corners = _decode_boxes(application, application.reshaped(encodings, (boxes, depth)), anchors, options)
     flat = application.reshaped(predictions, (boxes, shape[2]))
     scores = flat if shape[2] == options.classes else _columns(application, flat, 1, shape[2])
@@ -295,7 +300,8 @@ def landmarks_to_matrix(application: OpContext) -> None:
     ends = tuple(integer_option(application, f"{side}_rotation_idx", 0, _MAX_LANDMARKS) for side in ("left", "right"))
     data = application.operand(0)
     if application.type(data).size % 3 or 3 * max(*crop.subset, *ends) >= application.type(data).size:
-        application.broken(f"landmark {max(*crop.subset, *ends)} of data of shape {application.type(data).shape}")
+        got = f"landmark {max(*crop.subset, *ends)} of data of shape {application.type(data).shape}"
+        application.broken(f"got {got}, expected x, y and z of each landmark up to it")
     points = _part(application, application.reshaped(data, (application.type(data).size // 3, 3)), (0, None), (0, 2))
     rotation = _rotation(application, points, ends, crop.level)
     chosen = application.new_constant("subset", np.array(crop.subset, np.int32))
@@ -317,7 +323,7 @@ def landmarks_to_matrix(application: OpContext) -> None:
 def _read_version_1(application: OpContext) -> _Crop:
     """Read the options of version 1: landmarks within a range, images from -1 to 1, aligned corners."""
     if integer_option(application, "dimensions") != 3:
-        application.refuse("landmarks that are not of x, y and z", "dimensions 3")
+        application.refuse("landmarks that are not of x, y and z", "set dimensions to 3")
     span, factor = (
         integer_option(application, "landmarks_range", 1),
         _landmarks_real(application, "bbox_size_multiplier"),
@@ -359,7 +365,8 @@ def transform_landmarks(application: OpContext) -> None:
     axes = integer_option(application, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
     size = application.type(data).size
     if shape[0] != 1 or shape[-1] % axes or axes not in (2, 3) or application.type(matrix).size != 16:
-        application.broken(f"landmarks of shape {shape} by a matrix of shape {application.type(matrix).shape}")
+        got = f"landmarks of shape {shape} and a matrix of shape {application.type(matrix).shape}"
+        application.broken(f"got {got}, expected a batch of 1, 2 or 3 coordinates and a matrix of 16 elements")
     rows, entries = application.reshaped(data, (size // axes, axes)), application.reshaped(matrix, (4, 4))
     linear = application.emit("transpose", (_part(application, entries, (0, 2), (0, 2)),), {"axes": (1, 0)})
     shift = application.reshaped(_part(application, entries, (0, 2), (3, 4)), (1, 2))
@@ -394,7 +401,7 @@ def _landmarks_real(application: OpContext, name: str) -> float:
     """Return a finite real option."""
     value = application.operator.custom.get(name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
-        application.broken(f"option {name} is {value!r}, no number")
+        application.broken(f"option {name} is {value!r}, expected a number")
     return float(value)
 
 
@@ -402,7 +409,7 @@ def _pair(application: OpContext, name: str) -> tuple[int, int]:
     """Return an option of rows and columns of an image."""
     first, second = (*_integers(application, name), 0, 0)[:2]
     if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
-        application.broken(f"option {name} is {(first, second)}")
+        application.broken(f"option {name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
     return first, second
 
 
@@ -410,7 +417,7 @@ def _subset(application: OpContext, name: str) -> tuple[int, ...]:
     """Return an option of landmark indices."""
     indices = _integers(application, name)
     if not indices or min(indices) < 0:
-        application.broken(f"option {name} is {indices}")
+        application.broken(f"option {name} is {indices}, expected landmark numbers of at least 0")
     return indices
 
 
@@ -448,7 +455,7 @@ def transpose_conv_bias(application: OpContext) -> None:
     shape, (out_channels, *window, depth) = application.rank(data, 4), application.rank(weight, 4)
     strides = (across[1], across[0])
     if depth != shape[3]:
-        application.broken(f"weights of {depth} channels for {shape[3]}")
+        application.broken(f"weights of {depth} channels, expected {shape[3]} as the data have")
     rows = zip(shape[1:3], window, strides, strict=True)
     total = [max(0, taps - (extent - 1) % step - 1) if scheme == _SAME else 0 for extent, taps, step in rows]
     before = [pixels // 2 for pixels in total]
@@ -502,11 +509,16 @@ def max_unpooling(application: OpContext) -> None:
     """MaxUnpooling2D: windows of zeros with one element each, at the number in the window that the second operand gives."""
     _, across, down, width, height = _read_words(application, 5)
     if (across, down) != (width, height):
-        application.refuse(f"windows of {height} x {width} every {down} x {across} pixels", "windows side by side")
+        application.refuse(
+            f"windows of {height} x {width} every {down} x {across} pixels",
+            "pool with windows side by side: strides = window",
+        )
     data, numbers = application.operand(0), application.operand(1)
     batch, rows, columns, channels = application.rank(data, 4)
     if application.type(numbers).shape != application.type(data).shape:
-        application.broken(f"numbers of shape {application.type(numbers).shape} for {application.type(data).shape}")
+        application.broken(
+            f"indices: got shape {application.type(numbers).shape}, expected {application.type(data).shape} as the data have"
+        )
     split_shape = (batch, rows, 1, columns, 1, channels)
     window_numbers = application.emit("cast", (application.reshaped(numbers, split_shape),), {"dtype": "int32"})
     element_numbers = np.arange(height * width, dtype=np.int32).reshape(1, 1, height, 1, width, 1)
@@ -521,7 +533,7 @@ def resampler(application: OpContext) -> None:
     data, positions = application.operand(0), application.operand(1)
     shape = application.rank(data, 4)
     if application.type(positions).shape != (*shape[:3], 2):
-        application.broken(f"places of shape {application.type(positions).shape} for an image of {shape}")
+        application.broken(f"positions: got shape {application.type(positions).shape}, expected {(*shape[:3], 2)}")
     _emit_samples(application, data, application.emit("reverse", (positions,), {"axes": (3,)}))
 
 
@@ -536,7 +548,8 @@ def transform_tensor(application: OpContext) -> None:
     data, matrix = application.operand(0), application.operand(1)
     batch, height, width, _ = application.rank(data, 4)
     if batch != 1 or application.type(matrix).size != 16 or not 1 <= min(size) <= max(size) <= _MAX_PIXELS:
-        application.broken(f"{batch} images by a matrix of shape {application.type(matrix).shape} to {size} pixels")
+        got = f"a batch of {batch}, a matrix of shape {application.type(matrix).shape}, an output of {size} pixels"
+        application.broken(f"got {got}; expected a batch of 1, 16 elements and sides of 1..{_MAX_PIXELS}")
     corner = 0.5 if application.operator.code.endswith("Bilinear") else 0.0
     entries = application.reshaped(matrix, (16,))
     column, row, shift = (_entries(application, entries, (4 + k, k)) for k in (0, 1, 3))
@@ -559,7 +572,7 @@ def _output_size(application: OpContext) -> tuple[int, int]:
     """Return rows and columns of the result, by the options of either version."""
     custom = application.operator.custom
     if custom.get("mode", "bilinear") != "bilinear":
-        application.refuse(f"interpolation {custom['mode']!r}", "bilinear")
+        application.refuse(f"interpolation {custom['mode']!r}", "set mode to bilinear")
     pair = custom.get("output_size")
     if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(side, int) for side in pair):
         return int(pair[0]), int(pair[1])
@@ -591,7 +604,8 @@ def _read_words(application: OpContext, count: int) -> tuple[int, ...]:
         or words[0] not in (_SAME, _VALID)
         or not 1 <= min(words[1:5]) <= max(words[1:5]) <= _MAX_PIXELS
     ):
-        application.broken(f"options {words}")
+        expected = f"padding {_SAME} or {_VALID}, then {count - 1} numbers of at least 1"
+        application.broken(f"options: got {words}, expected {expected}")
     return words
 
 

@@ -108,7 +108,7 @@ def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, 
     """
     memory, units = application.source(first + 3), application.source(first).type.shape[0]
     if not memory.variable or memory.type.dtype != "float32" or memory.type.size != data.batch * units:
-        expected = f"a variable tensor of float32 {(data.batch, units)}"
+        expected = f"make it a variable tensor of float32 {(data.batch, units)}"
         application.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}", expected)
     state = application.builder.define_state(
         memory.name, TensorType((data.batch, units), "float32"), None, application.where
@@ -161,7 +161,7 @@ def _rnn_weights(
         or type_.dtype not in ("float32", "int8")
         or (type_.dtype == "int8" and type_.quant is None)
     ):
-        application.refuse(f"weights {type_.dtype} {type_.shape}", f"float32 {shape}, or int8 with a scale")
+        application.refuse(f"weights {type_.dtype} {type_.shape}", f"give float32 {shape}, or int8 with a scale")
     name = body.set_quant(body.new_constant("weights", np.ascontiguousarray(values)), type_.quant)
     if type_.quant is None or type_.dtype == "float32":
         return name, {}
@@ -220,7 +220,7 @@ def float_lstm(application: OpContext, fields: Fields, data: SequenceLayer, firs
         memory = application.source(position)
         if not memory.variable or memory.type.dtype != "float32" or memory.type.size != type_.size:
             reason = f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}"
-            application.refuse(reason, f"a variable tensor of float32 {type_.shape}")
+            application.refuse(reason, f"make it a variable tensor of float32 {type_.shape}")
         state_names.append(application.builder.define_state(memory.name, type_, None, application.where))
     attrs: Mapping[str, Attr] = {"body": cell.body(), "count": data.steps, "carried": 2, "guarded": False}
     names = [application.builder.file.unique(f"{state_names[0]}_{stem}") for stem in ("hidden", "cell", "rows")]
@@ -332,7 +332,7 @@ class _Cell:
         )
         if not have_valid_types or len({k.dtype for k in types}) > 1 or (integers and not have_one_scale):
             actual = ", ".join(f"{k.dtype} {k.shape}" for k in types)
-            self.application.refuse(f"weights {actual}", f"float32 {(rows, depth)}, or int8 with one scale")
+            self.application.refuse(f"weights {actual}", f"give float32 {(rows, depth)}, or int8 with one scale")
         # Each gate has a scale of its own: stacked along the rows these become a scale per row, which ``dense`` supports.
         matrix = np.concatenate([self.application.constant(self.first + k) for k in offsets])
         weights, attrs = body.new_constant("weights", matrix), dict[str, Attr]()
@@ -347,7 +347,9 @@ class _Cell:
         """Return the biases of all gates as one vector."""
         gate_biases = [self.application.constant(self.first + offset + gate) for gate in self.gates]
         if any(bias.shape != (self.units,) for bias in gate_biases):
-            self.application.broken(f"biases of shapes {[bias.shape for bias in gate_biases]} for {self.units} units")
+            self.application.broken(
+                f"biases: got shapes {[bias.shape for bias in gate_biases]}, expected {(self.units,)} each"
+            )
         return (body.new_constant("bias", np.concatenate(gate_biases)),)
 
     def constant(self, body: GraphBuilder, offset: int, shape: tuple[int, ...]) -> str:
@@ -357,7 +359,7 @@ class _Cell:
             self.application.constant(self.first + offset),
         )
         if values.shape != shape or (type_.dtype != "float32" and type_.quant is None):
-            self.application.broken(f"{type_.dtype} {values.shape} where float32 {shape} is expected")
+            self.application.broken(f"got {type_.dtype} {values.shape}, expected float32 {shape}")
         if type_.quant is not None and type_.dtype != "float32":
             values = (values.astype(np.float32) - np.float32(type_.quant.zero_point[0])) * np.float32(
                 type_.quant.scale[0]
@@ -409,7 +411,8 @@ def lstm(application: OpContext) -> None:
         return
     if fields.integer("FusedActivationFunction") != _TANH:
         application.refuse(
-            f"the activation number {fields.integer('FusedActivationFunction')}", "tanh is what TFLite Micro has"
+            f"the activation number {fields.integer('FusedActivationFunction')}",
+            "build the layer with tanh, as TFLite Micro has it",
         )
     time_major, (first, second, depth) = bool(fields.integer("TimeMajor")), application.rank(application.operand(0), 3)
     batch = second if time_major else first
@@ -458,7 +461,7 @@ def _weights(application: OpContext, depth: int) -> _Weights:
             if type_.shape != (*units, *columns) or type_.dtype not in _WEIGHT_DTYPES[dtype]:
                 application.refuse(
                     f"weights {type_.dtype} {type_.shape} for {dtype} data of depth {depth}",
-                    f"{dtype} cells take {' or '.join(_WEIGHT_DTYPES[dtype])} weights (units, depth)",
+                    f"give {' or '.join(_WEIGHT_DTYPES[dtype])} weights (units, depth)",
                 )
             arrays.append(application.constant(position))
             if type_.dtype != "float32":
@@ -475,7 +478,7 @@ def _weights(application: OpContext, depth: int) -> _Weights:
     for position in _RECURRENT_BIASES:
         bias_part = application.constant(position) if application.has(position) else np.zeros(units, np.float32)
         if bias_part.shape != units:
-            application.broken(f"a bias of shape {bias_part.shape} for {units} units")
+            application.broken(f"bias: got shape {bias_part.shape}, expected {units}")
         biases.append(bias_part)
     bias_dtypes = {"float32": np.float32, "int8": np.int32, "int16": np.int64}
     bias = np.concatenate(biases).astype(bias_dtypes[dtype])
@@ -493,7 +496,7 @@ def _state(application: OpContext, position: int, shape: tuple[int, int]) -> str
     ):
         application.refuse(
             f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}",
-            f"a variable tensor of {expected_dtype} {shape}",
+            f"make it a variable tensor of {expected_dtype} {shape}",
         )
     if expected_dtype != "float32" and memory.type.quant is None:
         application.refuse(f"the state {memory.name!r} has no quantisation", "give it a scale")

@@ -46,10 +46,12 @@ def range_of(application: OpContext) -> None:
     """RANGE with constant start, limit and step."""
     start, limit, step = (application.constant(position).reshape(-1)[:1] for position in range(3))
     if not (start.size == limit.size == step.size == 1) or step[0] == 0:
-        application.broken("a range without a start, a limit or a step")
+        application.broken(
+            f"got {start.size} start, {limit.size} limit and {step.size} delta, expected one of each and delta != 0"
+        )
     count = (float(limit[0]) - float(start[0])) / float(step[0])
     if not count <= _MOST:
-        application.refuse(f"a range of {count} elements", f"microc makes ranges of up to {_MOST}")
+        application.refuse(f"a range of {count} elements", f"make ranges of at most {_MOST} elements")
     numbers = start[0] + np.arange(max(int(np.ceil(count)), 0)) * step[0]
     application.result_constant(numbers.astype(application.target().type.dtype))
 
@@ -59,7 +61,10 @@ def fill(application: OpContext) -> None:
     shape, value = application.integers(0), application.unchanged_operand(1)
     check_same_quantisation(application, [1])
     if any(extent < 0 for extent in shape) or application.type(value).size != 1:
-        application.broken(f"shape {shape} filled with {application.type(value).shape} values")
+        application.broken(
+            f"got dims {shape} and a value of shape {application.type(value).shape}, "
+            "expected extents of at least 0 and one element"
+        )
     known = application.builder.consts.get(value)
     if known is not None and prod(shape) <= _SMALL:
         application.result_constant(np.full(shape, known.reshape(-1)[0], known.dtype))
@@ -116,7 +121,7 @@ def _data_operand(application: OpContext) -> str:
     if source.type.dtype != "complex64":
         return application.unchanged_operand(0)
     if source.name not in application.builder.complexes:
-        application.refuse(f"{source.name!r} of complex64", "only what RFFT2D makes may be complex")
+        application.refuse(f"{source.name!r} of complex64", "use complex numbers for the output of RFFT2D only")
     return application.builder.complexes[source.name]
 
 
@@ -142,7 +147,7 @@ def same_elements(application: OpContext) -> None:
     if application.operator.code == "EXPAND_DIMS":
         new_axes = application.integers(1) if application.has(1) else (0,)
         if len(new_axes) != 1:
-            application.broken(f"{len(new_axes)} axes, where TFLite takes one")
+            application.broken(f"got {len(new_axes)} axes, expected one")
         axis = application.axis(new_axes[0], len(shape) + 1)
         _emit_reshaped(application, data, (*shape[:axis], 1, *shape[axis:]))
         return
@@ -162,7 +167,7 @@ def concatenation(application: OpContext) -> None:
         return
     values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
     if not values:
-        application.broken("input 0 is missing")
+        application.broken("got no inputs, expected at least one")
     if application.target().type.dtype == "uint8":
         values = [_rescale_to_output(application, value) for value in values]
     else:
@@ -212,13 +217,15 @@ def pack(application: OpContext) -> None:
     fields = application.operator.options.fields("PackOptions", required=True)
     values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
     if not values:
-        application.broken("input 0 is missing")
+        application.broken("got no inputs, expected at least one")
     check_same_quantisation(application, range(len(values)))
     shape = application.type(values[0]).shape
     axis = application.axis(fields.integer("Axis"), len(shape) + 1)
     widened = (*shape[:axis], 1, *shape[axis:])
     if any(application.type(value).shape != shape for value in values):
-        application.broken("the operands differ in shape")
+        application.broken(
+            f"got operands of shapes {', '.join(str(application.type(value).shape) for value in values)}, expected equal shapes"
+        )
     application.result("concat", [application.reshaped(value, widened) for value in values], {"axis": axis})
 
 
@@ -227,7 +234,7 @@ def tile(application: OpContext) -> None:
     data, multiples = application.unchanged_operand(0), application.integers(1)
     shape = application.type(data).shape
     if len(multiples) != len(shape) or min(multiples, default=1) < 0:
-        application.broken(f"multiples {multiples} of shape {shape}")
+        application.broken(f"multiples: got {multiples}, expected {len(shape)} numbers of at least 0")
     check_same_quantisation(application, [0])
     split_shape = [extent for size in shape for extent in (1, size)]
     broadcast_shape = tuple(extent for pair in zip(multiples, shape, strict=True) for extent in pair)
@@ -241,7 +248,7 @@ def transpose(application: OpContext) -> None:
     rank = len(application.type(data).shape)
     axes = tuple(application.axis(axis, rank) for axis in application.integers(1))
     if sorted(axes) != list(range(rank)):
-        application.broken(f"{axes} is no permutation of {rank} axes")
+        application.broken(f"perm: got {axes}, expected each of 0..{rank - 1} once")
     application.result("transpose", (data,), {"axes": axes})
 
 
@@ -251,13 +258,15 @@ def pad(application: OpContext) -> None:
     rank = len(application.type(data).shape)
     amounts = application.integers(1)
     if len(amounts) != 2 * rank or min(amounts, default=0) < 0:
-        application.broken(f"padding {amounts} for {rank} axes")
+        application.broken(f"paddings: got {amounts}, expected {2 * rank} numbers of at least 0")
     check_same_quantisation(application, [0])
     value: int | float = 0.0 if type_.dtype == "float32" else 0
     if application.operator.code == "PADV2":
         filler = application.constant(2)
         if filler.size != 1 or str(filler.dtype) != type_.dtype:
-            application.broken(f"a padding value of shape {filler.shape} and {filler.dtype}")
+            application.broken(
+                f"padding value: got shape {filler.shape} of {filler.dtype}, expected one element of {type_.dtype}"
+            )
         value = filler.reshape(-1)[0].item()
     elif type_.quant is not None:
         value = type_.quant.zero_point[0]
@@ -273,7 +282,8 @@ def depth_and_space(application: OpContext) -> None:
     data = application.unchanged_operand(0)
     batch, height, width, depth = application.rank(data, 4)
     if (height % block or width % block) if to_depth else depth % (block * block):
-        application.broken(f"blocks of {block} in shape {(batch, height, width, depth)}")
+        expected = "a divisor of the height and width" if to_depth else "one whose square divides the channels"
+        application.broken(f"block_size {block} for shape {(batch, height, width, depth)}, expected {expected}")
     if to_depth:
         rows, columns = height // block, width // block
         blocked = (batch, rows, block, columns, block, depth)
@@ -290,7 +300,7 @@ def _resolve_shape(application: OpContext, shape: tuple[int, ...], source: tuple
     """Return ``shape`` with one -1 resolved from the number of elements."""
     known = prod(extent for extent in shape if extent != -1)
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
-        application.broken(f"shape {shape}")
+        application.broken(f"shape: got {shape}, expected extents of at least 0, at most one of them -1")
     return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
 
 
@@ -319,7 +329,9 @@ def unpack(application: OpContext) -> None:
     shape = application.type(data).shape
     axis = application.axis(fields.integer("Axis"), len(shape))
     if len(application.operator.outputs) != shape[axis]:
-        application.broken(f"{len(application.operator.outputs)} outputs of an axis of extent {shape[axis]}")
+        application.broken(
+            f"got {len(application.operator.outputs)} outputs, expected {shape[axis]}, the extent of the axis"
+        )
     for position in range(shape[axis]):
         part = application.emit("slice", (data,), _along(shape, axis, position, position + 1))
         application.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
@@ -332,7 +344,7 @@ def split(application: OpContext) -> None:
     shape = application.type(data).shape
     axis, count = application.axis(axis, len(shape)), len(application.operator.outputs)
     if not count or shape[axis] % count:
-        application.broken(f"{count} equal parts of an axis of extent {shape[axis]}")
+        application.broken(f"num_splits is {count}, expected a divisor of {shape[axis]}, the extent of the axis")
     _parts(application, data, axis, [shape[axis] // count] * count)
 
 
@@ -345,7 +357,10 @@ def split_v(application: OpContext) -> None:
     if sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = shape[axis] - sum(sizes) - 1
     if len(sizes) != len(application.operator.outputs) or min(sizes, default=0) < 1 or sum(sizes) != shape[axis]:
-        application.broken(f"parts of {sizes} of an axis of extent {shape[axis]}")
+        count = len(application.operator.outputs)
+        application.broken(
+            f"size_splits: got {sizes}, expected {count} numbers of at least 1 that sum to {shape[axis]}"
+        )
     _parts(application, data, axis, sizes)
 
 
@@ -358,12 +373,12 @@ def slice_(application: OpContext) -> None:
     begin, size = application.integers(1), application.integers(2)
     shape = application.type(data).shape
     if not len(begin) == len(size) == len(shape):
-        application.broken(f"begin {begin} and size {size} for shape {shape}")
+        application.broken(f"begin {begin} and size {size} for shape {shape}, expected {len(shape)} numbers each")
     end = tuple(
         extent if count == -1 else first + count for first, count, extent in zip(begin, size, shape, strict=True)
     )
     if any(not 0 <= first <= last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
-        application.broken(f"begin {begin} and size {size} leave shape {shape}")
+        application.broken(f"begin {begin} and size {size} reach beyond shape {shape}")
     if begin and any(first == last for first, last in zip(begin, end, strict=True)):
         sizes = [last - first for first, last in zip(begin, end, strict=True)]
         application.result_constant(np.zeros(sizes, application.target().type.dtype))
@@ -403,7 +418,7 @@ def strided_slice(application: OpContext) -> None:
         return
     begin, end, strides = (application.integers(position) for position in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
-        application.broken(f"begin {begin}, end {end} and strides {strides} differ in length")
+        application.broken(f"begin {begin}, end {end} and strides {strides} differ in length, expected equal lengths")
     if fields.integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
     ranges, shape = _slice_ranges(application, application.type(data).shape, (begin, end, strides), masks)
@@ -434,15 +449,19 @@ def _emit_computed_slice(application: OpContext, data: str, masks: _Masks) -> No
     begin, shape, target = application.value(1), application.type(data).shape, application.target()
     entries = prod(application.type(begin).shape)
     if any(step != 1 for step in application.integers(3)) or masks.ellipsis or masks.new_axis:
-        application.refuse("a slice from computed places with steps, an ellipsis or new axes", "slice, then reshape")
+        application.refuse(
+            "a slice whose begin is computed, with steps, an ellipsis or new axes", "slice without them, then reshape"
+        )
     kept = [axis for axis in range(len(shape)) if not masks.shrink_axis >> axis & 1]
     if entries > len(shape) or target.unknown or len(target.type.shape) != len(kept):
-        application.refuse(f"a slice of {shape} of computed size", "a fixed size: x[:, i], x[i : i + 3]")
+        application.refuse(f"a slice of {shape} of computed size", "slice with a fixed size: x[:, i], x[i : i + 3]")
     size = [1] * len(shape)
     for axis, extent in zip(kept, target.type.shape, strict=True):
         size[axis] = extent
     if any(not 1 <= count <= extent for count, extent in zip(size, shape, strict=True)):
-        application.broken(f"{tuple(size)} elements of shape {shape}")
+        application.broken(
+            f"a slice of {tuple(size)} elements of shape {shape}, expected at least 1 and at most the extent of each axis"
+        )
     is_whole_axis = [masks.begin >> axis & 1 and not masks.shrink_axis >> axis & 1 for axis in range(entries)]
     type_ = application.type(begin).dtype
     extents, zeros, is_used = (
@@ -470,7 +489,9 @@ def _slice_ranges(
     entries = len(spec[0])
     consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
     if consumed > len(shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
-        application.broken(f"a slice of {entries} entries of shape {shape}")
+        application.broken(
+            f"a slice of {entries} entries of shape {shape}, expected at most one for each axis, and one ellipsis"
+        )
     ranges: list[tuple[int, int, int]] = []
     result: list[int] = []
 
@@ -500,14 +521,14 @@ def _one_index(application: OpContext, index: int, extent: int) -> tuple[int, in
     """Return the range of one index; negative indices count from the end."""
     index += extent if index < 0 else 0
     if not 0 <= index < extent:
-        application.broken(f"index {index} of an axis of extent {extent}")
+        application.broken(f"got index {index}, expected 0..{extent - 1}")
     return index, index + 1, 1
 
 
 def _one_range(application: OpContext, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
     """Return a range clamped to the axis: 0 .. extent, or (backwards) extent - 1 .. -1."""
     if stride == 0:
-        application.broken("stride 0")
+        application.broken("got stride 0, expected another number")
     first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
     first, last = min(max(first, low), high), min(max(last, low), high)

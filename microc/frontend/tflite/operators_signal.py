@@ -23,7 +23,7 @@ def integer_option(application: OpContext, name: str, low: int = 0, high: int = 
     """Return an integer option, which must be present and within bounds."""
     value = application.operator.custom.get(name)
     if not isinstance(value, (int, bool)) or not low <= value <= high:
-        application.broken(f"option {name} is {value!r}, not {low}..{high}")
+        application.broken(f"option {name} is {value!r}, expected {low}..{high}")
     return int(value)
 
 
@@ -66,7 +66,10 @@ def filter_bank(application: OpContext) -> None:
     frequencies, firsts, widths = (application.constant(position).astype(np.int64) for position in (3, 4, 5))
     for starts, size in ((frequencies, sizes[0]), (firsts, min(sizes[1:3]))):
         if len(starts) != len(widths) or min(starts, default=0) < 0 or max(starts + widths, default=0) > size:
-            application.broken("a channel reaches beyond the spectrum or the weights")
+            application.broken(
+                f"a channel reaches beyond the spectrum or the weights: got starts {starts.tolist()} and widths "
+                f"{widths.tolist()}, expected sums of at most {size}"
+            )
     channels = integer_option(application, "num_channels", 1, 1 << 15)
     application.result("filter_bank", operands, {"channels": channels})
 
@@ -81,7 +84,9 @@ def spectral_subtraction(application: OpContext) -> None:
     data = application.value(0)
     channels = application.rank(data, 1)[0]
     if integer_option(application, "num_channels", 1) != channels:
-        application.broken(f"num_channels differs from the signal's {channels}")
+        application.broken(
+            f"num_channels differs from the signal's; got {application.operator.custom['num_channels']}, expected {channels}"
+        )
     names = ("smoothing", "one_minus_smoothing", "alternate_smoothing", "alternate_one_minus_smoothing")
     attrs: dict[str, Attr] = {
         name: integer_option(application, name, 0, 1 << 16) for name in (*names, "min_signal_remaining")
@@ -135,7 +140,7 @@ def _rows(application: OpContext, data: str) -> tuple[int, int]:
     """Return the number of rows of the data and their length."""
     shape = application.type(data).shape
     if not shape or 0 in shape:
-        application.broken(f"data of shape {shape}")
+        application.broken(f"got data of shape {shape}, expected at least one axis and one element")
     return application.type(data).size // shape[-1], shape[-1]
 
 
@@ -183,7 +188,9 @@ def framer(application: OpContext) -> None:
     shape = application.type(data).shape
     length = _rows(application, data)[1]
     if length % step or size < step:
-        application.broken(f"frames of {size} every {step} of {length} samples")
+        application.broken(
+            f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides {length} samples"
+        )
     missing_steps, count = -(-size // step) - 1, length // step
     if count * size > _MOST:
         application.refuse(
@@ -216,7 +223,8 @@ def stacker(application: OpContext) -> None:
         integer_option(application, "num_channels", 1, _MOST),
     )
     if application.rank(data, 1) != (channels,) or step > left + right + 1:
-        application.broken(f"{channels} channels, a step of {step}, data of shape {application.type(data).shape}")
+        got = f"num_channels {channels} and stacker_step {step} for data of shape {application.type(data).shape}"
+        application.broken(f"got {got}, expected the data's channels and a step of at most {left + right + 1}")
     row = application.reshaped(data, (1, channels))
     joined = row
     if left + right:
@@ -243,7 +251,9 @@ def overlap_add(application: OpContext) -> None:
     data, step = application.value(0), integer_option(application, "frame_step", 1, _MOST)
     shape, dtype = application.type(data).shape, application.type(data).dtype
     if len(shape) < 2 or 0 in shape or step > shape[-1]:
-        application.broken(f"frames of shape {shape} every {step}")
+        application.broken(
+            f"got frames of shape {shape} and frame_step {step}, expected at least two axes and a step of at most the last"
+        )
     frames, size = shape[-2:]
     rows = application.type(data).size // (frames * size)
     flat = application.reshaped(data, (rows, frames, size))
@@ -302,11 +312,13 @@ def rfft2d(application: OpContext) -> None:
     data, lengths = application.operand(0, "float32"), application.integers(1)
     shape = application.type(data).shape
     if len(lengths) != 2 or len(shape) < 2 or 0 in shape:
-        application.broken(f"a transform of shape {shape} by lengths {lengths}")
+        application.broken(
+            f"got data of shape {shape} and fft_length {lengths}, expected at least two axes and two lengths"
+        )
     rows, columns = lengths
     if columns < 4 or columns & columns - 1 or not 1 <= rows <= _MOST_ROWS:
         application.refuse(
-            f"a transform of {rows} by {columns}", "rows of a power of two from 4 on, at most 1024 of them"
+            f"a transform of {rows} by {columns}", f"pad to 1..{_MOST_ROWS} rows and to a power of two from 4 on"
         )
     data = _fit_image(application, data, rows, columns)
     lead, half = shape[:-2], columns // 2 + 1
@@ -342,7 +354,9 @@ def _complex_operand(application: OpContext) -> str:
     """Return the complex operand as floats with an axis of real and imaginary parts."""
     name = application.source(0).name
     if name not in application.builder.complexes:
-        application.refuse(f"{name!r} of {application.source(0).type.dtype}", "only what RFFT2D makes may be complex")
+        application.refuse(
+            f"{name!r} of {application.source(0).type.dtype}", "use complex numbers for the output of RFFT2D only"
+        )
     return application.builder.complexes[name]
 
 
@@ -396,10 +410,13 @@ def circular_buffer(application: OpContext) -> None:
     check_same_quantisation(application, [0])
     shape, buffer_shape = application.rank(data, 4), target.type.shape
     if len(buffer_shape) != 4 or shape[1] != 1 or (shape[0], *shape[2:]) != (buffer_shape[0], *buffer_shape[2:]):
-        application.broken(f"rows of shape {shape} in a buffer of shape {buffer_shape}")
+        application.broken(
+            f"got data of shape {shape} for a buffer of shape {buffer_shape}, expected (N, 1, W, C) and (N, rows, W, C)"
+        )
     if "cycles_max" not in application.operator.custom:
         application.refuse(
-            "a buffer without cycles_max", "write the option: how many calls there are to one run behind it"
+            "a buffer without cycles_max",
+            "set the option cycles_max: the number of calls to one run of the operators behind the buffer",
         )
     period = integer_option(application, "cycles_max", 1, _MOST)
     name = application.builder.file.unique(f"{target.name}_rows")

@@ -129,7 +129,9 @@ def _read(
 
     def subgraph(index: int, inner_handles: Mapping[int, str]) -> Inside:
         if index in around:
-            raise ModelError(f"subgraph {index} is inside itself", where=file.name)
+            raise ModelError(
+                f"subgraph {index} is inside itself; expected subgraphs without recursion", where=file.name
+            )
         if len(around) >= MAX_NESTED:
             raise ModelError(f"subgraphs are nested more than {MAX_NESTED} deep", where=file.name)
         return _read(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, inner_handles)
@@ -144,7 +146,7 @@ def _read(
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
     if around and builder.state:
         where = f"{file.name} subgraph {around[-1]}"
-        raise UnsupportedError("a layer with a state inside of control flow", where=where, hint=STATE_INSIDE)
+        raise UnsupportedError("a layer with state inside control flow", where=where, hint=STATE_INSIDE)
     variables = builder.variables
     handed = {k: variables.handles[index] for k, index in enumerate(file.outputs) if index in variables.handles}
     graph = apply_gates(builder.graph(name), builder.gates)
@@ -184,7 +186,7 @@ def _check_dtype(application: OpContext) -> None:
     if dtypes:
         dtype = application.target().type.dtype
         if dtype not in dtypes:
-            application.refuse(f"{dtype} output", f"the output may be {', '.join(dtypes)}")
+            application.refuse(f"{dtype} output", f"convert the output to one of {', '.join(dtypes)}")
 
 
 def _unknown_line(file: TfliteFile, operator: Operator) -> str:

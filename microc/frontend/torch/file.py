@@ -57,7 +57,7 @@ def check_program(program: Any, file_name: str) -> dict[str, Any]:
         raise UnsupportedError(
             lines[0] if len(lines) == 1 else "operators that are not supported:\n  " + "\n  ".join(lines[:40]),
             where=file_name,
-            hint="`microc operators` lists those that are known",
+            hint="use operators that `microc operators` lists",
         )
     return reduced
 
@@ -66,7 +66,7 @@ def integer_extents(extents: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     """Return extents that must be integers; PyTorch marks the type of each."""
     values = tuple(extent["as_int"] for extent in extents)
     if any(type(extent) is not int for extent in values):
-        raise ValueError(f"extents {values}")
+        raise ValueError(f"extents: got {values}, expected integers")
     return values
 
 
@@ -115,7 +115,7 @@ class _Checker:
         else:
             is_valid = _PLAIN.fullmatch(word) is not None
         if not is_valid:
-            raise ModelError(f"the name {word[:80]!a} is none", where=self.file)
+            raise ModelError(f"got the name {word[:80]!a}, expected an identifier or plain text", where=self.file)
 
 
 def _outermost(calls: Sequence[Mapping[str, Any]], file: str) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _check_tree(tree: Mapping[str, Any], file: str, depth: int) -> None:
     has_plain_words = context is None or (isinstance(context, list) and all(isinstance(w, (str, int)) for w in context))
     if tree["type"] not in _TREES or not has_plain_words or depth > MAX_NESTED:
         raise UnsupportedError(
-            f"arguments in {tree['type']!a}", where=file, hint="tuples, lists and dictionaries are read"
+            f"arguments in {tree['type']!a}", where=file, hint="pass arguments in tuples, lists and dictionaries"
         )
     for child in tree["children_spec"]:
         _check_tree(child, file, depth + 1)
@@ -187,7 +187,7 @@ def sanitise_archive(data: bytes, file_name: str) -> bytes:
     except (zipfile.BadZipFile, KeyError, TypeError, AttributeError, IndexError, ValueError, *_ARCHIVE_ERRORS) as error:
         raise ModelError(f"the program's archive is broken: {error!r}", where=file_name) from error
     if parts["byteorder"] != b"little":
-        raise UnsupportedError("weights stored big end first", where=file_name, hint=_SAVE_AGAIN)
+        raise UnsupportedError("weights in big-endian byte order", where=file_name, hint=_SAVE_AGAIN)
     return _write_archive(parts)
 
 
@@ -209,9 +209,11 @@ class _Members:
                 raise UnsupportedError(
                     "the program was saved with its weights pickled", where=file_name, hint=_SAVE_AGAIN
                 )
-            raise ModelError("the archive holds no program, or several", where=file_name)
+            raise ModelError(
+                f"got an archive with {len(roots)} programs, expected one, and each name once", where=file_name
+            )
         if sum(info.file_size for info in infos) > MAX_STORED:
-            raise ModelError("the archive unfolds to too many bytes", where=file_name)
+            raise ModelError(f"the archive unfolds to more than {MAX_STORED} bytes", where=file_name)
         self.root = roots[0]
         self.sizes = {info.filename.removeprefix(self.root): info.file_size for info in infos}
 
@@ -222,7 +224,7 @@ class _Members:
     def json(self, name: str) -> Any:
         """Return a member's JSON, of at most _MOST_JSON bytes."""
         if self.sizes.get(name, 0) > _MOST_JSON:
-            raise ModelError(f"{name} has {self.sizes[name]} bytes", where=self.file)
+            raise ModelError(f"{name} has {self.sizes[name]} bytes, expected at most {_MOST_JSON}", where=self.file)
         return read_json(self.read(name), f"{self.file} {name}")
 
 
@@ -230,7 +232,7 @@ def _payload(members: _Members, folder: str, what: str) -> dict[str, bytes]:
     """Return the tensors in a folder and their description; all must be raw bytes."""
     name = f"{folder}model_{what}_config.json"
     if f"{folder}model.pt" in members.sizes:
-        raise UnsupportedError(f"the {what} are pickled", where=members.file, hint=_SAVE_AGAIN)
+        raise UnsupportedError(f"the {what} are pickled, expected raw bytes", where=members.file, hint=_SAVE_AGAIN)
     config = members.json(name)
     tensors: dict[str, bytes] = {}
     total = 0
@@ -238,9 +240,9 @@ def _payload(members: _Members, folder: str, what: str) -> dict[str, bytes]:
         where = f"{members.file} {what} {key!r}"
         path = str(entry["path_name"])
         if entry["use_pickle"] is not False or not path.startswith(("weight_", "tensor_")):
-            raise UnsupportedError("it is pickled: to read it is to run it", where=where, hint=_SAVE_AGAIN)
+            raise UnsupportedError("it is pickled, and reading a pickle runs its code", where=where, hint=_SAVE_AGAIN)
         if not path.partition("_")[2].isdecimal():
-            raise ModelError(f"it is kept in {path!r}", where=where)
+            raise ModelError(f"it is stored in {path!r}, expected a name like weight_0", where=where)
         total += _check_tensor_meta(entry["tensor_meta"], members.sizes[folder + path], where)
         if total > MAX_STORED:
             raise ModelError(f"the {what} unfold to more than {MAX_STORED} bytes", where=members.file)
@@ -253,17 +255,26 @@ def _check_tensor_meta(meta: Mapping[str, Any], stored: int, where: str) -> int:
     """Return the bytes of a tensor whose extents and strides stay within ``stored`` bytes."""
     width = _BYTES.get(meta["dtype"], 0)
     if not width or meta["layout"] != _STRIDED or meta["device"]["type"] not in ("cpu", "cuda"):
-        raise UnsupportedError("a tensor of no plain dtype, layout or device", where=where, hint="save it on the CPU")
+        what = f"got dtype {meta['dtype']!r}, layout {meta['layout']!r}, device {meta['device']['type']!r}"
+        raise UnsupportedError(
+            f"the tensor: {what}", where=where, hint="save it as a strided tensor of numbers on the CPU"
+        )
     sizes, strides = integer_extents(meta["sizes"]), integer_extents(meta["strides"])
     (offset,) = integer_extents([meta["storage_offset"]])
     if len(sizes) != len(strides) or min((offset, *sizes, *strides)) < 0:
-        raise ModelError(f"extents {sizes}, strides {strides}", where=where)
+        raise ModelError(
+            f"got extents {sizes}, strides {strides} and offset {offset}, expected equal lengths and no negative number",
+            where=where,
+        )
     elements = 1
     for extent in sizes:
         elements *= extent
     last = offset + sum((extent - 1) * stride for extent, stride in zip(sizes, strides, strict=True))
     if elements and (last + 1) * width > stored:
-        raise ModelError(f"{stored} bytes for extents {sizes}, strides {strides} from {offset} on", where=where)
+        raise ModelError(
+            f"got {stored} bytes, expected at least {(last + 1) * width} for extents {sizes}, strides {strides}, offset {offset}",
+            where=where,
+        )
     return elements * width
 
 

@@ -457,7 +457,7 @@ def _norm(a: OpContext, x: str, order: float, over: Mapping[str, Attr]) -> str:
     if order in (1, math.inf):
         return a.emit("sum" if order == 1 else "max", (size,), over)
     if order < 1:
-        a.refuse(f"a norm of order {order}", "orders from 1 to infinity are known")
+        a.refuse(f"a norm of order {order}", "use an order of at least 1, or infinity")
     total = a.emit("sum", (a.emit("pow", (size, a.value(order))),), over)
     return a.emit("pow", (total, a.value(1 / order)))
 

@@ -27,7 +27,7 @@ def convolution(a: OpContext) -> str:
     padding = _padding(a, a.shape(weight)[2:], dilation)
     transposed = bool(a.argument("transposed", False))
     if rank > 2 and transposed:
-        a.refuse(f"a transposed convolution of {rank} spatial axes", "microc has one and two")
+        a.refuse(f"a transposed convolution of {rank} spatial axes", "use one or two spatial axes")
     if rank == 1:
         data = a.reshape(data, (*a.shape(data)[:2], 1, a.shape(data)[2]))
         weight = _flat_weight(a, weight)
@@ -274,7 +274,7 @@ def batch_norm(a: OpContext) -> tuple[str, str, str]:
     x = a.operand("input")
     mean, var = (a.constant(name) for name in ("running_mean", "running_var"))
     if mean is None or var is None:
-        a.refuse("statistics of the batch", "export in eval mode")
+        a.refuse("normalisation by statistics of the batch", "export in eval mode")
     weight, bias = (a.constant(name) for name in ("weight", "bias"))
     factor = 1 / np.sqrt(var.astype(np.float64) + float(a.argument("eps")))
     factor = factor if weight is None else factor * weight
@@ -358,10 +358,10 @@ def pool(op: str) -> Converter:
         strides = numbers(a.argument("stride") or kernel, rank)
         padding, dilation = (numbers(a.argument(n, d) or d, rank) for n, d in (("padding", 0), ("dilation", 1)))
         if a.argument("divisor_override") is not None:
-            a.refuse("a divisor of its own", "leave divisor_override out and scale the result")
+            a.refuse("divisor_override", "leave it out and scale the result")
         shape, with_indices = a.shape(x), a.name.endswith("indices")
         if with_indices and any(user.args[1] == 1 for user in a.node.users):
-            a.refuse("the places of the largest elements", "pool with return_indices=False")
+            a.refuse("the indices of the largest elements", "pool with return_indices=False")
         result_shape = a.result_shape(0 if with_indices else None)
         spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
         rows = zip(result_shape[-rank:], strides, spans, shape[-rank:], padding, strict=True)

@@ -243,7 +243,7 @@ def _stack_indices(a: OpContext, indices: Sequence[object]) -> str:
     """Return the indices of several axes, broadcast to each other, as vectors along a new last axis."""
     names = [a.value(axis_indices) for axis_indices in indices]
     if any(a.dtype(name) == "bool" for name in names):
-        a.refuse("indexing by truth", "use torch.where")
+        a.refuse("indexing by a bool tensor", "use torch.where")
     shape = np.broadcast_shapes(*(a.shape(name) for name in names))
     broadcast = [
         name if a.shape(name) == shape else a.emit("broadcast_to", (name,), {"shape": shape})

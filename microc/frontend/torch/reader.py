@@ -172,9 +172,9 @@ class _Translator:
         changed_buffers = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
         if changed_buffers:
             raise UnsupportedError(
-                f"the program changes {changed_buffers[0]!r}",
+                f"the program changes its buffer {changed_buffers[0]!r}",
                 where=self.file,
-                hint="export it in eval mode, state as input and output",
+                hint="export it in eval mode, with state as an input and an output",
             )
         refusals: list[UnsupportedError] = []
         specs = iter(signature.input_specs)
@@ -198,7 +198,7 @@ class _Translator:
         non_tensors = [node for node in outputs if node is not None and not hasattr(node, "name")]
         if non_tensors:
             raise UnsupportedError(
-                f"an output that is {type(non_tensors[0]).__name__}, no tensor",
+                f"an output is {type(non_tensors[0]).__name__}, expected a tensor",
                 where=self.file,
                 hint="let forward() return tensors",
             )
@@ -214,7 +214,7 @@ class _Translator:
             value = node.meta.get("val")
             if not hasattr(value, "shape"):
                 self.refuse(
-                    f"an input that is {type(value).__name__}, no tensor",
+                    f"an input is {type(value).__name__}, expected a tensor",
                     "pass it as a tensor or keep it in the module",
                 )
             shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
@@ -247,7 +247,7 @@ class _Translator:
             return known
         if isinstance(known, self.torch.Tensor):
             return self.write.new_constant("constant", self.array(known))
-        return self.refuse(f"{type(known).__name__} where a tensor is wanted", "let forward() return tensors")
+        return self.refuse(f"got {type(known).__name__}, expected a tensor", "let forward() return tensors")
 
     def call(self, node: Any) -> Any:
         """Convert a call, or evaluate it if all its operands are known."""
@@ -266,7 +266,7 @@ class _Translator:
             return self.evaluate(node, name, *arguments)
         converter = CONVERTERS.get(name)
         if converter is None:
-            self.refuse(f"the operator {target} is unknown to microc", "`microc operators` lists those that are known")
+            self.refuse(f"the operator {target} is unknown to microc", "use an operator that `microc operators` lists")
         try:
             return converter(context)
         except UnsupportedError:
@@ -291,7 +291,10 @@ class _Translator:
             if hasattr(tensor, "numel"):
                 self.bytes += tensor.numel() * tensor.element_size()
                 if tensor.numel() > _MAX_CONSTANT or self.bytes > MAX_STORED:
-                    self.refuse(f"a constant of {tensor.numel()} elements", "make it a buffer of the module")
+                    self.refuse(
+                        f"a constant of {tensor.numel()} elements, expected at most {_MAX_CONSTANT}",
+                        "make it a buffer of the module",
+                    )
         with self.torch.no_grad():
             result = node.target(*args, **kwargs)
             return self.torch.zeros_like(result) if name in _EMPTY else result
@@ -363,7 +366,11 @@ def export_module(module: Any, example_inputs: Any) -> Any:
     except ImportError as error:
         raise ToolError("PyTorch is not installed", where=where, hint="pip install microc[torch]") from error
     if isinstance(module, torch.jit.ScriptModule):
-        raise UsageError("a module of TorchScript", where=where, hint="give the module that it was scripted from")
+        raise UsageError(
+            "got a module of TorchScript, expected a torch.nn.Module",
+            where=where,
+            hint="give the module that it was scripted from",
+        )
     keywords = {}
     if isinstance(example_inputs, Mapping):
         keywords, positional = {name: _tensor(torch, example) for name, example in example_inputs.items()}, ()
@@ -380,7 +387,7 @@ def export_module(module: Any, example_inputs: Any) -> Any:
         raise UnsupportedError(
             f"torch.export does not export the module: {type(error).__name__}: {first}",
             where=where,
-            hint="do the example inputs fit forward()? https://docs.pytorch.org/docs/stable/export.html tells what exports",
+            hint="check that the example inputs fit forward(); see https://docs.pytorch.org/docs/stable/export.html",
         ) from error
     finally:
         for part, training in modes:
@@ -393,7 +400,7 @@ def _tensor(torch: Any, example: Any) -> Any:
     try:
         return torch.from_numpy(np.ascontiguousarray(example))
     except TypeError as error:
-        raise UsageError(f"an example input cannot be {type(example).__name__}", hint="a tensor or an array") from error
+        raise UsageError(f"an example input is {type(example).__name__}", hint="give a tensor or an array") from error
 
 
 def _user_stack_level() -> int:

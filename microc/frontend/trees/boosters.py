@@ -50,7 +50,10 @@ def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
     features = _integer(header, "max_feature_idx", 0, _LIGHTGBM_MOST_FEATURES, file) + 1
     targets = _integer(header, "num_tree_per_iteration", 1, MOST_TARGETS, file)
     if not targets <= len(sections) <= _MOST_TREES or len(sections) % targets:
-        raise ModelError(f"{len(sections)} trees for {targets} targets", where=file)
+        raise ModelError(
+            f"got {len(sections)} trees, expected a multiple of num_tree_per_iteration = {targets}, at most {_MOST_TREES}",
+            where=file,
+        )
     trees = [_lightgbm_tree(_fields(s), features, k % targets, f"{file} tree {k}") for k, s in enumerate(sections)]
     if "average_output" in head.split("\n"):
         trees = [tree.with_values(tree.values * targets / len(trees)) for tree in trees]
@@ -69,7 +72,7 @@ def _field_values(fields: Mapping[str, str], name: str, count: int, where: str) 
         raise ModelError(f"{name!r} is missing", where=where)
     words = fields[name].split()
     if len(words) != count:
-        raise ModelError(f"{name!r} holds {len(words)} numbers, {count} expected", where=where)
+        raise ModelError(f"{name!r} holds {len(words)} numbers, expected {count}", where=where)
     return words
 
 
@@ -123,7 +126,7 @@ def _post_transform(objective: str, targets: int, where: str) -> tuple[str, floa
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
     slope = float(parse_reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
     if "sqrt" in options:
-        raise UnsupportedError("reg_sqrt", where=where, hint="train without it and square outside")
+        raise UnsupportedError("the option reg_sqrt", where=where, hint="train without it and square outside")
     if name == "binary":
         return "sigmoid", slope
     if name in ("multiclass", "softmax"):
@@ -132,7 +135,11 @@ def _post_transform(objective: str, targets: int, where: str) -> tuple[str, floa
         return "logistic", slope
     if name in (*_LIGHTGBM_IDENTITY, *_LIGHTGBM_EXPONENTIAL):
         return "exp" if name in _LIGHTGBM_EXPONENTIAL else "none", 1.0
-    raise UnsupportedError(f"the objective {objective!r}", where=where)
+    raise UnsupportedError(
+        f"the objective {objective!r}",
+        where=where,
+        hint="train with a built-in objective of LightGBM, such as regression",
+    )
 
 
 # ---- Universal Binary JSON as XGBoost writes it: JSON values with length prefixes, arrays of one type packed.
@@ -169,7 +176,7 @@ class _Reader:
         """Return the next value; its type is ``kind``, or read from before it."""
         self._values += 1
         if self._values > _MOST_VALUES or depth > MAX_NESTED:
-            raise self._broken("it has too many values, or too deep ones")
+            raise self._broken(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
         type_ = type_ or self._take(1)
         if type_ in _NUMBERS:
             return self._read_numbers(type_, 1)[0].item()
@@ -184,7 +191,7 @@ class _Reader:
                 return self._read_array(depth)
             case b"{":
                 return self._read_object(depth)
-        raise self._broken(f"no value is of the type {type_!r}")
+        raise self._broken(f"got the type marker {type_!r}, expected one of UBJSON's")
 
     def _read_array(self, depth: int) -> Any:
         """Return an array; packed numbers become a numpy array."""
@@ -229,7 +236,7 @@ class _Reader:
     def _read_length(self) -> int:
         type_ = self._take(1)
         if type_ not in _NUMBERS or type_ in b"dD":
-            raise self._broken(f"a length is of the type {type_!r}")
+            raise self._broken(f"a length has the type marker {type_!r}, expected an integer's")
         return int(self._read_numbers(type_, 1)[0])
 
     def _read_numbers(self, type_: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
@@ -240,7 +247,7 @@ class _Reader:
         """Return the next ``count`` bytes; ModelError if there are fewer."""
         end = self._at + count
         if count < 0 or end > len(self._data):
-            raise self._broken("it ends too early")
+            raise self._broken(f"got {len(self._data)} bytes, expected at least {end}")
         chunk, self._at = self._data[self._at : end], end
         return chunk
 
@@ -286,7 +293,7 @@ def parse_xgboost(data: bytes, file: str, stopped: bool | None = None) -> tuple[
     saved by an estimator. ModelError if the file is broken, UnsupportedError if the model is no sum of trees.
     """
     if len(data) > _MOST_JSON:
-        raise UnsupportedError(f"{len(data)} bytes of trees; the most are {_MOST_JSON}", where=file)
+        raise UnsupportedError(f"got {len(data)} bytes of trees, expected at most {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else read_json(data, file)
     try:
         return _read_learner(model["learner"], file, stopped)
@@ -305,7 +312,7 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
     where = type(model).__name__
     missing = getattr(model, "missing", None)
     if missing is not None and not math.isnan(missing):
-        raise UnsupportedError(f"numbers that count as missing, {missing}", where=where, hint="train with missing=nan")
+        raise UnsupportedError(f"the parameter missing={missing}", where=where, hint="train with missing=nan")
     try:
         booster = model.get_booster() if hasattr(model, "get_booster") else model
     except Exception as error:  # of a class of scikit-learn's, which need not be there
@@ -322,13 +329,15 @@ def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -
     objective = str(learner["objective"]["name"])
     if objective not in _POST_TRANSFORMS:
         raise UnsupportedError(
-            f"the objective {objective!r}", where=file, hint="known: " + ", ".join(sorted(_POST_TRANSFORMS))
+            f"the objective {objective!r}", where=file, hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS))
         )
     model, weights = _booster(learner["gradient_booster"], file)
     trees_data = model["trees"][: _rounds(model, learner.get("attributes", {}), stopped)]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
-        raise ModelError("trees belong to results that there are none of", where=file)
+        raise ModelError(
+            f"tree_info has {len(groups)} entries, expected {len(trees_data)}, one for each tree", where=file
+        )
     trees = [_xgboost_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(trees_data)]
     if weights:
         trees = [tree.with_values(tree.values * weights[k]) for k, tree in enumerate(trees)]
@@ -367,7 +376,7 @@ def _base_scores(text: Any) -> Array:
     """Return the base scores: one number, or one per result, which the file holds as text."""
     scores = np.atleast_1d(np.asarray(json.loads(str(text)), np.float64))
     if scores.ndim != 1 or not np.isfinite(scores).all():
-        raise ValueError(f"base_score {text!r}")
+        raise ValueError(f"base_score is {text!r}, expected finite numbers")
     return scores
 
 
@@ -403,12 +412,13 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
         threshold = conditions.astype(np.float32).astype(np.float64)
     mode = np.where(parse_integers(tree["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
     if len({len(column) for column in (left, right, feature, threshold, mode)}) > 1 or not len(left):
-        raise ModelError("the arrays of a tree have different lengths", where=where)
+        lengths = [len(column) for column in (left, right, feature, threshold, mode)]
+        raise ModelError(f"the arrays of a tree have lengths {lengths}, expected equal ones above 0", where=where)
     if ((left < 0) != (right < 0)).any():
-        raise ModelError("a tree has nodes with one child", where=where)
+        raise ModelError("a tree has nodes with one child, expected two or none", where=where)
     values = np.where(left < 0, threshold, 0.0).reshape(-1, 1)
     if not np.isfinite(values).all():
-        raise ModelError("a leaf is no number", where=where)
+        raise ModelError(f"a leaf is {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
     categories = _categories(tree, left, where)
     return by_thresholds(Tree(left, right, feature, threshold, mode, values, target), categories, where)
 
@@ -428,5 +438,7 @@ def _categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, A
         for node, begin, count in zip(nodes, begins, counts, strict=True)
     }
     if set(category_nodes.tolist()) != set(categories_of_node):
-        raise ValueError("the nodes of categories are not those that split by them")
+        raise ValueError(
+            f"categories_nodes: got {sorted(categories_of_node)}, expected {sorted(category_nodes.tolist())}"
+        )
     return categories_of_node

@@ -59,7 +59,7 @@ def _to_integer(value: Any) -> int:
         return int(value)
     number = int(value)
     if number != value:
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"got {value!r}")
     return number
 
 
@@ -171,9 +171,13 @@ def _edges(categories: Array, where: str) -> list[float]:
     """Return the bounds of runs of categories: the first category, and the one after the last, of each run."""
     unique = np.unique(categories)
     if not len(unique) or unique[0] < 0:
-        raise ModelError(f"a split over {len(unique)} categories", where=where)
+        raise ModelError(
+            f"a split over {len(unique)} categories from {unique[0] if len(unique) else 'none'}, expected numbers of at least 0",
+            where=where,
+        )
     if unique[-1] >= MOST_CATEGORIES:
-        raise UnsupportedError(f"a split by category {unique[-1]}, expected 0..{MOST_CATEGORIES - 1}", where=where)
+        what = f"a split by category {unique[-1]}, expected 0..{MOST_CATEGORIES - 1}"
+        raise UnsupportedError(what, where=where, hint="number the categories from 0 on")
     breaks = np.flatnonzero(np.diff(unique) > 1)
     begins, ends = np.concatenate([unique[:1], unique[breaks + 1]]), np.concatenate([unique[breaks], unique[-1:]]) + 1
     return [float(edge) for pair in zip(begins, ends, strict=True) for edge in pair]
@@ -202,7 +206,7 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
     With an integer ``leaf_dtype`` leaves are rounded to multiples of :func:`leaf_scale`; results are int32 multiples of it.
     """
     if not ensemble.trees:
-        raise ModelError("an ensemble without trees", where=where)
+        raise ModelError("got an ensemble without trees, expected at least one", where=where)
     type_ = write.type(x)
     if len(type_.shape) != 2:
         raise ModelError(f"trees for data of shape {type_.shape}, expected rows of features", where=where)
@@ -212,7 +216,10 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
         raise UnsupportedError(f"trees for {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
     for tree in ensemble.trees:
         if not 0 <= tree.target <= ensemble.targets - tree.values.shape[1]:
-            raise ModelError(f"a tree adds to result {tree.target} of {ensemble.targets}", where=where)
+            raise ModelError(
+                f"a tree adds to result {tree.target}, expected 0..{ensemble.targets - tree.values.shape[1]}",
+                where=where,
+            )
     base = ensemble.base.reshape(-1)
     if not np.isfinite(base).all():
         raise ModelError(f"base values of {base}, expected numbers", where=where)

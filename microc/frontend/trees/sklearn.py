@@ -59,7 +59,11 @@ def read(
     tree_model = _read_ensemble(estimator)
     if tree_model is None:
         if (input_dtype, leaf_dtype) != ("float32", "float32"):
-            raise UsageError("integer inputs and leaves are for trees", where=type(estimator).__name__)
+            raise UsageError(
+                f"got input dtype {input_dtype} and leaf dtype {leaf_dtype}; only trees take integers",
+                where=type(estimator).__name__,
+                hint="leave both at float32",
+            )
         direct = _by_own_formula(estimator, input_shape)
         if direct is None:
             refuse_ties(estimator)
@@ -68,7 +72,7 @@ def read(
     shape = _input_shape(input_shape, features, type(estimator).__name__)
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
         if dtype not in known:
-            raise UsageError(f"{name} dtype {dtype!r}", hint=", ".join(known))
+            raise UsageError(f"{name} dtype {dtype!r} is not supported", hint=f"use one of {', '.join(known)}")
     return graph_of(
         ensemble,
         shape,
@@ -92,7 +96,7 @@ def single_input_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tup
     """Return the shape given for the only input, which is called ``input``."""
     unknown = [name for name in shapes if name not in ("input", "*")]
     if unknown:
-        raise UsageError(f"the model has no input {unknown[0]!r}", where=where, hint="its input is 'input'")
+        raise UsageError(f"the model has no input {unknown[0]!r}", where=where, hint="use its only input, 'input'")
     return shapes.get("input", shapes.get("*"))
 
 
@@ -101,7 +105,7 @@ def _input_shape(shape: Sequence[int] | None, features: int, where: str) -> tupl
     input_shape = tuple(shape or (1, features))
     if len(input_shape) != 2 or input_shape[1] != features or input_shape[0] < 1:
         raise UsageError(
-            f"an input of shape {input_shape} for {features} features", where=where, hint=f"(1, {features})"
+            f"an input of shape {input_shape} for {features} features", where=where, hint=f"give (1, {features})"
         )
     return input_shape
 
@@ -161,7 +165,9 @@ def _scale_thresholds(
     """Return the same decisions over integers that stand for multiples of ``scale``, and the input's quantisation."""
     factors = np.broadcast_to(np.asarray(scale, np.float64), (features,))
     if not (factors > 0).all() or not np.isfinite(factors).all():
-        raise UsageError("an input scale that is not positive")
+        raise UsageError(
+            f"input scale: got {factors[~(np.isfinite(factors) & (factors > 0))][0]}, expected a positive number"
+        )
     trees = tuple(_divide_thresholds(tree, factors) for tree in ensemble.trees)
     same = len(set(factors.tolist())) == 1
     quant = None if not same or factors[0] == 1 else Quant((float(factors[0]),), (0,))
@@ -233,7 +239,7 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
             difference = _difference(ours, theirs, nudged_answer, undecided.get(position))
             if difference:
                 raise UnsupportedError(
-                    f"skl2onnx reads the estimator otherwise than scikit-learn predicts: {graph.outputs[position]} {difference}",
+                    f"skl2onnx's model differs from scikit-learn's predictions: {graph.outputs[position]} {difference}",
                     where=type(estimator).__name__,
                     hint="leave its parameters at their defaults, or take another estimator",
                 )
@@ -281,7 +287,7 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
         )
     if any(type(part).__name__ == "IsotonicRegression" for part in nested_estimators(estimator)):
         raise UnsupportedError(
-            "isotonic calibration, which skl2onnx makes a step function of",
+            "isotonic calibration, which skl2onnx converts to a step function",
             where=where,
             hint="calibrate by method='sigmoid'",
         )
@@ -297,5 +303,9 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
         except NameError:  # an option that the converter does not have: of a classifier without probabilities
             model = convert_sklearn(estimator, where, inputs, target_opset=OPSETS)
     except Exception as error:
-        raise UnsupportedError(f"skl2onnx refuses the estimator: {error}", where=where) from error
+        raise UnsupportedError(
+            f"skl2onnx cannot convert the estimator: {error}",
+            where=where,
+            hint="use an estimator that skl2onnx supports",
+        ) from error
     return onnx_reader.read_onnx(model.SerializeToString(), where, {})

@@ -54,7 +54,9 @@ def _averaged_trees(estimator: Any) -> Ensemble:
         values = np.asarray(tree.tree_.value, np.float64)
         if hasattr(estimator, "classes_"):
             if values.shape[1] != 1:
-                raise _refuse(estimator, "a classifier of several outputs", "train one for every output")
+                raise _refuse(
+                    estimator, f"a classifier of several outputs, {values.shape[1]}", "train one for every output"
+                )
             values = values[:, 0] / values[:, 0].sum(axis=1, keepdims=True)
         else:
             values = values[:, :, 0]
@@ -67,7 +69,9 @@ def _gradient_boosting(estimator: Any) -> Ensemble:
     rounds = np.asarray(estimator.estimators_)
     starts_constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
     if not starts_constant:
-        raise _refuse(estimator, "boosting that starts from another estimator", "leave init at its default")
+        raise _refuse(
+            estimator, "boosting that starts from another estimator", "leave the parameter init at its default"
+        )
     first = estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32))
     converted = [
         _tree(tree, np.asarray(tree.tree_.value)[:, :, 0] * estimator.learning_rate, k)
@@ -211,7 +215,9 @@ def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     classes = np.asarray(estimator.classes_)
     if not np.allclose(estimator.class_prior_, 1 / len(classes)):
         raise UnsupportedError(
-            "priors that differ", where=type(estimator).__name__, hint="leave priors at 'uniform', or train an LDA"
+            f"priors {estimator.class_prior_.tolist()}, expected equal ones",
+            where=type(estimator).__name__,
+            hint="leave priors at 'uniform', or train an LDA",
         )
     means = write.new_constant("centroids", np.asarray(estimator.centroids_, np.float32))
     rows, features = write.shape(x)

@@ -68,7 +68,7 @@ def test_a_batch_of_rows() -> None:
 
 
 def test_what_is_missing_or_unknown() -> None:
-    with pytest.raises(ModelError, match="0 weights, 2 expected"):
+    with pytest.raises(ModelError, match="got 0 weights, expected 2"):
         reader.read(archive([dense("first")], {}, named=False), "by_hand.keras", {})
     unknown = [{"class_name": name, "config": {"name": name}} for name in ("Lambda", "Custom")]
     with pytest.raises(UnsupportedError, match="Lambda"):

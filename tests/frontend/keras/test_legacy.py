@@ -117,7 +117,7 @@ def test_code_is_not_run() -> None:
     data = written({"class_name": "Sequential", "config": {"name": "m", "layers": layers}}, {})
     with pytest.raises(UnsupportedError, match="Lambda") as caught:
         detect.read_model_data(data, "m.h5")
-    assert "holds code" in caught.value.hint
+    assert "code in a model is not run" in caught.value.hint
 
 
 def test_files_without_a_model() -> None:

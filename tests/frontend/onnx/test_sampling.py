@@ -66,6 +66,6 @@ def test_what_does_not_fit_is_refused() -> None:
         read(boxes(sampling_ratio=0))
     assert "sampling_ratio" in caught.value.hint
     for wrong in (deform((2, 17, 3, 4), (3, 4, 3, 3)), deform((2, 18, 3, 4), (3, 4, 3, 3), offset_group=3)):
-        with pytest.raises(ModelError, match="offsets") as broken:
+        with pytest.raises(ModelError, match=r"offset.*, expected") as broken:
             read(wrong)
         assert "small.onnx #0" in broken.value.where

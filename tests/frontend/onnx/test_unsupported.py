@@ -90,7 +90,7 @@ def test_shapes_that_are_not_known_and_results_without_elements() -> None:
     with pytest.raises(UnsupportedError, match="leaves nothing"):
         reader.read_onnx(none.SerializeToString(), "m.onnx", {})
     less = proto([node("Pad", ["x", "p"])], {"x": (2, 3)}, {"p": np.array([-2, 0, -1, 0])}, opset=17)
-    with pytest.raises(ModelError, match="takes more") as caught:
+    with pytest.raises(ModelError, match="cut more elements off") as caught:
         reader.read_onnx(less.SerializeToString(), "m.onnx", {})
     assert caught.value.code == "E0301"
 
@@ -102,7 +102,7 @@ def test_a_model_of_another_domain_alone() -> None:
     with pytest.raises(UnsupportedError, match="Odd"):
         reader.read_onnx(model.SerializeToString(), "m.onnx", {})
     del model.opset_import[:]
-    with pytest.raises(ModelError, match="which version") as caught:
+    with pytest.raises(ModelError, match="no version") as caught:
         reader.read_onnx(model.SerializeToString(), "m.onnx", {})
     assert caught.value.code == "E0301"
 

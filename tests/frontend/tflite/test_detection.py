@@ -74,11 +74,11 @@ def test_detections_are_those_of_tflite_micro(regular: bool, background: int) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nms_iou_threshold": 0.0}, "overlap"),
-        ({"y_scale": 0.0}, "scale of zero"),
-        ({"num_classes": 9}, "for 9 classes"),
+        ({"nms_iou_threshold": 0.0}, "nms_iou_threshold 0.0"),
+        ({"y_scale": 0.0}, "y_scale 0.0"),
+        ({"num_classes": 9}, "9 or 10"),
         ({"max_detections": -1}, "max_detections is -1"),
-        ({"w_scale": float("nan")}, "no number"),
+        ({"w_scale": float("nan")}, "expected a number"),
     ],
 )
 def test_options_that_make_no_sense(change: dict[str, float], message: str) -> None:
