@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from errno import EFBIG
 from itertools import islice
 from pathlib import Path
@@ -112,13 +112,13 @@ _ARCHIVE = Foreign(
 def identify_by_content(data: bytes) -> Foreign | None:
     """Identify a file of another tool by its bytes; None if they do not tell."""
     if data.startswith(ZIP_MAGIC):
-        return _archive(data)
+        return _identify_archive(data)
     if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
         return _PAGE
     return next((foreign for at, word, foreign in SIGNATURES if data[at : at + len(word)] == word), None)
 
 
-def _archive(data: bytes) -> Foreign:
+def _identify_archive(data: bytes) -> Foreign:
     names = archive_names(data)
     inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
@@ -153,15 +153,12 @@ def folder_error(path: Path) -> ModelError:
     elif any(name.endswith(".pdmodel") for name in names):
         foreign = _PADDLE
     else:
-        foreign = Foreign("a folder", _models_among(path, names))
+        models = sorted(name for name in names if Path(name).suffix.lower() in MODEL_SUFFIXES)
+        inside = ", ".join(shlex.quote(str(path / name)) for name in models[:3])
+        hint = f"give a file in it: {inside}" if models else f"give a file: {READABLE_FORMATS}"
+        foreign = Foreign("a folder", hint)
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(path))
     return foreign_format_error(foreign, str(path), model)
-
-
-def _models_among(folder: Path, names: Iterable[str]) -> str:
-    models = sorted(name for name in names if Path(name).suffix.lower() in MODEL_SUFFIXES)
-    inside = (shlex.quote(str(folder / name)) for name in models[:3])
-    return f"give a file in it: {', '.join(inside)}" if models else f"give a file: {READABLE_FORMATS}"
 
 
 def foreign_format_error(foreign: Foreign, where: str, name: str) -> ModelError:
@@ -289,19 +286,19 @@ def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
     if is_graph_file(data):
         return {}
     if is_tflite(data):
-        return _tflite(data, path.name)
+        return _read_tflite_inputs(data, path.name)
     if data.startswith((ZIP_MAGIC, HDF5_MAGIC)):
-        return _keras(data, path.name)
+        return _read_keras_inputs(data, path.name)
     if is_lightgbm(data) or is_xgboost(data):
         return {}
-    return _onnx(data, path.name)
+    return _read_onnx_inputs(data, path.name)
 
 
 def _name_open_extents(name: str, extents: Sequence[int | str | None]) -> Shape:
     return tuple(f"{name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
-def _tflite(data: bytes, file_name: str) -> dict[str, Shape]:
+def _read_tflite_inputs(data: bytes, file_name: str) -> dict[str, Shape]:
     from microc.frontend.tflite.file import TfliteFile
 
     file = TfliteFile(data, file_name)
@@ -312,13 +309,13 @@ def _tflite(data: bytes, file_name: str) -> dict[str, Shape]:
     }
 
 
-def _onnx(data: bytes, file_name: str) -> dict[str, Shape]:
+def _read_onnx_inputs(data: bytes, file_name: str) -> dict[str, Shape]:
     from microc.frontend.onnx.file import decode
 
     return {i.name: _name_open_extents(i.name, i.shape) for i in decode(data, file_name).inputs if i.shape is not None}
 
 
-def _keras(data: bytes, file_name: str) -> dict[str, Shape]:
+def _read_keras_inputs(data: bytes, file_name: str) -> dict[str, Shape]:
     from microc.frontend.keras import file as keras_file
     from microc.frontend.keras import reader as keras_reader
 

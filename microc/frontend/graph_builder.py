@@ -214,7 +214,7 @@ class Operands(Emitter, Protocol):
             self.broken(f"axis {axis} of a tensor of rank {rank}")
         return axis % rank
 
-    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+    def reshape(self, value: str, shape: Sequence[int]) -> str:
         """Return ``value`` in another shape; itself if it has that shape."""
         if self.type(value).shape == tuple(shape):
             return value

@@ -122,14 +122,11 @@ def read_json(text: bytes, where: str) -> Any:
     # The parser's own recursion limit depends on the interpreter; this one is the same everywhere.
     level = [data]
     for _ in range(MAX_BRACKETS):
-        level = [inner for x in level if isinstance(x, (list, dict)) for inner in _children(x)]
+        containers = [x for x in level if isinstance(x, (list, dict))]
+        level = [inner for x in containers for inner in (x.values() if isinstance(x, dict) else x)]
         if not level:
             return data
     raise ModelError(f"the model's JSON is nested more than {MAX_BRACKETS} deep", where=where)
-
-
-def _children(x: Any) -> list[Any]:
-    return list(x.values()) if isinstance(x, dict) else x
 
 
 # ---- Zip archives and HDF5, containers of several formats.

@@ -36,7 +36,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
             )
         return torch_export.read_program(model)
     if "keras" in packages and hasattr(model, "save"):
-        return _keras(model, input_shapes)
+        return _read_keras_model(model, input_shapes)
     if "onnx" in packages and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
         return _from_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
     if reader.is_module(model):
@@ -81,7 +81,7 @@ def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ..
     return detect.read_model_data(data, name, input_shapes)
 
 
-def _keras(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def _read_keras_model(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read a Keras model through its own file."""
     from microc.frontend.keras import reader as keras_reader
 

@@ -6,7 +6,7 @@ import io
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -267,7 +267,7 @@ class LegacyWeights:
     where: str
 
     def arrays(self) -> tuple[Array, ...]:
-        return tuple(_array(group, name, self.where) for name, group in self.entries)
+        return tuple(_read_weight(group, name, self.where) for name, group in self.entries)
 
     @property
     def path(self) -> str:
@@ -309,7 +309,7 @@ class LegacyFile:
         return weights
 
 
-def _array(group: Group, path: str, where: str) -> Array:
+def _read_weight(group: Group, path: str, where: str) -> Array:
     *folders, name = path.split("/")
     inner: Group | None = group
     for folder in folders:
@@ -351,32 +351,32 @@ def modernise_config(config: Any) -> Any:
         converted["config"] = {"name": "sequential", "layers": converted["config"]}
     if "inbound_nodes" in config:
         converted["inbound_nodes"] = [
-            node if isinstance(node, dict) else _call(node) for node in config["inbound_nodes"]
+            node if isinstance(node, dict) else _convert_call(node) for node in config["inbound_nodes"]
         ]
     return converted
 
 
-def _call(node: Sequence[Any]) -> dict[str, Any]:
+def _convert_call(node: Sequence[Any]) -> dict[str, Any]:
     """Convert one call of a layer; a call on several tensors has one entry for each."""
     entries = [node] if node and isinstance(node[0], str) else list(node)
-    operands = [_tensor(entry) for entry in entries]
+    operands = [_convert_tensor(entry) for entry in entries]
     keywords: dict[str, Any] = {}
     for entry in entries:
         if len(entry) > 3:
-            keywords |= {name: _operand(value) for name, value in entry[3].items()}
+            keywords |= {name: _convert_keyword(value) for name, value in entry[3].items()}
     return {"args": operands if len(operands) == 1 else [operands], "kwargs": keywords}
 
 
-def _operand(value: Any) -> Any:
+def _convert_keyword(value: Any) -> Any:
     """Convert a keyword's value if it refers to a tensor: [layer, call, tensor]."""
-    is_tensor = isinstance(value, list) and len(value) >= 3 and isinstance(value[0], str) and _are_integers(value[1:3])
-    return _tensor(value) if is_tensor else value
+    is_tensor = (
+        isinstance(value, list)
+        and len(value) >= 3
+        and isinstance(value[0], str)
+        and all(isinstance(index, int) for index in value[1:3])
+    )
+    return _convert_tensor(value) if is_tensor else value
 
 
-def _are_integers(values: Iterable[Any]) -> bool:
-    """Test whether all values are integers."""
-    return all(isinstance(value, int) for value in values)
-
-
-def _tensor(entry: Sequence[Any]) -> dict[str, Any]:
+def _convert_tensor(entry: Sequence[Any]) -> dict[str, Any]:
     return {"class_name": "__keras_tensor__", "config": {"keras_history": list(entry[:3])}}

@@ -28,13 +28,13 @@ def dense(layer: Layer) -> str:
     return layer.activate(layer.reshape(layer.emit("dense", operands), (*shape[:-1], kernel.shape[1])))
 
 
-def _same(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+def _same_padding(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
     """Return the padding of SAME: ceil(extent / stride) results, the odd element after."""
     total = max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
     return total // 2, total - total // 2
 
 
-def _padding(
+def _window_padding(
     layer: Layer, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the padding before every axis, then after every axis."""
@@ -44,7 +44,7 @@ def _padding(
         case "causal":
             return (0, (kernel[-1] - 1) * dilation[-1], 0, 0)
         case "same":
-            pairs = [_same(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)]
+            pairs = [_same_padding(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)]
             return (*(before for before, _ in pairs), *(after for _, after in pairs))
         case other:
             layer.refuse(f"padding {other!r}", "use valid or same")
@@ -56,7 +56,7 @@ def _as_image(layer: Layer, value: str) -> str:
     return value if len(shape) == 4 else layer.reshape(value, (shape[0], 1, *shape[1:]))
 
 
-def _settings(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _window_strides(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return strides and dilations of rows and columns."""
     count = len(layer.shape()) - 2
     settings = (layer.pair("strides", count), layer.pair("dilation_rate", count))
@@ -68,9 +68,9 @@ def _emit_conv2d(
 ) -> str:
     """Emit a convolution by weights OHWI. ``plain``: no strides, dilation or padding."""
     rank, image = len(layer.shape(value)), _as_image(layer, value)
-    strides, dilation = ((1, 1), (1, 1)) if plain else _settings(layer)
+    strides, dilation = ((1, 1), (1, 1)) if plain else _window_strides(layer)
     extents = layer.shape(image)[1:3]
-    padding = (0, 0, 0, 0) if plain else _padding(layer, extents, weight.shape[1:3], strides, dilation)
+    padding = (0, 0, 0, 0) if plain else _window_padding(layer, extents, weight.shape[1:3], strides, dilation)
     operands = [image, layer.constant("kernel", weight), *(layer.constant("bias", b) for b in bias)]
     attrs: Mapping[str, Attr] = {
         "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NHWC"
@@ -121,7 +121,7 @@ def convolution_transpose(layer: Layer) -> str:
         layer.refuse("output_padding", "leave it at None")
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
     rank, kernel = len(layer.shape()), kernel[None] if kernel.ndim == 3 else kernel
-    strides, dilation = _settings(layer)
+    strides, dilation = _window_strides(layer)
     before, after = [], []
     for extent, stride, d in zip(kernel.shape[:2], strides, dilation, strict=True):
         reach = (extent - 1) * d + 1
@@ -147,7 +147,7 @@ def pool(op: str) -> Converter:
         if count == 1:
             kernel, strides = (1, *kernel), (1, *strides)
         image = _as_image(layer, layer.x)
-        padding = _padding(layer, layer.shape(image)[1:3], kernel, strides, (1, 1))
+        padding = _window_padding(layer, layer.shape(image)[1:3], kernel, strides, (1, 1))
         attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_include_pad"] = False

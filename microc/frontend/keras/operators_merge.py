@@ -65,7 +65,7 @@ def repeat_vector(layer: Layer) -> str:
     return layer.emit("concat", (row,) * int(layer.config["n"]), {"axis": 1})
 
 
-def _pairs(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
+def _axis_amounts(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
     """Return the amounts before and after every spatial axis: given as one number, one per axis, or pairs."""
     setting = layer.config[name]
     setting = [setting] * count if isinstance(setting, int) else setting
@@ -76,14 +76,14 @@ def _pairs(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
 
 def zero_padding(layer: Layer) -> str:
     layer.require_channels_last()
-    pairs = _pairs(layer, "padding", len(layer.shape()) - 2)
+    pairs = _axis_amounts(layer, "padding", len(layer.shape()) - 2)
     return layer.emit("pad", (layer.x,), {"padding": ((0, 0), *pairs, (0, 0)), "value": 0.0})
 
 
 def cropping(layer: Layer) -> str:
     layer.require_channels_last()
     shape = layer.shape()
-    pairs = [(0, 0), *_pairs(layer, "cropping", len(shape) - 2), (0, 0)]
+    pairs = [(0, 0), *_axis_amounts(layer, "cropping", len(shape) - 2), (0, 0)]
     begin = tuple(before for before, _ in pairs)
     end = tuple(extent - after for extent, (_, after) in zip(shape, pairs, strict=True))
     return layer.emit("slice", (layer.x,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
@@ -120,12 +120,12 @@ def dot(layer: Layer) -> str:
 
 
 def rescaling(layer: Layer) -> str:
-    scaled = layer.emit("mul", (_real(layer), layer.constant("scale", np.asarray(layer.config["scale"]))))
+    scaled = layer.emit("mul", (_float_operand(layer), layer.constant("scale", np.asarray(layer.config["scale"]))))
     offset = np.asarray(layer.config.get("offset", 0.0))
     return layer.emit("add", (scaled, layer.constant("offset", offset))) if offset.any() else scaled
 
 
-def _real(layer: Layer) -> str:
+def _float_operand(layer: Layer) -> str:
     """Return the operand as float32."""
     if layer.write.type(layer.x).dtype == "float32":
         return layer.x
@@ -192,15 +192,15 @@ def einsum_dense(layer: Layer) -> str:
     """EinsumDense: a product of data and kernel over the axes that the equation sums, and a bias along some axes."""
     axes = layer.config.get("bias_axes") or ""
     kernel, *bias = layer.arrays(1 + bool(axes))
-    return layer.activate(_product(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
+    return layer.activate(_emit_product(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
 
 
-def _product(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
+def _emit_product(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
     """Emit an einsum of data and kernel as one dense layer: (kept axes, summed axes) times (summed axes, new axes).
 
     A dense layer is what quantisation supports best. Axes are sorted by transposes before and after.
     """
-    data, weight, result = _labels(layer, equation, len(layer.shape(value)))
+    data, weight, result = _split_equation(layer, equation, len(layer.shape(value)))
     kept = [label for label in data if label not in weight]
     summed = [label for label in data if label in weight]
     new = [label for label in weight if label not in data]
@@ -220,7 +220,7 @@ def _product(layer: Layer, value: str, equation: str, kernel: Array, bias: Seque
     return product if bias_fits or not bias else layer.emit("add", (product, layer.constant("bias", bias[0])))
 
 
-def _labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
+def _split_equation(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
     """Return the axis labels of data, kernel and result, with labels in place of the dots."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
     if match is None:
@@ -244,45 +244,45 @@ def multi_head_attention(layer: Layer) -> str:
     config, rank = layer.config, len(layer.shape())
     if rank != 3 or list(config.get("attention_axes") or [1]) != [1]:
         layer.refuse(f"attention over data of {rank} axes", "give data of (batch, rows, features)")
-    heads = _heads(layer)
-    attended = _attend(layer, heads, 1 / sqrt(int(config["key_dim"])))
-    return _project(layer, attended, "output_dense", _OUTPUT, "e")
+    heads = _project_heads(layer)
+    attended = _emit_attention(layer, heads, 1 / sqrt(int(config["key_dim"])))
+    return _multiply_by_weights(layer, attended, "output_dense", _OUTPUT, "e")
 
 
 def grouped_query_attention(layer: Layer) -> str:
     """GroupedQueryAttention: several heads of queries share one head of keys and values."""
-    config, heads = layer.config, _heads(layer, "_")
+    config, heads = layer.config, _project_heads(layer, "_")
     scaled_numbers = np.arange(int(config["num_query_heads"])) * int(config["num_key_value_heads"])
     head_indices = layer.write.new_constant(
         "heads", (scaled_numbers // int(config["num_query_heads"])).astype(np.int32)
     )
     heads |= {name: layer.emit("gather", (heads[name], head_indices), {"axis": 2}) for name in ("key", "value")}
-    attended = _attend(layer, heads, 1 / sqrt(int(config["head_dim"])))
-    return _project(layer, attended, "_output_dense", _OUTPUT, "e")
+    attended = _emit_attention(layer, heads, 1 / sqrt(int(config["head_dim"])))
+    return _multiply_by_weights(layer, attended, "_output_dense", _OUTPUT, "e")
 
 
-def _operands(layer: Layer) -> dict[str, str]:
+def _attention_operands(layer: Layer) -> dict[str, str]:
     """Return queries, values, and keys, which default to the values."""
     query, *rest = (str(operand) for operand in layer.operands)
     value = rest[0] if rest else str(layer.kwargs["value"])
     return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
-def _heads(layer: Layer, prefix: str = "") -> dict[str, str]:
+def _project_heads(layer: Layer, prefix: str = "") -> dict[str, str]:
     """Project each operand by its weights into heads (N, rows, heads, features)."""
     return {
-        name: _project(layer, value, f"{prefix}{name}_dense", _PROJECTION, "de")
-        for name, value in _operands(layer).items()
+        name: _multiply_by_weights(layer, value, f"{prefix}{name}_dense", _PROJECTION, "de")
+        for name, value in _attention_operands(layer).items()
     }
 
 
-def _project(layer: Layer, value: str, name: str, equation: str, bias_axes: str) -> str:
+def _multiply_by_weights(layer: Layer, value: str, name: str, equation: str, bias_axes: str) -> str:
     """Multiply a value by the weights of a part of the layer."""
     kernel, *bias = layer.weights.inside(name).arrays()
-    return _product(layer, value, equation, kernel, bias, bias_axes)
+    return _emit_product(layer, value, equation, kernel, bias, bias_axes)
 
 
-def _attend(layer: Layer, heads: Mapping[str, str], scale: float) -> str:
+def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str:
     """Return softmax(q k' scale) v for heads (N, rows, heads, features), in the same layout."""
     q, k, v = (
         layer.emit("transpose", (heads[name],), {"axes": axes})
@@ -313,7 +313,7 @@ def attention(layer: Layer) -> str:
     config = layer.config
     if config.get("score_mode", "dot") != "dot":
         layer.refuse(f"scores by {config['score_mode']!r}", "use score_mode='dot'")
-    operands = _operands(layer)
+    operands = _attention_operands(layer)
     scale = float(layer.arrays(1)[0]) if config.get("use_scale") else 1.0
     transposed_key = layer.emit("transpose", (operands["key"],), {"axes": (0, 2, 1)})
     return layer.emit(

@@ -188,7 +188,7 @@ class _Reader:
         """
         layer_weights = weights.layers(config["layers"])
         values: dict[tuple[str, int, int], str] = {}
-        entries = _history(config["input_layers"])
+        entries = _flatten_history(config["input_layers"])
         inputs = {layer["config"]["name"]: layer for layer in config["layers"] if layer["class_name"] == "InputLayer"}
         if given is None:
             given = [self.input(inputs[name]) for name, _, _ in entries]
@@ -204,7 +204,7 @@ class _Reader:
         while pending:
             rest = []
             for layer, call, inbound in pending:
-                name, needed = layer["config"]["name"], _tensors(inbound)
+                name, needed = layer["config"]["name"], _collect_tensors(inbound)
                 if any(key[:2] in failed for key in needed):  # skipped silently: the refusal that caused it is reported
                     failed.add((name, call))
                 elif all(key in values for key in needed):
@@ -221,7 +221,7 @@ class _Reader:
             pending = rest
         # A dictionary gives outputs names of their own, unless it nests others. Outputs of refused layers have no value.
         output_layers = config["output_layers"]
-        keys = _history(output_layers)
+        keys = _flatten_history(output_layers)
         labels = (
             list(output_layers)
             if isinstance(output_layers, dict) and len(output_layers) == len(keys)
@@ -270,28 +270,28 @@ class _Reader:
             return None
 
 
-def _history(entries: Any) -> list[tuple[str, int, int]]:
+def _flatten_history(entries: Any) -> list[tuple[str, int, int]]:
     """Return (layer, call, tensor) of all inputs or outputs, of nested lists or a dictionary."""
     if isinstance(entries, dict):
-        return [key for entry in entries.values() for key in _history(entry)]
+        return [key for entry in entries.values() for key in _flatten_history(entry)]
     if len(entries) == 3 and isinstance(entries[0], str):
         return [(entries[0], int(entries[1]), int(entries[2]))]
-    return [key for entry in entries for key in _history(entry)]
+    return [key for entry in entries for key in _flatten_history(entry)]
 
 
-def _tensors(x: Any) -> list[tuple[str, int, int]]:
+def _collect_tensors(x: Any) -> list[tuple[str, int, int]]:
     """Return (layer, call, tensor) of every tensor among arguments."""
     if isinstance(x, dict):
         if x.get("class_name") == "__keras_tensor__":
-            return _history(x["config"]["keras_history"])
-        return [key for value in x.values() for key in _tensors(value)]
-    return [key for value in x for key in _tensors(value)] if isinstance(x, list) else []
+            return _flatten_history(x["config"]["keras_history"])
+        return [key for value in x.values() for key in _collect_tensors(value)]
+    return [key for value in x for key in _collect_tensors(value)] if isinstance(x, list) else []
 
 
 def _resolve_tensors(x: Any, known: Mapping[Any, str]) -> Any:
     """Return arguments with tensors replaced by values of the graph."""
     if isinstance(x, dict) and x.get("class_name") == "__keras_tensor__":
-        return known[_history(x["config"]["keras_history"])[0]]
+        return known[_flatten_history(x["config"]["keras_history"])[0]]
     return [_resolve_tensors(value, known) for value in x] if isinstance(x, list) else x
 
 

@@ -450,7 +450,7 @@ def _constant_of_shape(application: OpContext) -> Array:
     return np.full(_check_size(application, application.integers(0), value.dtype.name), value.reshape(()))
 
 
-def _range(application: OpContext) -> Array:
+def _evaluate_range(application: OpContext) -> Array:
     start, limit, delta = (application.constant(position).reshape(()) for position in range(3))
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
         application.broken(
@@ -461,4 +461,4 @@ def _range(application: OpContext) -> Array:
     return (start + np.arange(count) * delta).astype(start.dtype)
 
 
-CONSTANT_OPERATORS: Mapping[str, Fold] = {"ConstantOfShape": _constant_of_shape, "Range": _range}
+CONSTANT_OPERATORS: Mapping[str, Fold] = {"ConstantOfShape": _constant_of_shape, "Range": _evaluate_range}

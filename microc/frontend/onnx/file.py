@@ -93,7 +93,7 @@ def array(tensor: Any, where: str) -> Array:
     check_shape(shape, kind, where)
     count = prod(shape)
     if tensor.data_type in FOUR_BITS:
-        return _nibbles(tensor, count, kind, where).reshape(shape)
+        return _unpack_nibbles(tensor, count, kind, where).reshape(shape)
     if tensor.HasField("raw_data"):
         if len(tensor.raw_data) != count * dtypes.nbytes(kind):
             raise ModelError(
@@ -116,7 +116,7 @@ def array(tensor: Any, where: str) -> Array:
     return _typed_elements(values, kind, where).reshape(shape)
 
 
-def _nibbles(tensor: Any, count: int, kind: str, where: str) -> Array:
+def _unpack_nibbles(tensor: Any, count: int, kind: str, where: str) -> Array:
     """Unpack four-bit integers, two to a byte, the first in the lower half; return them one to a byte."""
     stored = np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else np.array(tensor.int32_data)
     if len(stored) != (count + 1) // 2:
@@ -320,7 +320,7 @@ def decode(data: bytes, name: str) -> OnnxFile:
 
     ``name`` is the file's name without folders, for messages.
     """
-    model = _parse(data, name)
+    model = _parse_model(data, name)
     graph = model.graph
     if model.functions:
         functions = ", ".join(sorted(f"{f.domain}.{f.name}" for f in model.functions)[:8])
@@ -334,8 +334,8 @@ def decode(data: bytes, name: str) -> OnnxFile:
             "the model holds sparse initialisers", where=name, hint="export the model with dense weights"
         )
     constants = {tensor.name for tensor in graph.initializer}
-    inputs = tuple(_input(value, name) for value in graph.input if value.name not in constants)
-    return _decode_graph(graph, name, name, _opset(model, name), inputs)
+    inputs = tuple(_decode_input(value, name) for value in graph.input if value.name not in constants)
+    return _decode_graph(graph, name, name, _opset_version(model, name), inputs)
 
 
 def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
@@ -350,14 +350,14 @@ def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
 
 def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[Input, ...]) -> OnnxFile:
     """Decode the parts of a graph that a model and a subgraph have in common."""
-    initializers, unreadable = _initializers(graph, where)
+    initializers, unreadable = _decode_initializers(graph, where)
     outputs = tuple(text(value.name, f"{where} outputs") for value in graph.output)
-    operators = tuple(_operator(index, node, name) for index, node in enumerate(graph.node))
+    operators = tuple(_decode_operator(index, node, name) for index, node in enumerate(graph.node))
     declared = {}
     for value in (*graph.output, *graph.value_info):
         tensor = value.type.tensor_type
         if value.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
-            declared[text(value.name, where)] = _extents(tensor.shape, where)
+            declared[text(value.name, where)] = _decode_extents(tensor.shape, where)
     label = text(graph.name, where)
     four_bit = frozenset(
         {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
@@ -366,7 +366,7 @@ def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[I
     return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit)
 
 
-def _extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
+def _decode_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
     """Return positive extents, names of symbolic ones, and None for unknown ones."""
     extents: list[int | str | None] = []
     for dimension in shape.dim:
@@ -377,7 +377,7 @@ def _extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
     return tuple(extents)
 
 
-def _parse(data: bytes, name: str) -> Any:
+def _parse_model(data: bytes, name: str) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -394,7 +394,7 @@ def _parse(data: bytes, name: str) -> Any:
     return model
 
 
-def _opset(model: Any, name: str) -> int:
+def _opset_version(model: Any, name: str) -> int:
     versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
     if not versions and any(entry.domain for entry in model.opset_import):
         return OPSETS.stop - 1  # none of the default operators is there
@@ -415,7 +415,7 @@ def _opset(model: Any, name: str) -> int:
     return int(version)
 
 
-def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, str]]:
+def _decode_initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, str]]:
     arrays: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
     for tensor in graph.initializer:
@@ -432,7 +432,7 @@ def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, st
     return arrays, unreadable
 
 
-def _input(value: Any, name: str) -> Input:
+def _decode_input(value: Any, name: str) -> Input:
     where = f"{name} input {text(value.name, name)!r}"
     if not value.name:
         raise ModelError("an input has no name", where=name)
@@ -445,10 +445,10 @@ def _input(value: Any, name: str) -> Input:
     kind = dtype(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return Input(value.name, kind, None)
-    return Input(value.name, kind, _extents(tensor.shape, where))
+    return Input(value.name, kind, _decode_extents(tensor.shape, where))
 
 
-def _operator(index: int, node: Any, name: str) -> Operator:
+def _decode_operator(index: int, node: Any, name: str) -> Operator:
     where = f"{name} #{index}"
     label, code, domain = (text(word, where) for word in (node.name, node.op_type, node.domain))
     inputs, outputs = (tuple(text(word, where) for word in words) for words in (node.input, node.output))

@@ -30,11 +30,11 @@ def body_of(application: OpContext, name: str) -> OnnxFile:
     defined = [value.name for value in (*proto.input, *proto.initializer)]
     defined += [output for node in proto.node for output in node.output if output]
     unique = application.builder.unique
-    _rename(proto, {old: unique(old) for old in dict.fromkeys(defined)})
+    _rename_values(proto, {old: unique(old) for old in dict.fromkeys(defined)})
     return decode_body(proto, application.builder.file, application.where)
 
 
-def _rename(proto: Any, names: Mapping[str, str]) -> None:
+def _rename_values(proto: Any, names: Mapping[str, str]) -> None:
     """Rename values of a graph, in the graph itself and in all graphs inside it."""
     for value in (*proto.input, *proto.output, *proto.initializer, *proto.value_info):
         value.name = names.get(value.name, value.name)
@@ -43,7 +43,7 @@ def _rename(proto: Any, names: Mapping[str, str]) -> None:
             words[:] = [names.get(word, word) for word in words]
         for attribute in node.attribute:
             if attribute.type == _GRAPH:
-                _rename(attribute.g, names)
+                _rename_values(attribute.g, names)
 
 
 def read_here(application: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
@@ -122,7 +122,7 @@ def scalar(application: OpContext, value: str) -> str:
     """Return a value of one element as a scalar, without axes."""
     if application.type(value).size != 1:
         application.broken(f"{value!r}: got shape {application.type(value).shape}, expected one element")
-    return application.reshaped(value, ())
+    return application.reshape(value, ())
 
 
 def logical_and_all(application: OpContext, conditions: Sequence[str]) -> str:
@@ -370,7 +370,7 @@ def scan(application: OpContext) -> None:
         application.broken(f"got {len(application.operator.outputs)} outputs, expected at least {carried}")
     values = [application.value(k) for k in range(first, count)]
     if first:
-        _batches(
+        _scan_batches(
             application,
             values,
             _ScanAxes((0,) * scanned, direction_list("directions", scanned), (0,) * stacked, (0,) * stacked),
@@ -387,7 +387,7 @@ def scan(application: OpContext) -> None:
             application.result_alias(value, position)
 
 
-def _batches(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
+def _scan_batches(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
     """Emit a scan for every element of the batch, and join their results (opset 8)."""
     if application.has(0):
         application.refuse(
@@ -396,9 +396,9 @@ def _batches(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> 
     batch, rows = application.type(values[0]).shape[:1], list[list[str]]()
     for index in range(*batch):
         parts = [slice_along(application, value, 0, index, index + 1) for value in values]
-        parts = [application.reshaped(part, application.type(part).shape[1:]) for part in parts]
+        parts = [application.reshape(part, application.type(part).shape[1:]) for part in parts]
         slice_results = _emit_scan(application, parts, axes, ())
-        rows.append([application.reshaped(each, (1, *application.type(each).shape)) for each in slice_results])
+        rows.append([application.reshape(each, (1, *application.type(each).shape)) for each in slice_results])
     for position, column in enumerate(zip(*rows, strict=True)):
         if application.output(position):
             application.result_alias(join_along(application, column, 0), position)

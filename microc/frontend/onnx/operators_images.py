@@ -160,12 +160,12 @@ def resize_table(rule: ResizeRule, axis: Axis, positions: Array) -> tuple[Array,
         first = math.floor(-reach / scale) + 1
         offsets = np.arange(first, 2 - first)
         indices = left[:, None] + offsets
-        weights = _kernel(rule, np.abs((offsets - ratio[:, None]) * scale))
+        weights = _interpolation_weights(rule, np.abs((offsets - ratio[:, None]) * scale))
         weights = weights / weights.sum(1, keepdims=True)
     if rule.exclude_outside:
         weights = np.where((indices >= 0) & (indices < axis.extent), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
-    return _indices(axis, indices), weights
+    return _pack_indices(axis, indices), weights
 
 
 def _linear_table(axis: Axis, positions: Array) -> tuple[Array, Array]:
@@ -178,15 +178,15 @@ def _linear_table(axis: Axis, positions: Array) -> tuple[Array, Array]:
     right = np.minimum(left + 1, axis.extent - 1)
     weights = np.stack([right - inside, inside - left], 1).astype(positions.dtype)
     weights[left == right] = 0.5
-    return _indices(axis, np.stack([left, right], 1)), weights
+    return _pack_indices(axis, np.stack([left, right], 1)), weights
 
 
-def _indices(axis: Axis, indices: Array) -> Array:
+def _pack_indices(axis: Axis, indices: Array) -> Array:
     """Clamp indices to the axis, and store them in the smaller of int16 and int32 that holds them."""
     return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
 
 
-def _kernel(rule: ResizeRule, x: Array) -> Array:
+def _interpolation_weights(rule: ResizeRule, x: Array) -> Array:
     """Return weights of elements at distance ``x``: the triangle, or Keys' cubic convolution kernel."""
     if rule.mode == "linear":
         return np.asarray(np.clip(1 - x, 0, 1))
@@ -299,25 +299,23 @@ def deform_conv(application: OpContext) -> None:
     if application.shape(2) != (shape[0], parts * taps * rank, *size):
         expected = str((shape[0], parts * taps * rank, *size))
         application.broken(f"offsets: got shape {application.shape(2)}, expected {expected}")
-    moves = application.reshaped(application.operand(2), (images, taps, rank, pixels))
+    moves = application.reshape(application.operand(2), (images, taps, rank, pixels))
     moves = application.emit("transpose", (moves,), {"axes": (0, 1, 3, 2)})
-    moves = application.reshaped(moves, (images, taps * pixels, rank))
+    moves = application.reshape(moves, (images, taps * pixels, rank))
     grid = application.new_constant(f"{application.output()}_taps", base.astype(application.type(moves).dtype))
     sample_positions = application.emit("add", (moves, grid))
-    data = application.reshaped(application.value(0), (images, shape[1] // parts, *shape[2:]))
+    data = application.reshape(application.value(0), (images, shape[1] // parts, *shape[2:]))
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
     sampled = application.emit("grid_sample", (data, sample_positions), attrs)
     if application.has(4):
-        mask = application.reshaped(application.operand(4), (images, 1, taps * pixels))
+        mask = application.reshape(application.operand(4), (images, 1, taps * pixels))
         sampled = application.emit("mul", (sampled, mask))
-    columns = application.reshaped(sampled, (shape[0], groups, inputs * taps, pixels))
-    matrix = application.reshaped(application.operand(1), (1, groups, outputs // groups, inputs * taps))
+    columns = application.reshape(sampled, (shape[0], groups, inputs * taps, pixels))
+    matrix = application.reshape(application.operand(1), (1, groups, outputs // groups, inputs * taps))
     product = application.emit("matmul", (matrix, columns))
-    summed = application.reshaped(product, (shape[0], outputs, *size))
+    summed = application.reshape(product, (shape[0], outputs, *size))
     if application.has(3):
-        summed = application.emit(
-            "add", (summed, application.reshaped(application.operand(3), (outputs, *(1,) * rank)))
-        )
+        summed = application.emit("add", (summed, application.reshape(application.operand(3), (outputs, *(1,) * rank))))
     application.result_alias(summed)
 
 
@@ -373,9 +371,7 @@ def conv_transpose(application: OpContext) -> None:
     upsampled = application.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
     upsampled = application.emit("transpose", (upsampled,), {"axes": (0, 3, 1, 2)})
     batch, channels, _, width = application.type(upsampled).shape
-    application.result_alias(
-        upsampled if len(shape) == 4 else application.reshaped(upsampled, (batch, channels, width))
-    )
+    application.result_alias(upsampled if len(shape) == 4 else application.reshape(upsampled, (batch, channels, width)))
 
 
 def _channels_last(application: OpContext, weight: Stored, groups: int) -> Stored:

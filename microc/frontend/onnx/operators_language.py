@@ -63,14 +63,14 @@ def rotary_embedding(application: OpContext) -> None:
         )
     data = application.value(0)
     if len(shape) == 3:
-        split = application.reshaped(data, (*shape[:2], heads, shape[2] // heads))
+        split = application.reshape(data, (*shape[:2], heads, shape[2] // heads))
         data = application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
     batch, _, length, _ = application.type(data).shape
     positions = application.value(1)
     # A single position is that of the first row; the others follow it.
     if application.type(positions).size == 1 and length > 1:
         steps = application.new_constant("steps", np.arange(length, dtype=application.type(positions).dtype))
-        positions = application.emit("add", (application.reshaped(positions, (1,)), steps))
+        positions = application.emit("add", (application.reshape(positions, (1,)), steps))
     count = application.type(positions).size
     if count not in (length, batch * length):
         application.broken(f"position_ids: got {count}, expected {length} or {batch * length}")
@@ -87,10 +87,10 @@ def angles_at(application: OpContext, position: int, positions: str, length: int
     if len(application.type(table).shape) != 2:
         application.broken(f"input {position}: got shape {application.type(table).shape}, expected two axes")
     rows = application.emit(
-        "gather", (table, application.reshaped(positions, (application.type(positions).size,))), {"axis": 0}
+        "gather", (table, application.reshape(positions, (application.type(positions).size,))), {"axis": 0}
     )
     count, half = application.type(rows).shape
-    return application.reshaped(rows, (count // length, 1, length, half))
+    return application.reshape(rows, (count // length, 1, length, half))
 
 
 def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
@@ -102,8 +102,8 @@ def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, 
         application.broken(f"{half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
     axis, pairs = (4, (*shape[:3], half, 2)) if interleaved else (3, (*shape[:3], half, 2))
     if interleaved:
-        both = application.reshaped(slice_axis(application, data, 3, 0, 2 * half), pairs)
-        first, second = (application.reshaped(slice_axis(application, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
+        both = application.reshape(slice_axis(application, data, 3, 0, 2 * half), pairs)
+        first, second = (application.reshape(slice_axis(application, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
     else:
         first, second = (slice_axis(application, data, 3, k * half, (k + 1) * half) for k in (0, 1))
     make = composer(application)
@@ -112,9 +112,9 @@ def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, 
         make("add", make("mul", first, sine), make("mul", second, cosine)),
     ]
     if interleaved:
-        rotated = [application.reshaped(value, (*shape[:3], half, 1)) for value in rotated]
+        rotated = [application.reshape(value, (*shape[:3], half, 1)) for value in rotated]
     joined = application.emit("concat", rotated, {"axis": axis})
-    joined = application.reshaped(joined, (*shape[:3], 2 * half))
+    joined = application.reshape(joined, (*shape[:3], 2 * half))
     if 2 * half == shape[3]:
         return joined
     return application.emit("concat", (joined, slice_axis(application, data, 3, 2 * half, shape[3])), {"axis": 3})
@@ -170,33 +170,33 @@ def group_query_attention(application: OpContext) -> None:
     present is longer.
     """
     _refuse_variants(application)
-    heads, (query, key, value) = _split(application)
+    heads, (query, key, value) = _split_heads(application)
     length = _past_length(application, heads)
     if application.operator.attributes.flag("do_rotary"):
         query, key = _rotate_query_and_key(application, heads, length, (query, key))
-    past = _past(application, heads)
+    past = _past_caches(application, heads)
     rows = heads.queries // heads.kv_heads * heads.rows
     scale = application.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.width))
-    scaled_query = application.reshaped(composer(application)("mul", query, scale), (heads.kv_heads, rows, heads.width))
+    scaled_query = application.reshape(composer(application)("mul", query, scale), (heads.kv_heads, rows, heads.width))
     # One batch of products per key head: the queries of its group become rows, heads.queries / kv_heads * rows of them.
     keys, values = (
-        [application.reshaped(x, _planes(application, x)) for x in pair]
+        [application.reshape(x, application.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
         for pair in ((*past[:1], key), (*past[1:], value))
     )
-    scores = [_product(application, scaled_query, x, transpose_b=True) for x in keys]
-    scores[-1] = _causal(application, heads, scores[-1])
+    scores = [_batch_product(application, scaled_query, x, transpose_b=True) for x in keys]
+    scores[-1] = _mask_later_rows(application, heads, scores[-1])
     if past:
         scores[0] = _mask_unused_positions(application, scores[0], length)
     joined = application.emit("concat", scores, {"axis": 2}) if past else scores[0]
     shares, first, total = application.emit("softmax", (joined,), {"axis": 2, "beta": 1.0}), 0, ""
     for x in values:
         last = first + application.type(x).shape[1]
-        partial = _product(application, slice_axis(application, shares, 2, first, last), x)
+        partial = _batch_product(application, slice_axis(application, shares, 2, first, last), x)
         total, first = application.emit("add", (total, partial)) if total else partial, last
-    apart = application.reshaped(total, (1, heads.queries, heads.rows, heads.width))
+    apart = application.reshape(total, (1, heads.queries, heads.rows, heads.width))
     rows_of_heads = application.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
     application.result_reshape(rows_of_heads, (1, heads.rows, heads.queries * heads.width))
-    _present(application, past, (key, value), length)
+    _write_caches(application, past, (key, value), length)
 
 
 def _refuse_variants(application: OpContext) -> None:
@@ -214,7 +214,7 @@ def _refuse_variants(application: OpContext) -> None:
     application.only_output(3)
 
 
-def _split(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
+def _split_heads(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
     """Split the operands into query (1, heads, S, D), key and value (1, key heads, S, D)."""
     attributes, shape = application.operator.attributes, application.shape(_QUERY)
     queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
@@ -233,7 +233,7 @@ def _split(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
         if application.type(value).shape != (1, heads.rows, count * heads.width):
             expected = (1, heads.rows, count * heads.width)
             application.broken(f"{value!r}: got shape {application.type(value).shape}, expected {expected}")
-        split = application.reshaped(value, (1, heads.rows, count, heads.width))
+        split = application.reshape(value, (1, heads.rows, count, heads.width))
         return application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
     counts, first = (queries, kv_heads, kv_heads), 0
@@ -255,7 +255,7 @@ def _past_length(application: OpContext, heads: _Heads) -> str:
     rows."""
     if application.type(application.value(_LAST)).size != 1:
         application.broken(f"seqlens_k: got shape {application.shape(_LAST)}, expected one element")
-    last = application.emit("cast", (application.reshaped(application.value(_LAST), (1,)),), {"dtype": "int32"})
+    last = application.emit("cast", (application.reshape(application.value(_LAST), (1,)),), {"dtype": "int32"})
     if heads.rows == 1:
         return last
     return application.emit("sub", (last, application.scalar(heads.rows - 1, "int32")))
@@ -272,7 +272,7 @@ def _rotate_query_and_key(application: OpContext, heads: _Heads, length: str, pa
     return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in pair]
 
 
-def _past(application: OpContext, heads: _Heads) -> tuple[str, ...]:
+def _past_caches(application: OpContext, heads: _Heads) -> tuple[str, ...]:
     """Return the caches of keys and of values; empty if there is no past."""
     if not application.has(_PAST):
         return ()
@@ -285,12 +285,7 @@ def _past(application: OpContext, heads: _Heads) -> tuple[str, ...]:
     return caches
 
 
-def _planes(application: OpContext, value: str) -> tuple[int, ...]:
-    """Return the shape of keys or values without the batch axis."""
-    return application.type(value).shape[1:]
-
-
-def _product(application: OpContext, a: str, b: str, *, transpose_b: bool = False) -> str:
+def _batch_product(application: OpContext, a: str, b: str, *, transpose_b: bool = False) -> str:
     right = application.emit("transpose", (b,), {"axes": (0, 2, 1)}) if transpose_b else b
     return application.emit("matmul", (a, right))
 
@@ -303,7 +298,7 @@ def _mask_unused_positions(application: OpContext, scores: str, length: str) -> 
     return make("where", make("less", positions, length), scores, MASKED_SCORE)
 
 
-def _causal(application: OpContext, heads: _Heads, scores: str) -> str:
+def _mask_later_rows(application: OpContext, heads: _Heads, scores: str) -> str:
     """Mask the scores among this call's rows so that none attends to a later one."""
     if heads.rows == 1:
         return scores
@@ -312,7 +307,7 @@ def _causal(application: OpContext, heads: _Heads, scores: str) -> str:
     return composer(application)("where", application.new_constant("seen", seen), scores, MASKED_SCORE)
 
 
-def _present(application: OpContext, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
+def _write_caches(application: OpContext, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
     """Write the second and third output, the present keys and values."""
     for position, value in enumerate(fresh):
         if not application.output(position + 1):

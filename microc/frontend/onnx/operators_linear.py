@@ -97,9 +97,9 @@ def matmul(application: OpContext) -> None:
         application.result_alias(write_dense(application, a, weight.transpose((1, 0)), None))
         return
     shape = (*application.broadcast(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
-    a = application.reshaped(a, (1, left[0])) if len(left) == 1 else a
-    b = application.reshaped(b, (right[0], 1)) if len(right) == 1 else b
-    application.result_alias(application.reshaped(application.emit("matmul", (a, b)), shape))
+    a = application.reshape(a, (1, left[0])) if len(left) == 1 else a
+    b = application.reshape(b, (right[0], 1)) if len(right) == 1 else b
+    application.result_alias(application.reshape(application.emit("matmul", (a, b)), shape))
 
 
 def write_dense(application: OpContext, data: str, weight: Stored, bias: Stored | None) -> str:
@@ -108,12 +108,12 @@ def write_dense(application: OpContext, data: str, weight: Stored, bias: Stored 
     if not shape or shape[-1] != depth:
         application.broken(f"data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
     operands = [
-        application.reshaped(data, (prod(shape[:-1]), depth)),
+        application.reshape(data, (prod(shape[:-1]), depth)),
         application.store(f"{application.output()}_weight", weight),
     ]
     if bias is not None:
         operands.append(application.store(f"{application.output()}_bias", bias))
-    return application.reshaped(application.emit("dense", operands), (*shape[:-1], units))
+    return application.reshape(application.emit("dense", operands), (*shape[:-1], units))
 
 
 def batch_normalization(application: OpContext) -> None:
@@ -155,7 +155,7 @@ def _batch_normalization_by_values(application: OpContext, data: str) -> None:
 
 def _along_channels(application: OpContext, position: int, rank: int) -> str:
     """Return an operand of one element per channel, shaped to broadcast along axis 1 of a tensor of ``rank``."""
-    return application.reshaped(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
+    return application.reshape(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
 
 
 def _per_channel(application: OpContext, values: Array, data: str) -> str:
@@ -218,7 +218,7 @@ def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
         if not old or axis == len(shape) - 1:
             write(application, data, axis, application.output())
             return
-        flat = application.reshaped(data, (prod(shape[:axis]), prod(shape[axis:])))
+        flat = application.reshape(data, (prod(shape[:axis]), prod(shape[axis:])))
         name = application.builder.unique(f"{application.output()}_flat")
         write(application, flat, 1, name)
         application.result("reshape", (name,), {"shape": shape})
@@ -404,7 +404,7 @@ def col2im(application: OpContext) -> None:
         for k, (e, b, d, s) in enumerate(zip(image, block, dilation, strides, strict=True))
     ]
     channels = shape[1] // taps
-    data = application.reshaped(application.value(0), (shape[0] * channels, taps, *counts))
+    data = application.reshape(application.value(0), (shape[0] * channels, taps, *counts))
     grown = [(c - 1) * s + (b - 1) * d + 1 for c, s, b, d in zip(counts, strides, block, dilation, strict=True)]
     after = [g - pads[k] - e for k, (g, e) in enumerate(zip(grown, image, strict=True))]
     kind = application.type(data).dtype
@@ -442,7 +442,7 @@ def determinant(application: OpContext) -> None:
     if len(shape) < 2 or shape[-1] != shape[-2]:
         application.broken(f"got matrices of shape {shape}, expected square ones")
     count, size, kind = prod(shape[:-2]), shape[-1], application.type(data).dtype
-    matrices = application.reshaped(data, (count, size, size))
+    matrices = application.reshape(data, (count, size, size))
     free = application.new_constant(f"{application.output()}_free", np.ones((count, size), np.bool_))
     one = application.new_constant(f"{application.output()}_one", np.ones((count, 1), dtypes.to_numpy(kind)))
     attrs: dict[str, Any] = {

@@ -33,8 +33,8 @@ def svm_regressor(application: OpContext) -> None:
     rho = np.array(attributes.reals("rho"), np.float32)
     weights = np.array(attributes.reals("coefficients"), np.float32)
     width = application.type(data).shape[1]
-    values = _kernel(application, data, _support_vectors(application, count, width)) if count else data
-    scores = _dense(application, values, weights.reshape(1, -1), rho)
+    values = _kernel_values(application, data, _support_vectors(application, count, width)) if count else data
+    scores = _emit_dense(application, values, weights.reshape(1, -1), rho)
     if attributes.flag("one_class"):
         above = application.emit(
             "cast", (application.emit("greater", (scores, application.scalar(0.0))),), {"dtype": "float32"}
@@ -56,14 +56,16 @@ def svm_classifier(application: OpContext) -> None:
     per_class, data = attributes.integers("vectors_per_class", ()), features(application)
     if not per_class:
         application.refuse("a linear machine without support vectors", "export it as a linear classifier")
-    values = _kernel(application, data, _support_vectors(application, sum(per_class), application.type(data).shape[1]))
+    values = _kernel_values(
+        application, data, _support_vectors(application, sum(per_class), application.type(data).shape[1])
+    )
     weights = np.array(attributes.reals("coefficients"), np.float32).reshape(len(per_class) - 1, -1)
     pairs = list(combinations(range(len(per_class)), 2))
     rho = np.array(attributes.reals("rho"), np.float32)
-    decisions = _dense(application, values, _pair_weights(weights, per_class, pairs), rho)
+    decisions = _emit_dense(application, values, _pair_weights(weights, per_class, pairs), rho)
     has_probabilities = "prob_a" in attributes and len(attributes.reals("prob_a")) > 0
     if len(per_class) == 2 and has_probabilities:
-        line = _affine(application, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
+        line = _emit_affine(application, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
         first = application.emit("sigmoid", (application.emit("neg", (line,)),))
         second = application.emit("sub", (application.scalar(1.0), first))
         result_label(application, labels, second, is_binary=True, cut=0.5)
@@ -89,7 +91,7 @@ def _support_vectors(application: OpContext, count: int, width: int) -> Array:
     return vectors.reshape(count, width)
 
 
-def _kernel(application: OpContext, data: str, supports: Array) -> str:
+def _kernel_values(application: OpContext, data: str, supports: Array) -> str:
     """Return the kernel values of every row of the data with every support vector."""
     attributes = application.operator.attributes
     gamma, offset, degree = (
@@ -98,14 +100,16 @@ def _kernel(application: OpContext, data: str, supports: Array) -> str:
         0.0,
         0.0,
     )[:3]
-    products = _dense(application, data, supports, np.zeros(0, np.float32))
+    products = _emit_dense(application, data, supports, np.zeros(0, np.float32))
     match attributes.text("kernel_type", "LINEAR"):
         case "LINEAR":
             return products
         case "POLY":
-            return application.emit("pow", (_affine(application, products, gamma, offset), application.scalar(degree)))
+            return application.emit(
+                "pow", (_emit_affine(application, products, gamma, offset), application.scalar(degree))
+            )
         case "SIGMOID":
-            return application.emit("tanh", (_affine(application, products, gamma, offset),))
+            return application.emit("tanh", (_emit_affine(application, products, gamma, offset),))
         case "RBF":
             squares = application.emit(
                 "sum", (application.emit("mul", (data, data)),), {"axes": (1,), "keepdims": True}
@@ -119,12 +123,12 @@ def _kernel(application: OpContext, data: str, supports: Array) -> str:
             application.broken(f"kernel_type is {kernel!r}, expected LINEAR, POLY, RBF or SIGMOID")
 
 
-def _affine(application: OpContext, value: str, factor: float, offset: float) -> str:
+def _emit_affine(application: OpContext, value: str, factor: float, offset: float) -> str:
     scaled = application.emit("mul", (value, application.scalar(factor)))
     return application.emit("add", (scaled, application.scalar(offset)))
 
 
-def _dense(application: OpContext, data: str, weights: Array, bias: Array) -> str:
+def _emit_dense(application: OpContext, data: str, weights: Array, bias: Array) -> str:
     if weights.shape[1] != application.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
         application.broken(
             f"coefficients of shape {weights.shape} and {bias.size} of rho for {application.type(data).shape[1]} values"
@@ -152,7 +156,7 @@ def _count_votes(application: OpContext, decisions: str, pairs: list[tuple[int, 
     for column, (i, j) in enumerate(pairs):
         weights[i, column], weights[j, column] = 1, -1
         offsets[j] += 1
-    return _dense(application, first, weights, offsets)
+    return _emit_dense(application, first, weights, offsets)
 
 
 # ---- Converters of other ai.onnx.ml operators that scikit-learn's exporters write (tree ensembles: operators_trees.py).
@@ -167,7 +171,7 @@ def linear_regressor(application: OpContext) -> None:
     """LinearRegressor: one row of coefficients for every target."""
     attributes = application.operator.attributes
     targets = attributes.integer("targets", 1)
-    scores = _linear(application, targets)
+    scores = _linear_scores(application, targets)
     application.result_alias(emit_post(application, scores, post_transform(application), application.where))
 
 
@@ -181,7 +185,7 @@ def linear_classifier(application: OpContext) -> None:
         else 0
     )
     rows = rows or max(len(labels), 1)
-    scores = _linear(application, rows)
+    scores = _linear_scores(application, rows)
     post = post_transform(application)
     is_binary = rows == 1 and len(labels) == 2
     result_label(application, labels, scores, is_binary=is_binary)
@@ -192,7 +196,7 @@ def linear_classifier(application: OpContext) -> None:
         application.result_alias(emit_post(application, scores, post, application.where), 1)
 
 
-def _linear(application: OpContext, rows: int) -> str:
+def _linear_scores(application: OpContext, rows: int) -> str:
     attributes = application.operator.attributes
     data = features(application)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
@@ -260,11 +264,11 @@ def imputer(application: OpContext) -> None:
         application.broken(
             f"imputed values: got {len(imputed)}, expected 1 or {application.type(data).shape[-1]}, one for each feature"
         )
-    missing = _equals(application, data, replaced)
+    missing = _equals_number(application, data, replaced)
     application.result("where", (missing, application.new_constant("imputed", np.array(imputed, dtype)), data))
 
 
-def _equals(application: OpContext, data: str, number: float) -> str:
+def _equals_number(application: OpContext, data: str, number: float) -> str:
     """Test elements for equality with ``number``; NaN equals NaN."""
     if number != number:
         return application.emit("not_equal", (data, data))
@@ -289,13 +293,13 @@ def one_hot_encoder(application: OpContext) -> None:
 
 def label_encoder(application: OpContext) -> None:
     """LabelEncoder between numbers, as a chain of selections; the last of equal keys takes precedence."""
-    data, (keys, values, default) = application.value(0), _dictionary(application)
+    data, (keys, values, default) = application.value(0), _label_dictionary(application)
     dtype = application.type(data).dtype
     if keys.dtype.name != dtype:
         application.broken(f"keys have dtype {keys.dtype}, expected {dtype} as the data have")
     mapped = application.new_constant("default", np.array(default, values.dtype))
     for key, value in zip(keys.tolist(), values, strict=True):
-        hit = _equals(application, data, key)
+        hit = _equals_number(application, data, key)
         mapped = application.emit("where", (hit, application.new_constant("mapped", np.array(value)), mapped))
     application.result_alias(mapped)
 
@@ -303,7 +307,7 @@ def label_encoder(application: OpContext) -> None:
 MAX_KEYS = 64
 
 
-def _dictionary(application: OpContext) -> tuple[Array, Array, float]:
+def _label_dictionary(application: OpContext) -> tuple[Array, Array, float]:
     """Return keys, values and default of a LabelEncoder, all numbers."""
     attributes, tables = application.operator.attributes, []
     for role in ("keys", "values"):
@@ -333,7 +337,7 @@ def array_feature_extractor(application: OpContext) -> None:
     """
     data = application.value(0)
     shape = application.type(data).shape
-    rows = data if len(shape) > 1 else application.reshaped(data, (1, *shape))
+    rows = data if len(shape) > 1 else application.reshape(data, (1, *shape))
     indices, axis = application.value(1), len(application.type(rows).shape) - 1
     if indices in application.builder.consts:
         features_read, feature_count = (
@@ -346,25 +350,25 @@ def array_feature_extractor(application: OpContext) -> None:
             )
         indices = application.new_constant("places", features_read)
     else:
-        indices = application.reshaped(indices, (application.type(indices).size,))
+        indices = application.reshape(indices, (application.type(indices).size,))
     application.result("gather", (rows, indices), {"axis": axis})
 
 
 def feature_vectorizer(application: OpContext) -> None:
     """FeatureVectorizer: concatenates the rows of all inputs, as floats."""
-    parts = [_matrix(application, application.value(position)) for position in range(application.count())]
+    parts = [_float_matrix(application, application.value(position)) for position in range(application.count())]
     if len(parts) == 1:
         application.result_alias(parts[0])
     else:
         application.result("concat", parts, {"axis": 1})
 
 
-def _matrix(application: OpContext, value: str) -> str:
+def _float_matrix(application: OpContext, value: str) -> str:
     """Return a value as a float32 matrix; a vector becomes one row."""
     shape = application.type(value).shape
     if application.type(value).dtype != "float32":
         value = application.emit("cast", (value,), {"dtype": "float32"})
-    return value if len(shape) == 2 else application.reshaped(value, (1, application.type(value).size))
+    return value if len(shape) == 2 else application.reshape(value, (1, application.type(value).size))
 
 
 def zip_map(application: OpContext) -> None:

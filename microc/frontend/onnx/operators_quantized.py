@@ -33,7 +33,7 @@ def has_constant_scales(application: OpContext, *positions: int) -> bool:
     return is_plain and not application.operator.attributes.integer("block_size", 0)
 
 
-def _cast(application: OpContext, value: str, dtype: str) -> str:
+def _cast_if_needed(application: OpContext, value: str, dtype: str) -> str:
     return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
 
 
@@ -43,10 +43,10 @@ def broadcast_scale(application: OpContext, position: int, shape: Sequence[int],
     value = application.value(position)
     scale_shape, rank = application.type(value).shape, len(shape)
     if application.type(value).size == 1:
-        return application.reshaped(value, ())
+        return application.reshape(value, ())
     if len(scale_shape) == 1:
         axis = application.axis(axis, rank)
-        return application.reshaped(value, (*scale_shape, *[1] * (rank - axis - 1)))
+        return application.reshape(value, (*scale_shape, *[1] * (rank - axis - 1)))
     if len(scale_shape) != rank or any(
         not scale_extent or -(-extent // scale_extent) * scale_extent < extent
         for extent, scale_extent in zip(shape, scale_shape, strict=True)
@@ -56,11 +56,11 @@ def broadcast_scale(application: OpContext, position: int, shape: Sequence[int],
             "blocks along each axis"
         )
     blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(shape, scale_shape, strict=True)]
-    separated = application.reshaped(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
+    separated = application.reshape(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
     target = tuple(
         extent for scale_extent, block in zip(scale_shape, blocks, strict=True) for extent in (scale_extent, block)
     )
-    expanded = application.reshaped(
+    expanded = application.reshape(
         application.emit("broadcast_to", (separated,), {"shape": target}),
         [p * b for p, b in zip(scale_shape, blocks, strict=True)],
     )
@@ -90,17 +90,17 @@ def quantize(application: OpContext, out_dtype: str, bits: int) -> None:
     """QuantizeLinear, as arithmetic."""
     data, shape = application.value(0), application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
-    scale = _cast(application, broadcast_scale(application, 1, shape, axis), "float32")
-    levels = application.emit("div", (_cast(application, data, "float32"), scale))
+    scale = _cast_if_needed(application, broadcast_scale(application, 1, shape, axis), "float32")
+    levels = application.emit("div", (_cast_if_needed(application, data, "float32"), scale))
     zero = broadcast_scale(application, 2, shape, axis) if application.has(2) else ""
-    _store(application, levels, zero, out_dtype, bits)
+    _store_levels(application, levels, zero, out_dtype, bits)
 
 
-def _store(application: OpContext, levels: str, zero: str, out_dtype: str, bits: int) -> None:
+def _store_levels(application: OpContext, levels: str, zero: str, out_dtype: str, bits: int) -> None:
     """Write the output: real levels rounded, moved to the zero point, and saturated to ``bits``."""
     levels = application.emit("round", (levels,))
     if zero:
-        levels = application.emit("add", (levels, _cast(application, zero, "float32")))
+        levels = application.emit("add", (levels, _cast_if_needed(application, zero, "float32")))
     low, high = dtypes.int_range(out_dtype)
     low, high = low >> dtypes.info(out_dtype).bits - bits, high >> dtypes.info(out_dtype).bits - bits
     clipped = application.emit("clip", (levels,), {"minimum": float(low), "maximum": float(high)})
@@ -110,10 +110,12 @@ def _store(application: OpContext, levels: str, zero: str, out_dtype: str, bits:
 def subtract_zero_point(application: OpContext, position: int, zero: int, axis: int) -> str:
     """Return the integers at input ``position`` less their zero points, as int32."""
     shape = application.shape(position)
-    data = _cast(application, application.value(position), "int32")
+    data = _cast_if_needed(application, application.value(position), "int32")
     if not application.has(zero):
         return data
-    return application.emit("sub", (data, _cast(application, broadcast_scale(application, zero, shape, axis), "int32")))
+    return application.emit(
+        "sub", (data, _cast_if_needed(application, broadcast_scale(application, zero, shape, axis), "int32"))
+    )
 
 
 def dequantize(application: OpContext) -> None:
@@ -127,24 +129,24 @@ def dequantize(application: OpContext) -> None:
         )
         application.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
         return
-    real = _cast(application, subtract_zero_point(application, 0, 2, axis), "float32")
-    scale = _cast(application, broadcast_scale(application, 1, application.shape(0), axis), "float32")
+    real = _cast_if_needed(application, subtract_zero_point(application, 0, 2, axis), "float32")
+    scale = _cast_if_needed(application, broadcast_scale(application, 1, application.shape(0), axis), "float32")
     product = application.emit("mul", (real, scale))
-    application.result_alias(_cast(application, product, kind))
+    application.result_alias(_cast_if_needed(application, product, kind))
 
 
-def _requantize(application: OpContext, total: str, scales: Sequence[str], first: int) -> None:
+def _requantize_sums(application: OpContext, total: str, scales: Sequence[str], first: int) -> None:
     """Write the output: int32 sums times the operands' scales over the result's scale, which is input ``first`` (then its
     zero point)."""
-    reals = [_cast(application, scale, "float32") for scale in scales]
+    reals = [_cast_if_needed(application, scale, "float32") for scale in scales]
     factor = application.emit("mul", reals)
     factor = application.emit(
-        "div", (factor, _cast(application, broadcast_scale(application, first, (), 0), "float32"))
+        "div", (factor, _cast_if_needed(application, broadcast_scale(application, first, (), 0), "float32"))
     )
-    levels = application.emit("mul", (_cast(application, total, "float32"), factor))
-    zero = application.reshaped(application.value(first + 1), ())
+    levels = application.emit("mul", (_cast_if_needed(application, total, "float32"), factor))
+    zero = application.reshape(application.value(first + 1), ())
     out_dtype = application.type(zero).dtype
-    _store(application, levels, zero, out_dtype, dtypes.info(out_dtype).bits)
+    _store_levels(application, levels, zero, out_dtype, dtypes.info(out_dtype).bits)
 
 
 def qlinear_matmul_of_values(application: OpContext) -> None:
@@ -152,7 +154,7 @@ def qlinear_matmul_of_values(application: OpContext) -> None:
     a, b = subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 3, 5, -1)
     total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
     shape = application.type(total).shape
-    _requantize(
+    _requantize_sums(
         application, total, [broadcast_scale(application, 1, shape, -2), broadcast_scale(application, 4, shape, -1)], 6
     )
 
@@ -161,21 +163,21 @@ def qlinear_conv_of_values(application: OpContext) -> None:
     """QLinearConv with computed parameters; scales of the weights per output channel."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 3, 5, 0)
     operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
-    total = application.emit("convolution", operands, _convolution(application, weight))
+    total = application.emit("convolution", operands, _convolution_attrs(application, weight))
     shape = application.type(total).shape
-    _requantize(
+    _requantize_sums(
         application, total, [broadcast_scale(application, 1, shape, 1), broadcast_scale(application, 4, shape, 1)], 6
     )
 
 
-def _convolution(application: OpContext, weight: str) -> Mapping[str, Attr]:
+def _convolution_attrs(application: OpContext, weight: str) -> Mapping[str, Attr]:
     return convolution(application, application.type(weight).shape[2:])
 
 
 def conv_integer(application: OpContext) -> None:
     """ConvInteger: int32 sums."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 1, 3, 0)
-    application.result("convolution", (data, weight), _convolution(application, weight))
+    application.result("convolution", (data, weight), _convolution_attrs(application, weight))
 
 
 def matmul_integer(application: OpContext) -> None:
@@ -239,7 +241,7 @@ def _refuse_blocks(application: OpContext) -> int:
     return application.operator.attributes.integer("axis", 1)
 
 
-def _attrs(quant: Quant) -> dict[str, Attr]:
+def _dequantize_attrs(quant: Quant) -> dict[str, Attr]:
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
 
 
@@ -249,7 +251,7 @@ def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Map
         application.broken(
             f"got zero points {min(quant.zero_point)}..{max(quant.zero_point)}, expected {low}..{high} for {out_dtype}"
         )
-    return {**_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
+    return {**_dequantize_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
 def quantize_linear(application: OpContext) -> None:
@@ -302,7 +304,7 @@ def dequantize_linear(application: OpContext) -> None:
             f"the zero point has dtype {application.constant(2).dtype}, expected {application.type(data).dtype} as the data"
         )
     quant = quantization(application, 1, 2, application.type(data).shape, axis)
-    application.result("dequantize", (data,), _attrs(quant))
+    application.result("dequantize", (data,), _dequantize_attrs(quant))
 
 
 class QuantizedOperands:
@@ -320,7 +322,7 @@ class QuantizedOperands:
         if application.builder.consts.get(data) is not None:
             return application.store(data, self.constant_operand(position, 0))
         quant = quantization(application, position + 1, position + 2, kind.shape, 1)
-        return application.emit("dequantize", (data,), _attrs(quant))
+        return application.emit("dequantize", (data,), _dequantize_attrs(quant))
 
     def constant_operand(self, position: int, axis: int) -> Stored:
         """Return the constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
@@ -452,7 +454,7 @@ def qlinear_global_average_pool(application: OpContext) -> None:
     operands.result(application.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
 
 
-def _alpha(application: OpContext) -> Mapping[str, Attr]:
+def _leaky_attrs(application: OpContext) -> Mapping[str, Attr]:
     return {"alpha": application.operator.attributes.real("alpha", 0.01)}
 
 
@@ -472,7 +474,7 @@ MICROSOFT_CONVERTERS: Mapping[str, Converter] = {
     "QLinearAveragePool": convert_through_dequantize(onnx_windows.POOL_CONVERTERS["AveragePool"]),
     "QLinearConcat": Converter(qlinear_concat),
     "QLinearGlobalAveragePool": Converter(qlinear_global_average_pool, BYTES),
-    "QLinearLeakyRelu": qlinear("leaky_relu", 1, _alpha),
+    "QLinearLeakyRelu": qlinear("leaky_relu", 1, _leaky_attrs),
     "QLinearMul": qlinear("mul", 2),
     "QLinearSigmoid": qlinear("sigmoid", 1),
     "QLinearSoftmax": convert_through_dequantize(onnx_linear.NEURAL_CONVERTERS["Softmax"]),

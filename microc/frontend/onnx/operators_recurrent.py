@@ -158,11 +158,11 @@ def _state_sums(step: Step, hidden: str, weights: Weights) -> str:
     return step("dense", hidden, weights.matrix, *((weights.bias,) if weights.bias else ()))
 
 
-def _rnn(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
+def _step_rnn(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
     return [step.activate(0, step("add", input_sums, _state_sums(step, old[0], weights)))]
 
 
-def _gru(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
+def _step_gru(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
     """One GRU step; gates are update, reset, hidden."""
     (hidden,), units = old, step.layer.units
     sums = _state_sums(step, hidden, weights)
@@ -180,7 +180,7 @@ def _gru(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[
     return [step("add", step("mul", step("sub", 1.0, update), candidate), step("mul", update, hidden))]
 
 
-def _lstm(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
+def _step_lstm(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
     """One LSTM step; gates are input, output, forget, cell; peepholes input, output, forget.
 
     The cell is not clipped, as in ONNX Runtime.
@@ -205,9 +205,9 @@ def _lstm(step: Step, input_sums: str, old: list[str], weights: Weights) -> list
 
 
 CELLS: Mapping[str, Callable[[Step, str, list[str], Weights], list[str]]] = {
-    "RNN": _rnn,
-    "GRU": _gru,
-    "LSTM": _lstm,
+    "RNN": _step_rnn,
+    "GRU": _step_gru,
+    "LSTM": _step_lstm,
 }
 
 
@@ -219,7 +219,7 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
-def _layer(application: OpContext) -> Layer:
+def _read_layer(application: OpContext) -> Layer:
     """Read and check the attributes."""
     attributes, code = application.operator.attributes, application.operator.code
     direction = attributes.text("direction", "forward")
@@ -244,7 +244,7 @@ def _layer(application: OpContext) -> Layer:
 
 def recurrent(application: OpContext) -> None:
     """RNN, GRU and LSTM, forward, reverse or bidirectional."""
-    layer, attributes = _layer(application), application.operator.attributes
+    layer, attributes = _read_layer(application), application.operator.attributes
     data = application.value(0)
     batch_first = attributes.flag("layout")
     if batch_first:
@@ -254,8 +254,8 @@ def recurrent(application: OpContext) -> None:
         backwards = k == 1 or attributes.text("direction", "forward") == "reverse"
         count = len(layer.functions) // layer.directions
         direction_layer = replace(layer, functions=layer.functions[k * count : (k + 1) * count])
-        directions.append(_direction(application, direction_layer, data, k, backwards, batch_first))
-    _outputs(application, layer, directions, batch_first)
+        directions.append(_emit_direction(application, direction_layer, data, k, backwards, batch_first))
+    _write_outputs(application, layer, directions, batch_first)
 
 
 def _reverse_sequence(application: OpContext, value: str) -> str:
@@ -276,10 +276,10 @@ def _direction_of(application: OpContext, position: int, k: int, axis: int = 0) 
     if shape[axis] > 1:
         attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)}
         value = application.emit("slice", (value,), attrs)
-    return application.reshaped(value, (*shape[:axis], *shape[axis + 1 :]))
+    return application.reshape(value, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _state(application: OpContext, layer: Layer, position: int, k: int, batch_first: bool) -> str:
+def _initial_state(application: OpContext, layer: Layer, position: int, k: int, batch_first: bool) -> str:
     """Return the initial state (batch, units), zeros if absent."""
     if application.has(position):
         return _direction_of(application, position, k, 1 if batch_first else 0)
@@ -287,17 +287,17 @@ def _state(application: OpContext, layer: Layer, position: int, k: int, batch_fi
     return application.new_constant(f"{application.output() or application.loc.name}_state", zeros)
 
 
-def _direction(
+def _emit_direction(
     application: OpContext, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
     """Emit one direction; return the stacked rows (steps, batch, units) and the last states."""
     weight, matrix = (_direction_of(application, position, k) for position in (1, 2))
     if backwards:
         data = _reverse_sequence(application, data)
-    biases = _biases(application, layer, k, application.type(weight).shape[0])
-    states = [_state(application, layer, 5, k, batch_first)]
+    biases = _split_biases(application, layer, k, application.type(weight).shape[0])
+    states = [_initial_state(application, layer, 5, k, batch_first)]
     if layer.code == "LSTM":
-        states.append(_state(application, layer, 6, k, batch_first))
+        states.append(_initial_state(application, layer, 6, k, batch_first))
     step = Step(application, layer)
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
     input_sums = _input_sums(application, step, data, weight, biases[0])
@@ -314,7 +314,7 @@ def _direction(
     return rows, loop_outputs[:-1]
 
 
-def _biases(application: OpContext, layer: Layer, k: int, size: int) -> tuple[str, str]:
+def _split_biases(application: OpContext, layer: Layer, k: int, size: int) -> tuple[str, str]:
     """Return the biases of the data's and of the state's products. Only GRU needs them apart; else the first is their sum."""
     if not application.has(3):
         return "", ""
@@ -341,12 +341,12 @@ def _input_sums(application: OpContext, step: Step, data: str, weight: str, bias
     if not at_once(steps, size, depth):
         row = step("gather", step.capture(data), step.iteration, axis=0)
         return step("dense", row, step.capture(weight), *((step.capture(bias),) if bias else ()))
-    flat = application.reshaped(data, (steps * batch, depth))
+    flat = application.reshape(data, (steps * batch, depth))
     sums = application.emit("dense", (flat, weight, bias) if bias else (flat, weight))
-    return step("gather", step.capture(application.reshaped(sums, (steps, batch, size))), step.iteration, axis=0)
+    return step("gather", step.capture(application.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
-def _outputs(application: OpContext, layer: Layer, parts: list[tuple[str, list[str]]], batch_first: bool) -> None:
+def _write_outputs(application: OpContext, layer: Layer, parts: list[tuple[str, list[str]]], batch_first: bool) -> None:
     """Write the outputs, with directions side by side: rows (steps, directions, batch, units), last states (directions,
     batch, units)."""
     stacked = [[rows for rows, _ in parts], *([states[k] for _, states in parts] for k in range(len(parts[0][1])))]
@@ -355,7 +355,7 @@ def _outputs(application: OpContext, layer: Layer, parts: list[tuple[str, list[s
             continue
         shape = application.type(values[0]).shape
         axis = len(shape) - 2
-        apart = [application.reshaped(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
+        apart = [application.reshape(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
         whole = apart[0] if len(apart) == 1 else application.emit("concat", apart, {"axis": axis})
         if batch_first:
             order = (2, 0, 1, 3) if position == 0 else (1, 0, 2)

@@ -31,16 +31,13 @@ def size(application: OpContext) -> None:
 def identity(application: OpContext) -> None:
     """Identity, and Dropout, which is an identity in inference."""
     if application.operator.code == "Dropout":
-        if application.has(2) and application.constant(2).any() and _ratio(application) != 0:
-            application.refuse("dropout in training", "export the network for inference")
+        if application.has(2) and application.constant(2).any():
+            ratio = float(application.constant(1).reshape(-1)[0]) if application.has(1) else 0.5
+            if ratio:
+                application.refuse("dropout in training", "export the network for inference")
         if application.output(1):
             application.result_constant(np.ones(application.shape(0), np.bool_), 1)
     application.result_alias(application.value(0))
-
-
-def _ratio(application: OpContext) -> float:
-    """Return the share of elements that a Dropout drops."""
-    return float(application.constant(1).reshape(-1)[0]) if application.has(1) else 0.5
 
 
 def target_shape(application: OpContext, target: Sequence[int]) -> tuple[int, ...]:
@@ -122,7 +119,7 @@ def depth_to_space(application: OpContext) -> None:
     depth = channels // (block * block)
     split_shape = (batch, block, block, depth) if mode == "DCR" else (batch, depth, block, block)
     order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
-    parts = application.reshaped(application.value(0), (*split_shape, height, width))
+    parts = application.reshape(application.value(0), (*split_shape, height, width))
     moved = application.emit("transpose", (parts,), {"axes": order})
     application.result_reshape(moved, (batch, depth, height * block, width * block))
 
@@ -135,7 +132,7 @@ def space_to_depth(application: OpContext) -> None:
         application.broken(f"blocksize is {block}, expected a divisor of {height} and {width}, the height and width")
     view = (batch, channels, height // block, block, width // block, block)
     mode = application.operator.attributes.text("mode", "DCR")
-    parts = application.reshaped(application.value(0), view)
+    parts = application.reshape(application.value(0), view)
     order = (0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4)
     moved = application.emit("transpose", (parts,), {"axes": order})
     application.result_reshape(moved, (batch, channels * block * block, height // block, width // block))
@@ -222,7 +219,7 @@ def dynamic_slice(application: OpContext) -> None:
         application.refuse("a slice whose size depends on data", "shapes are static: give it a constant size")
     whole = application.new_constant("begin", np.zeros(1, dtypes.to_numpy(index_types[0].dtype)))
     begin = [whole] * len(shape)
-    begin[axis] = application.reshaped(application.value(1), (1,))
+    begin[axis] = application.reshape(application.value(1), (1,))
     first = application.emit("concat", begin, {"axis": 0}) if len(begin) > 1 else begin[0]
     application.result(
         "dynamic_slice", (application.value(0), first), {"size": (*shape[:axis], size, *shape[axis + 1 :])}
@@ -450,7 +447,7 @@ def _pad_with_value(application: OpContext, value: str, widths: tuple[tuple[int,
     inside = application.new_constant(f"{application.output()}_inside", np.ones(kind.shape, np.bool_))
     mask = application.emit("pad", (inside,), {"padding": widths, "value": False})
     data = application.emit("pad", (value,), {"padding": widths, "value": 0})
-    return application.emit("where", (mask, data, application.reshaped(application.operand(2), ())))
+    return application.emit("where", (mask, data, application.reshape(application.operand(2), ())))
 
 
 def padding(application: OpContext) -> tuple[tuple[int, int], ...]:
@@ -514,7 +511,7 @@ def _repeat_axes(application: OpContext, value: str, extents: Sequence[int], cou
             parts, copies = [*parts, 1, extent], [*copies, counts[axis], extent]
         else:
             parts[-1], copies[-1] = parts[-1] * extent, copies[-1] * extent
-    return application.emit("broadcast_to", (application.reshaped(value, parts),), {"shape": tuple(copies)})
+    return application.emit("broadcast_to", (application.reshape(value, parts),), {"shape": tuple(copies)})
 
 
 SLICE_CONVERTERS: Mapping[str, Converter] = {

@@ -31,7 +31,7 @@ def features(application: OpContext) -> str:
     data = application.value(0)
     shape = application.type(data).shape
     if len(shape) == 1:
-        data = application.reshaped(data, (1, *shape))
+        data = application.reshape(data, (1, *shape))
     elif len(shape) != 2:
         application.refuse(f"features of shape {shape}", "give data of two axes, (rows, features)")
     return (
@@ -66,7 +66,7 @@ def result_label(
     rows = application.type(scores).shape[0]
     if is_binary:
         above = application.emit("greater", (scores, application.scalar(cut)))
-        index = application.reshaped(application.emit("cast", (above,), {"dtype": "int64"}), (rows,))
+        index = application.reshape(application.emit("cast", (above,), {"dtype": "int64"}), (rows,))
     else:
         index = application.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
     if list(labels) == list(range(len(labels))):
@@ -95,15 +95,21 @@ COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 def tree_regressor(application: OpContext) -> None:
     """TreeEnsembleRegressor: sum, average, minimum or maximum of the leaves' values."""
     attributes = application.operator.attributes
-    targets = _targets(application)
+    targets = _target_count(application)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
-    trees = _trees(application, "target", targets)
+    trees = _read_trees(application, "target", targets)
     _write_result(
-        application, features(application), trees, targets, combine, post_transform(application), _base(application)
+        application,
+        features(application),
+        trees,
+        targets,
+        combine,
+        post_transform(application),
+        _base_values(application),
     )
 
 
-def _targets(application: OpContext) -> int:
+def _target_count(application: OpContext) -> int:
     """Return the number of targets, which is that of the values in a leaf."""
     count = application.operator.attributes.integer("n_targets", 1)
     return int(parse_integers([count], application.where, "n_targets", 1, MOST_TARGETS)[0])
@@ -116,15 +122,15 @@ def tree_classifier(application: OpContext) -> None:
     probabilities, none negative) or 0.
     """
     labels = class_labels(application, "classlabels_int64s", "classlabels_strings")
-    ids, weights = application.operator.attributes.integers("class_ids"), _reals(application, "class_weights")
-    post, data, base = post_transform(application), features(application), _base(application)
+    ids, weights = application.operator.attributes.integers("class_ids"), _real_attribute(application, "class_weights")
+    post, data, base = post_transform(application), features(application), _base_values(application)
     if len(labels) != 2 or len(set(ids)) != 1:
-        trees = _trees(application, "class", len(labels))
+        trees = _read_trees(application, "class", len(labels))
         scores = emit_ensemble(application, data, Ensemble(trees, len(labels), base), application.where)
         result_label(application, labels, scores)
         application.result_alias(emit_post(application, scores, post, application.where), 1)
         return
-    trees = _trees(application, "class", 1, only=ids[0])
+    trees = _read_trees(application, "class", 1, only=ids[0])
     scores = emit_ensemble(application, data, Ensemble(trees, 1, base[-1:]), application.where)
     positive = bool((weights >= 0).all())
     result_label(application, labels, scores, is_binary=True, cut=0.5 if positive else 0.0)
@@ -148,7 +154,7 @@ def _write_result(
     application.result_alias(emit_post(application, scores, post, application.where))
 
 
-def _reals(application: OpContext, name: str) -> Array:
+def _real_attribute(application: OpContext, name: str) -> Array:
     """Return a list of numbers as float64, from float32 or (from version 3 on) a tensor of doubles."""
     attributes = application.operator.attributes
     if f"{name}_as_tensor" in attributes:
@@ -156,17 +162,17 @@ def _reals(application: OpContext, name: str) -> Array:
     return np.array(attributes.reals(name) if name in attributes else (), np.float64)
 
 
-def _base(application: OpContext) -> Array:
-    return _reals(application, "base_values")
+def _base_values(application: OpContext) -> Array:
+    return _real_attribute(application, "base_values")
 
 
-def _trees(application: OpContext, role: str, targets: int, only: int | None = None) -> tuple[Tree, ...]:
+def _read_trees(application: OpContext, role: str, targets: int, only: int | None = None) -> tuple[Tree, ...]:
     """Return all trees, in the order of their ids; ``only``: the one class that has weights."""
     attributes = application.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
     votes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    weights = _reals(application, f"{role}_weights")
+    weights = _real_attribute(application, f"{role}_weights")
     ids = attributes.integers(f"{role}_ids")
     keys = zip(attributes.integers(f"{role}_treeids"), attributes.integers(f"{role}_nodeids"), strict=False)
     for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
@@ -176,9 +182,9 @@ def _trees(application: OpContext, role: str, targets: int, only: int | None = N
                 f"below {targets}"
             )
         votes[node_indices[key]].append((0 if only is not None else target, weight))
-    nodes = _nodes(application, node_indices, tree_ids)
+    nodes = _read_nodes(application, node_indices, tree_ids)
     order = list(dict.fromkeys(tree_ids))
-    trees = (_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, targets) for tree in order)
+    trees = (_build_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, targets) for tree in order)
     return _with_same_width(tuple(trees), targets)
 
 
@@ -193,7 +199,7 @@ class _Nodes:
     mode: Array
 
 
-def _nodes(application: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]) -> _Nodes:
+def _read_nodes(application: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]) -> _Nodes:
     attributes = application.operator.attributes
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
@@ -209,21 +215,21 @@ def _nodes(application: OpContext, node_indices: Mapping[tuple[int, int], int], 
         children.append(
             np.array([-1 if mode == "LEAF" else node_indices.get((tree, node), -2) for tree, node, mode in pairs])
         )
-    threshold, feature = _reals(application, "nodes_values"), np.array(attributes.integers("nodes_featureids"))
+    threshold, feature = _real_attribute(application, "nodes_values"), np.array(attributes.integers("nodes_featureids"))
     missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
     if (min(children[0].min(), children[1].min()) < -1) or {len(threshold), len(feature), len(missing)} != {count}:
         lengths = f"{len(threshold)} thresholds, {len(feature)} features and {len(missing)} flags of missing values"
         application.broken(f"got {lengths} for {count} nodes, expected one of each and children that exist")
-    mode = np.array([_mode(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)])
+    mode = np.array([_split_mode(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)])
     return _Nodes(children[0], children[1], feature, threshold, mode)
 
 
-def _mode(mode: int, tracks: bool) -> int:
+def _split_mode(mode: int, tracks: bool) -> int:
     """Return the comparison's mode; UNORDERED sends NaN left if a missing value follows the true branch."""
     return mode | UNORDERED if tracks else mode
 
 
-def _tree(
+def _build_tree(
     nodes: _Nodes, tree_nodes: Sequence[int], votes: Mapping[int, Sequence[tuple[int, float]]], targets: int
 ) -> Tree:
     """Build one tree, its root (the node that is no child) first.
@@ -250,7 +256,7 @@ def _tree(
 def tree_ensemble(application: OpContext) -> None:
     """TreeEnsemble: inner nodes and leaves in separate tables; set membership becomes a chain of comparisons."""
     attributes = application.operator.attributes
-    targets, data = _targets(application), application.value(0)
+    targets, data = _target_count(application), application.value(0)
     if len(application.type(data).shape) != 2:
         application.refuse(
             f"features of shape {application.type(data).shape}", "give data of two axes, (rows, features)"
@@ -346,7 +352,7 @@ class _Reader:
             mode = EQUAL if index in self.members else MODES[_NUMBERED[self.modes[index]]]
             for k, key in enumerate(keys):
                 row = len(rows)
-                mode_with_missing = _mode(mode, bool(self.missing[index]))
+                mode_with_missing = _split_mode(mode, bool(self.missing[index]))
                 rows.append([0, row + 1, self.features[index], key, mode_with_missing, 0, 0])
                 pending.append((*yes, row, 0))
                 if k + 1 == len(keys):

@@ -85,17 +85,17 @@ def spans(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, .
 def window(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
     """Return the window over one or two spatial axes; one axis gets a unit height."""
     spans_ = spans(application, kernel, extents, ceil_mode)
-    before, after = _pair(spans_.before, 0), _pair(spans_.after, 0)
+    before, after = _height_and_width(spans_.before, 0), _height_and_width(spans_.after, 0)
     return Window(
-        _pair(spans_.kernel, 1),
-        _pair(spans_.strides, 1),
+        _height_and_width(spans_.kernel, 1),
+        _height_and_width(spans_.strides, 1),
         (*before, *after),
-        _pair(spans_.dilation, 1),
-        _pair(spans_.extra, 0),
+        _height_and_width(spans_.dilation, 1),
+        _height_and_width(spans_.extra, 0),
     )
 
 
-def _pair(values: tuple[int, ...], fill: int) -> tuple[int, int]:
+def _height_and_width(values: tuple[int, ...], fill: int) -> tuple[int, int]:
     """Return one or two spatial values as (height, width)."""
     return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
 
@@ -189,7 +189,7 @@ def convolve(application: OpContext, data: str, weight: Stored, bias: Stored | N
 def as_image(application: OpContext, value: str) -> str:
     """Reshape (N, C, W) to (N, C, 1, W)."""
     shape = application.type(value).shape
-    return value if len(shape) == 4 else application.reshaped(value, (shape[0], shape[1], 1, shape[2]))
+    return value if len(shape) == 4 else application.reshape(value, (shape[0], shape[1], 1, shape[2]))
 
 
 def from_image(
@@ -322,9 +322,9 @@ def max_unpool(application: OpContext) -> None:
     size, indices = int(np.prod(full)), application.value(1)
     zeros = application.emit("broadcast_to", (application.scalar(0.0, kind),), {"shape": (size,)})
     data, flat_indices = (
-        application.reshaped(value, (int(np.prod(shape)),)) for value in (application.value(0), indices)
+        application.reshape(value, (int(np.prod(shape)),)) for value in (application.value(0), indices)
     )
-    scattered = application.reshaped(
+    scattered = application.reshape(
         application.emit("scatter_elements", (zeros, flat_indices, data), {"axis": 0}), full
     )
     padding = tuple((0, goal - extent) for goal, extent in zip(wanted, full, strict=True))
@@ -339,14 +339,14 @@ def local_response_normalization(application: OpContext) -> None:
     shape, kind, size = application.shape(0), application.type(data).dtype, attributes.integer("size")
     before = (size - 1) // 2
     squares = application.emit("mul", (data, data))
-    rows = application.reshaped(squares, (1, shape[0], shape[1], int(np.prod(shape[2:]))))
+    rows = application.reshape(squares, (1, shape[0], shape[1], int(np.prod(shape[2:]))))
     attrs: Mapping[str, Attr] = {
         "kernel": (size, 1),
         "strides": (1, 1),
         "padding": (before, 0, size - 1 - before, 0),
         "dilation": (1, 1),
     }
-    total = application.reshaped(application.emit("window_sum", (rows,), attrs), shape)
+    total = application.reshape(application.emit("window_sum", (rows,), attrs), shape)
     factor = application.scalar(attributes.real("alpha", 1e-4) / size, kind)
     base = application.emit(
         "add", (application.emit("mul", (total, factor)), application.scalar(attributes.real("bias", 1.0), kind))

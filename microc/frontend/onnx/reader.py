@@ -109,7 +109,7 @@ def body_of(application: OpContext) -> tuple[Operator, ...]:
     A schema may have several bodies, for different versions of the operator set: the newest that is not newer than the
     model's is taken.
     """
-    function = _function(application)
+    function = _function_body(application)
     if function is None or len(function.node) > MAX_BODY_NODES:
         return ()
     operator, builder = application.operator, application.builder
@@ -118,7 +118,9 @@ def body_of(application: OpContext) -> tuple[Operator, ...]:
     }
     names |= {inner: outer for inner, outer in zip(function.output, operator.outputs, strict=False) if outer}
     version = next((entry.version for entry in function.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    attribute_values = {**_defaults(application), **operator.attributes.protos()}
+    schema_attributes = _operator_schema(application).attributes
+    defaults = {name: each.default_value for name, each in schema_attributes.items() if each.default_value.name}
+    attribute_values = {**defaults, **operator.attributes.protos()}
 
     def fresh(name: str) -> str:
         return builder.unique(f"{application.output()}_{name}")
@@ -128,7 +130,7 @@ def body_of(application: OpContext) -> tuple[Operator, ...]:
 
 def has_body(application: OpContext) -> bool:
     """Test whether ONNX's schema defines the operator by a function body."""
-    schema = _schema(application)
+    schema = _operator_schema(application)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
@@ -136,11 +138,11 @@ def has_changed(application: OpContext) -> bool:
     """Test whether the meaning of an operator of an old model differs from that in version 7 of the operator set."""
     from onnx import defs
 
-    schema = _schema(application)
+    schema = _operator_schema(application)
     return schema is None or defs.get_schema(application.operator.code, OLD, "").since_version != schema.since_version
 
 
-def _schema(application: OpContext) -> Any:
+def _operator_schema(application: OpContext) -> Any:
     from onnx import defs
 
     try:
@@ -149,11 +151,11 @@ def _schema(application: OpContext) -> Any:
         return None
 
 
-def _function(application: OpContext) -> Any:
+def _function_body(application: OpContext) -> Any:
     """Return the function body as a FunctionProto, or None."""
     import onnx
 
-    schema = _schema(application)
+    schema = _operator_schema(application)
     if schema is None:
         return None
     # A body may depend on the attributes and operand types of this node; ONNX then builds it on request.
@@ -173,12 +175,6 @@ def _function(application: OpContext) -> Any:
 
 def _newest_version(versions: list[int], opset: int) -> int:
     return max((v for v in versions if v <= opset), default=min(versions))
-
-
-def _defaults(application: OpContext) -> Mapping[str, Any]:
-    """Return the attributes that have default values in the schema."""
-    attributes = _schema(application).attributes
-    return {name: each.default_value for name, each in attributes.items() if each.default_value.name}
 
 
 def _node_proto(application: OpContext) -> Any:
@@ -346,7 +342,7 @@ def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
     refusals = []
     for operator in operators:
         try:
-            _translate(builder, operator)
+            _convert_operator(builder, operator)
         except UnsupportedError as error:
             builder.lost.update(name for name in operator.outputs if name)
             refusals.append(error)
@@ -354,7 +350,7 @@ def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
         raise _combine_errors(builder.file, refusals)
 
 
-def _translate(builder: Builder, operator: Operator) -> None:
+def _convert_operator(builder: Builder, operator: Operator) -> None:
     """Convert or compute one operator.
 
     An operator that depends on an unsupported one is skipped without an error of its own.
@@ -413,7 +409,7 @@ def _convert_body(application: OpContext) -> bool:
     """Convert an operator by its function body in ONNX's schema; False if it has none."""
     body = body_of(application)
     for inner in body:
-        _translate(application.builder, inner)
+        _convert_operator(application.builder, inner)
     return bool(body)
 
 
@@ -475,10 +471,10 @@ def _bind_inputs(builder: Builder, shapes: Mapping[str, tuple[int, ...]]) -> Non
     for value in builder.file.inputs:
         bound_shape = shapes.get(value.name, shapes.get(EVERY_INPUT))
         shape = tuple(bound_shape) if bound_shape is not None else _infer_input_shape(builder, value, symbols)
-        builder.define(value.name, TensorType(shape, value.dtype), _where(builder, value))
+        builder.define(value.name, TensorType(shape, value.dtype), _input_location(builder, value))
 
 
-def _where(builder: Builder, value: Input) -> str:
+def _input_location(builder: Builder, value: Input) -> str:
     return f"{builder.file.name} input {value.name!r}"
 
 
@@ -497,7 +493,7 @@ def _check_bound_shape(builder: Builder, value: Input, bound_shape: tuple[int, .
     if not fits:
         raise UsageError(
             f"got shape {tuple(bound_shape)}, which does not fit the input",
-            where=_where(builder, value),
+            where=_input_location(builder, value),
             hint=f"give a shape that fits {_shape_text(value)}",
         )
 
@@ -514,7 +510,7 @@ def _infer_input_shape(builder: Builder, value: Input, symbols: Mapping[str, int
     if value.shape is None or len(extents) != len(value.shape):
         raise UnsupportedError(
             f"the input's shape {_shape_text(value)} is not fully known",
-            where=_where(builder, value),
+            where=_input_location(builder, value),
             hint=f"give the shape with --input-shape {value.name}=1,... (kernels are compiled for one shape)",
         )
     return tuple(extents)

@@ -179,7 +179,9 @@ def custom_options(data: bytes) -> Mapping[str, Custom]:
     try:
         root = flexbuffers.GetRoot(data)
         fields = root.AsMap if root.IsMap else None
-        options = {str(key.AsKey): _custom(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
+        options = (
+            {str(key.AsKey): _custom_option(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
+        )
     except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError):
         return {}
     return {name: value for name, value in options.items() if value is not None}
@@ -194,16 +196,16 @@ def custom_words(data: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{count}i", data[: 4 * count])
 
 
-def _custom(option: Any) -> Custom | None:
+def _custom_option(option: Any) -> Custom | None:
     """Convert one flexbuffer option; None for maps, nested lists, and lists of more than _CUSTOM_ITEMS items."""
     if (option.IsVector or option.IsTypedVector) and not option.IsMap:
         items = option.AsVector if option.IsVector else option.AsTypedVector
-        values = tuple(_simple(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
+        values = tuple(_scalar_option(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
         return tuple(v for v in values if v is not None) if values and None not in values else None
-    return _simple(option)
+    return _scalar_option(option)
 
 
-def _simple(option: Any) -> int | float | str | None:
+def _scalar_option(option: Any) -> int | float | str | None:
     value: int | float | str | None = (
         option.Value if option.IsInt or option.IsFloat or option.IsBool or option.IsString else None
     )
@@ -289,19 +291,19 @@ def read_sparsity(table: Any, where: str) -> Sparsity:
         count = int(table.DimMetadataLength())
         if count > _MOST_LEVELS:
             raise ModelError(f"sparsity: got {count} levels, expected at most {_MOST_LEVELS}", where=where)
-        levels = tuple(_level(table.DimMetadata(k)) for k in range(count))
+        levels = tuple(_read_level(table.DimMetadata(k)) for k in range(count))
         order, blocks = (as_array(v) for v in (table.TraversalOrderAsNumpy(), table.BlockMapAsNumpy()))
     return Sparsity(tuple(map(int, order)), tuple(map(int, blocks)), levels)
 
 
-def _level(table: Any) -> Level:
+def _read_level(table: Any) -> Level:
     if int(table.Format()) == 0:
         return Level(int(table.DenseSize()), np.empty(0, np.int64), np.empty(0, np.int64))
-    segments = _vector(int(table.ArraySegmentsType()), table.ArraySegments())
-    return Level(0, segments, _vector(int(table.ArrayIndicesType()), table.ArrayIndices()))
+    segments = _read_vector(int(table.ArraySegmentsType()), table.ArraySegments())
+    return Level(0, segments, _read_vector(int(table.ArrayIndicesType()), table.ArrayIndices()))
 
 
-def _vector(kind: int, table: Any) -> Array:
+def _read_vector(kind: int, table: Any) -> Array:
     """Read a union of vectors of three integer widths as int64."""
     import tflite
 

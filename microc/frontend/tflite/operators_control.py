@@ -24,7 +24,7 @@ from microc.ops.control import UNBOUNDED
 # without initialisation starts at real zero, as in TFLM.
 
 
-def _key(operator: Operator) -> str:
+def _variable_key(operator: Operator) -> str:
     """Return the key of the variable that a VAR_HANDLE names: container and shared name."""
     fields = operator.options.fields("VarHandleOptions", required=True)
     return f"{fields.text('Container')}/{fields.text('SharedName')}"
@@ -32,12 +32,12 @@ def _key(operator: Operator) -> str:
 
 def var_handle(application: OpContext) -> None:
     """VAR_HANDLE: record which variable the output is a handle of."""
-    application.builder.variables.handles[application.target().index] = _key(application.operator)
+    application.builder.variables.handles[application.target().index] = _variable_key(application.operator)
 
 
 def read_variable(application: OpContext) -> None:
     """READ_VARIABLE: the variable's content at this point of the call."""
-    target, key = application.target(), _variable(application)
+    target, key = application.target(), _handle_key(application)
     value = variable_value(application, key, target.type, target.name)
     if value != target.name:
         application.result_reshape(value, application.type(value).shape)
@@ -45,7 +45,7 @@ def read_variable(application: OpContext) -> None:
 
 def assign_variable(application: OpContext) -> None:
     """ASSIGN_VARIABLE: the variable's content from here on."""
-    assign(application, _variable(application), application.value(1))
+    assign(application, _handle_key(application), application.value(1))
 
 
 def variable_value(application: OpContext, key: str, type_: TensorType, name: str = "") -> str:
@@ -92,9 +92,9 @@ def call_once(application: OpContext) -> None:
     handles: dict[int, str] = {}
     for operator in (file.operator(i) for i in range(file.operator_count)):
         if operator.code == "VAR_HANDLE" and len(operator.outputs) == 1:
-            handles[operator.outputs[0]] = _key(operator)
+            handles[operator.outputs[0]] = _variable_key(operator)
         elif operator.code == "ASSIGN_VARIABLE" and len(operator.inputs) == 2:
-            _initialise(application, file, handles, operator.inputs)
+            _initialise_variable(application, file, handles, operator.inputs)
         else:
             application.refuse(
                 f"{operator.code} in the subgraph that initialises variables",
@@ -102,7 +102,9 @@ def call_once(application: OpContext) -> None:
             )
 
 
-def _initialise(application: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]) -> None:
+def _initialise_variable(
+    application: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
+) -> None:
     """Record the constant that ASSIGN_VARIABLE assigns as a variable's initial content."""
     key, index = handles.get(inputs[0]), inputs[1]
     if key is None or index < 0:
@@ -113,7 +115,7 @@ def _initialise(application: OpContext, file: TfliteFile, handles: Mapping[int, 
     application.builder.variables.initial[key] = file.array(tensor)
 
 
-def _variable(application: OpContext) -> str:
+def _handle_key(application: OpContext) -> str:
     """Return the key of the variable that input 0 is a handle of."""
     index = application.source(0).index
     if index not in application.builder.variables.handles:
@@ -250,7 +252,7 @@ def loop(application: OpContext) -> None:
     if iterations is None:
         _emit_guarded(application, condition, body, carried_values, targets)
     else:
-        _emit(application, _Loop(body, len(iterations), _roles(body, iterations)), carried_values, targets)
+        _emit_loop(application, _Loop(body, len(iterations), _carried_roles(body, iterations)), carried_values, targets)
     ends = zip(variables, (target.name for target in targets[len(targets) - len(variables) :]), strict=True)
     update_variables(application, keys, {key: name for key, name in ends if key in sides[1].assigned})
 
@@ -315,7 +317,7 @@ class _Loop:
         return [k for k, own_role in enumerate(self.roles) if own_role == role]
 
 
-def _roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
+def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
     """Return the role of every carried value (:class:`_Loop`), judged by the values of all evaluated iterations."""
     makers, readers = body.producer(), body.consumers()
     roles = []
@@ -354,7 +356,9 @@ def _is_stacked(body: Graph, node: Node, input_: str, iterations: Sequence[Known
 # ---------------------------------------------------------------- the node
 
 
-def _emit(application: OpContext, while_loop: _Loop, carried_values: Sequence[str], targets: Sequence[Target]) -> None:
+def _emit_loop(
+    application: OpContext, while_loop: _Loop, carried_values: Sequence[str], targets: Sequence[Target]
+) -> None:
     """Append the ``loop`` node and define the operator's outputs."""
     builder, body = application.builder, _loop_body(while_loop)
     carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
@@ -390,8 +394,8 @@ def _emit_guarded(
     """
     start = dict(zip(condition.inputs, carried_values, strict=True))
     inline(application, condition, start)
-    flag = application.reshaped(start[condition.outputs[0]], ())
-    fixed = [k for k, role in enumerate(_roles(body, ())) if role == "fixed"]
+    flag = application.reshape(start[condition.outputs[0]], ())
+    fixed = [k for k, role in enumerate(_carried_roles(body, ())) if role == "fixed"]
     carried = [k for k in range(len(carried_values)) if k not in fixed]
     application.append(
         "loop",

@@ -131,7 +131,7 @@ def _add_bytes(application: OpContext, values: list[str]) -> None:
     bound = (len(values) + 1) * 255 * half
     if bound >= 1 << 31:
         application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits", "add them in groups")
-    stacked = application.emit("concat", [application.reshaped(v, (1, *type_.shape)) for v in values], {"axis": 0})
+    stacked = application.emit("concat", [application.reshape(v, (1, *type_.shape)) for v in values], {"axis": 0})
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
     total = application.emit("sum", (stacked,), {**start, "offset": -(len(values) + 1) * zero})
     shifted = application.emit("mul", (total, application.new_constant("shift", np.array(half, np.int32))), {})
@@ -329,7 +329,7 @@ def bucketize(application: OpContext) -> None:
             "give rising boundaries, and float32 or integer data",
         )
     real = data if type_.dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
-    apart = application.reshaped(real, (*type_.shape, 1))
+    apart = application.reshape(real, (*type_.shape, 1))
     ends = application.new_constant("boundaries", np.array(boundaries, np.float32))
     above = application.emit("greater_equal", (apart, ends), {"rounding": Rounding.NONE})
     attrs: Mapping[str, Attr] = {"axes": (len(type_.shape),), "keepdims": False, "rounding": Rounding.NONE}
@@ -406,7 +406,7 @@ def select(application: OpContext) -> None:
     check_same_quantisation(application, [1, 2])
     rank, shape = len(application.type(a).shape), application.type(condition).shape
     if application.operator.code == "SELECT" and len(shape) == 1 and rank > 1:
-        condition = application.reshaped(condition, (*shape, *(1,) * (rank - 1)))
+        condition = application.reshape(condition, (*shape, *(1,) * (rank - 1)))
     application.result("where", (condition, a, b), {})
 
 

@@ -195,7 +195,7 @@ def segment_sum(application: OpContext) -> None:
         application.refuse("segments whose count depends on data", "use UNSORTED_SEGMENT_SUM, which says how many")
     else:
         count = application.target().type.shape[0]
-    _segments(application, "add", count)
+    _scatter_segments(application, "add", count)
 
 
 def unsorted_segment(reduction: str) -> Converter:
@@ -204,12 +204,12 @@ def unsorted_segment(reduction: str) -> Converter:
 
     def convert(application: OpContext) -> None:
         (count,) = application.integers(2)[:1] or (0,)
-        _segments(application, reduction, count)
+        _scatter_segments(application, reduction, count)
 
     return Converter(convert, (*FLOAT, "int32"))
 
 
-def _segments(application: OpContext, reduction: str, count: int) -> None:
+def _scatter_segments(application: OpContext, reduction: str, count: int) -> None:
     """Scatter rows into ``count`` neutral rows.
 
     An additional last row takes those with a negative number; it is sliced off afterwards.
@@ -226,13 +226,13 @@ def _segments(application: OpContext, reduction: str, count: int) -> None:
     neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
     rest = shape[len(numbers_shape) :]
     start = application.new_filled("start", (count + 1, *rest), neutral, dtype)
-    flat = application.reshaped(numbers, (int(np.prod(numbers_shape)), 1))
+    flat = application.reshape(numbers, (int(np.prod(numbers_shape)), 1))
     index_dtype = application.type(numbers).dtype
     none, last = (application.new_constant("segment", np.array(n, index_dtype)) for n in (0, count))
     at = application.emit(
         "where", (application.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
     )
-    rows = application.reshaped(data, (int(np.prod(numbers_shape)), *rest))
+    rows = application.reshape(data, (int(np.prod(numbers_shape)), *rest))
     scattered = application.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
     attrs: Mapping[str, Attr] = {
         "begin": (0,) * (1 + len(rest)),
@@ -254,12 +254,12 @@ def sparse_to_dense(application: OpContext) -> None:
     if depth != len(shape) or application.type(default).size != 1 or application.type(values).size not in (1, count):
         got = f"values of shape {application.type(values).shape}, indices of shape {indices_shape}"
         application.broken(f"got {got}, expected one value or {count}, {len(shape)} indices each, one default value")
-    start = application.emit("broadcast_to", (application.reshaped(default, ()),), {"shape": shape})
+    start = application.emit("broadcast_to", (application.reshape(default, ()),), {"shape": shape})
     single = application.type(values).size == 1
     updates = (
-        application.emit("broadcast_to", (application.reshaped(values, ()),), {"shape": (count,)}) if single else values
+        application.emit("broadcast_to", (application.reshape(values, ()),), {"shape": (count,)}) if single else values
     )
-    operands = (start, application.reshaped(indices, (count, depth)), application.reshaped(updates, (count,)))
+    operands = (start, application.reshape(indices, (count, depth)), application.reshape(updates, (count,)))
     application.result("scatter_nd", operands, {"reduction": ""})
 
 
@@ -274,9 +274,9 @@ def matrix_diag(application: OpContext) -> None:
     *lead, extent = application.type(data).shape or (1,)
     rows, type_ = int(np.prod(lead)), application.target().type
     zero: int | float | bool = {"float32": 0.0, "bool": False}.get(type_.dtype, 0)
-    apart = application.reshaped(data, (rows, extent, 1))
+    apart = application.reshape(data, (rows, extent, 1))
     spread = application.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
-    flat = application.reshaped(spread, (rows, extent * (extent + 1)))
+    flat = application.reshape(spread, (rows, extent * (extent + 1)))
     attrs: Mapping[str, Attr] = {"begin": (0, 0), "end": (rows, extent * extent), "strides": (1, 1)}
     application.result_reshape(application.emit("slice", (flat,), attrs), (*lead, extent, extent))
 
@@ -289,7 +289,7 @@ def matrix_set_diag(application: OpContext) -> None:
     least = min(rows, columns)
     if application.type(diagonal).shape != (*lead, least):
         application.broken(f"diagonal: got shape {application.type(diagonal).shape}, expected {(*lead, least)}")
-    wide = application.reshaped(diagonal, (*lead, 1, least))
+    wide = application.reshape(diagonal, (*lead, 1, least))
     if columns > least:
         padding = ((0, 0),) * (len(lead) + 1) + ((0, columns - least),)
         dtype = application.target().type.dtype

@@ -64,9 +64,9 @@ def resize_nearest(application: OpContext) -> None:
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
-    sizes = _sizes(application, data)
+    sizes = _image_size(application, data)
     tables = [
-        _index_table(application, _nearest(extent, size, corners, centres)[:, None])
+        _index_table(application, _nearest_indices(extent, size, corners, centres)[:, None])
         for extent, size in zip(application.type(data).shape[1:3], sizes, strict=True)
     ]
     application.result("resample", (data, *tables), {"axes": (1, 2)})
@@ -78,18 +78,18 @@ def resize_bilinear(application: OpContext) -> None:
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
-    sizes = _sizes(application, data)
+    sizes = _image_size(application, data)
     real = application.target().type.dtype == "float32"
     indices, weights = [], []
     for extent, size in zip(application.type(data).shape[1:3], sizes, strict=True):
-        index, weight = (_linear if real else _linear_integer)(extent, size, corners, centres)
+        index, weight = (_linear_weights if real else _linear_integer)(extent, size, corners, centres)
         indices.append(_index_table(application, index))
         weights.append(application.new_constant("resize_weights", weight))
     attrs: Mapping[str, Attr] = {"axes": (1, 2), "shift": 0 if real else 20}
     application.result("resample", (data, *indices, *weights), attrs)
 
 
-def _sizes(application: OpContext, data: str) -> tuple[int, int]:
+def _image_size(application: OpContext, data: str) -> tuple[int, int]:
     """Return the constant height and width of a resized image."""
     application.rank(data, 4)
     sizes = application.integers(1)
@@ -106,7 +106,7 @@ def _index_table(application: OpContext, index: Array) -> str:
     return application.new_constant("resize_indices", index.astype(dtype))
 
 
-def _nearest(extent: int, size: int, corners: bool, centres: bool) -> Array:
+def _nearest_indices(extent: int, size: int, corners: bool, centres: bool) -> Array:
     """Return the input index of every output element, computed in float32 (``resize_nearest_neighbor.h``, GetNearestNeighbor)."""
     aligns_corners = corners and size > 1
     scale = np.float32(extent - 1) / np.float32(size - 1) if aligns_corners else np.float32(extent) / np.float32(size)
@@ -115,7 +115,7 @@ def _nearest(extent: int, size: int, corners: bool, centres: bool) -> Array:
     return np.clip(indices.astype(np.int64), 0, extent - 1)
 
 
-def _linear(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
+def _linear_weights(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
     """Return the two input indices around every output element and their weights, in float32 (ComputeInterpolationValues)."""
     aligns_corners = corners and size > 1
     scale = np.float32(extent - 1) / np.float32(size - 1) if aligns_corners else np.float32(extent) / np.float32(size)
@@ -128,7 +128,7 @@ def _linear(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array
 
 
 def _linear_integer(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
-    """Return the same as :func:`_linear` in fixed point with 10 fractional bits (ComputeInterpolationValuesInteger)."""
+    """Return the same as :func:`_linear_weights` in fixed point with 10 fractional bits (ComputeInterpolationValuesInteger)."""
     span, steps = (extent - 1, size - 1) if corners and size > 1 else (extent, size)
     scale = (_ONE * span + steps // 2) // steps
     positions = np.arange(size) * scale + (scale // 2 - _ONE // 2 if centres else 0)
@@ -152,19 +152,19 @@ _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 def conv_3d(application: OpContext) -> None:
     """CONV_3D: data (N, D, H, W, C), weights (D, H, W, C / groups, O)."""
-    fields, (weight, bias) = _options(application), _weights(application, (4, 3, 0, 1, 2))
-    data, taps = _volume(application, 0), weight.shape[2:]
+    fields, (weight, bias) = _convolution_options(application), _constant_weights(application, (4, 3, 0, 1, 2))
+    data, taps = _channels_first(application, 0), weight.shape[2:]
     shape = application.type(data).shape
-    strides, dilation = _triple(fields, "Stride{}"), _triple(fields, "Dilation{}Factor")
+    strides, dilation = _spatial_option(fields, "Stride{}"), _spatial_option(fields, "Dilation{}Factor")
     if shape[1] % weight.shape[1]:
         application.broken(
             f"weights of {weight.shape[1]} channels, expected a divisor of {shape[1]}, the input channels"
         )
-    padding = _padding(application, fields, shape[2:], taps, strides, dilation)
+    padding = _volume_padding(application, fields, shape[2:], taps, strides, dilation)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": padding}
     name = application.new_constant("weights", weight)
     groups: Mapping[str, Attr] = {"groups": shape[1] // weight.shape[1]}
-    _finish(application, fields, application.emit("convolution", (data, name, *bias), {**attrs, **groups}))
+    _write_volume(application, fields, application.emit("convolution", (data, name, *bias), {**attrs, **groups}))
 
 
 def conv_3d_transpose(application: OpContext) -> None:
@@ -172,32 +172,32 @@ def conv_3d_transpose(application: OpContext) -> None:
 
     The padding is that of the forward convolution of the output.
     """
-    fields, (weight, bias) = _options(application), _weights(application, (4, 3, 0, 1, 2))
-    data, taps, output_shape = _volume(application, 2), weight.shape[2:], application.integers(0)
+    fields, (weight, bias) = _convolution_options(application), _constant_weights(application, (4, 3, 0, 1, 2))
+    data, taps, output_shape = _channels_first(application, 2), weight.shape[2:], application.integers(0)
     shape = application.type(data).shape
-    strides, dilation = _triple(fields, "Stride{}"), _triple(fields, "Dilation{}Factor")
+    strides, dilation = _spatial_option(fields, "Stride{}"), _spatial_option(fields, "Dilation{}Factor")
     if len(output_shape) != 5 or min(output_shape) < 1 or weight.shape[0] != shape[1]:
         expected = f"five extents of at least 1, and {weight.shape[0]} channels of data"
         application.broken(f"output_shape: got {output_shape} for data of shape {shape}, expected {expected}")
-    before = _padding(application, fields, output_shape[1:4], taps, strides, dilation)[:3]
+    before = _volume_padding(application, fields, output_shape[1:4], taps, strides, dilation)[:3]
     rows = zip(shape[2:], taps, strides, dilation, before, output_shape[1:4], strict=True)
     after = tuple((e - 1) * s + (k - 1) * d + 1 - b - out for e, k, s, d, b, out in rows)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after), "groups": 1}
     name = application.new_constant("weights", weight)
-    _finish(application, fields, application.emit("convolution_transpose", (data, name, *bias), attrs))
+    _write_volume(application, fields, application.emit("convolution_transpose", (data, name, *bias), attrs))
 
 
-def _options(application: OpContext) -> Fields:
+def _convolution_options(application: OpContext) -> Fields:
     return application.operator.options.fields("Conv3DOptions", required=True)
 
 
-def _triple(fields: Fields, pattern: str) -> tuple[int, int, int]:
+def _spatial_option(fields: Fields, pattern: str) -> tuple[int, int, int]:
     """Return an option per spatial axis as (depth, height, width)."""
     depth, height, width = (fields.integer(pattern.format(axis), 1) for axis in "DHW")
     return depth, height, width
 
 
-def _weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
+def _constant_weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
     """Return the constant weights with their axes in ``order``, and the name of the bias, if any."""
     weight = application.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
@@ -207,14 +207,14 @@ def _weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tup
     return np.ascontiguousarray(weight.transpose(order)), bias
 
 
-def _volume(application: OpContext, position: int) -> str:
+def _channels_first(application: OpContext, position: int) -> str:
     """Return an operand (N, D, H, W, C) as (N, C, D, H, W)."""
     data = application.operand(position)
     application.rank(data, 5)
     return application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
 
 
-def _padding(
+def _volume_padding(
     application: OpContext,
     fields: Fields,
     extents: Sequence[int],
@@ -229,7 +229,7 @@ def _padding(
     return (*(t // 2 for t in total), *(t - t // 2 for t in total))
 
 
-def _finish(application: OpContext, fields: Fields, value: str) -> None:
+def _write_volume(application: OpContext, fields: Fields, value: str) -> None:
     """Transpose to channels last, apply the fused activation, and define the output."""
     last = application.emit("transpose", (value,), {"axes": _CHANNELS_LAST})
     code = fields.integer("FusedActivationFunction")
@@ -243,10 +243,10 @@ def local_response_normalization(application: OpContext) -> None:
     shape = application.rank(data, 4)
     rows, depth = prod(shape[:-1]), shape[-1]
     radius = min(fields.integer("Radius", 0), depth - 1)
-    squares = application.reshaped(application.emit("mul", (data, data), {}), (rows, 1, depth))
+    squares = application.reshape(application.emit("mul", (data, data), {}), (rows, 1, depth))
     attrs: Mapping[str, Attr] = {"kernel": (2 * radius + 1,), "padding": (radius, radius)}
     around = application.emit("window_sum", (squares,), {**attrs, "strides": (1,), "dilation": (1,)})
-    value = application.reshaped(around, shape)
+    value = application.reshape(around, shape)
     for op, name in (("mul", "Alpha"), ("add", "Bias")):
         value = application.emit(op, (value, application.scalar(fields.real(name))), {})
     power = application.emit("pow", (value, application.scalar(-fields.real("Beta"))), {})
@@ -266,14 +266,14 @@ def dilate(application: OpContext) -> None:
         if factor == 1:
             continue
         extent = shape[axis]
-        rows = application.reshaped(data, (prod(shape[:axis]), extent, 1, prod(shape[axis + 1 :])))
+        rows = application.reshape(data, (prod(shape[:axis]), extent, 1, prod(shape[axis + 1 :])))
         padding = ((0, 0), (0, 0), (0, factor - 1), (0, 0))
         padded = application.emit("pad", (rows,), {"padding": padding, "value": filler.reshape(-1)[0].item()})
-        joined = application.reshaped(padded, (prod(shape[:axis]), extent * factor, prod(shape[axis + 1 :])))
+        joined = application.reshape(padded, (prod(shape[:axis]), extent * factor, prod(shape[axis + 1 :])))
         end = (prod(shape[:axis]), (extent - 1) * factor + 1, prod(shape[axis + 1 :]))
         data = application.emit("slice", (joined,), {"begin": (0, 0, 0), "end": end, "strides": (1, 1, 1)})
         shape = (*shape[:axis], end[1], *shape[axis + 1 :])
-        data = application.reshaped(data, shape)
+        data = application.reshape(data, shape)
     application.result_reshape(data, shape)
 
 

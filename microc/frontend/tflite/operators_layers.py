@@ -31,7 +31,7 @@ def conv2d(application: OpContext) -> None:
             f"{channels}, and {channels // depth} groups to divide {out_channels}"
         )
     bias = layer_bias(application, 2, out_channels)
-    attrs = _window(application, fields, data, (height, width), dilated=True)
+    attrs = _window_attributes(application, fields, data, (height, width), dilated=True)
     attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_data(application, None)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
@@ -48,7 +48,7 @@ def depthwise_conv2d(application: OpContext) -> None:
             f"weights of {one} x {out_channels} channels, expected 1 x a multiple of {channels}, the input channels"
         )
     bias = layer_bias(application, 2, out_channels)
-    attrs = _window(application, fields, data, (height, width), dilated=True)
+    attrs = _window_attributes(application, fields, data, (height, width), dilated=True)
     attrs |= {"groups": channels, "layout": "NHWC", **hybrid_data(application, True)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
@@ -59,7 +59,8 @@ def fully_connected(application: OpContext) -> None:
     if fields.integer("WeightsFormat") != 0:
         application.refuse("shuffled weights", "convert the model with default weights")
     data = application.operand(0)
-    weight = layer_weights(application, 1, axis=0) if _is_constant(application, 1) else _computed_weights(application)
+    is_constant = application.value(1) in application.builder.consts
+    weight = layer_weights(application, 1, axis=0) if is_constant else _computed_weights(application)
     units, depth = application.rank(weight, 2)
     type_ = application.type(data)
     if not type_.size or type_.size % depth:
@@ -69,7 +70,7 @@ def fully_connected(application: OpContext) -> None:
     rows = type_.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
     attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
-    operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
+    operands = (application.reshape(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
     shape = (*type_.shape[:-1], units) if keep else (rows, units)
     declared = application.target()
@@ -79,11 +80,6 @@ def fully_connected(application: OpContext) -> None:
         application.result("dense", operands, attrs)
     else:
         application.result_reshape(application.emit("dense", operands, attrs, like=declared.type), shape)
-
-
-def _is_constant(application: OpContext, position: int) -> bool:
-    """Test whether an operand is a constant."""
-    return application.value(position) in application.builder.consts
 
 
 def _computed_weights(application: OpContext) -> str:
@@ -155,7 +151,7 @@ def pool(op: str) -> Converter:
         data = application.operand(0)
         application.rank(data, 4)
         kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
-        attrs = _window(application, fields, data, kernel, dilated=False)
+        attrs = _window_attributes(application, fields, data, kernel, dilated=False)
         attrs |= {"kernel": kernel, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_include_pad"] = False
@@ -170,7 +166,7 @@ def l2_pool(application: OpContext) -> None:
     data = application.operand(0)
     application.rank(data, 4)
     kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
-    attrs = _window(application, fields, data, kernel, dilated=False)
+    attrs = _window_attributes(application, fields, data, kernel, dilated=False)
     function = str(attrs.pop("activation"))
     attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
     mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
@@ -199,7 +195,7 @@ def log_softmax(application: OpContext) -> None:
     application.result("log_softmax", (application.operand(0),), {})
 
 
-def _window(
+def _window_attributes(
     application: OpContext, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
 ) -> dict[str, Attr]:
     """Return the attributes that convolutions and pools share: strides, padding, dilation, activation."""
@@ -354,7 +350,7 @@ def _matmul_int8_weights(application: OpContext, data: str, adjoint: bool, asymm
     dynamic: Mapping[str, Attr] = (
         {} if any(quant.zero_point) else {"dynamic": "asymmetric" if asymmetric else "symmetric"}
     )
-    flat = application.reshaped(data, (prod(shape[:-1]), shape[-1]))
+    flat = application.reshape(data, (prod(shape[:-1]), shape[-1]))
     product = application.emit("dense", (flat, real), {"activation": "", **dynamic})
     application.result_reshape(product, (*shape[:-1], rows.shape[0]))
 

@@ -50,12 +50,12 @@ def non_max_suppression(application: OpContext) -> None:
 def _sort_corners(application: OpContext, boxes: str) -> str:
     """Return boxes given by any two opposite corners as (top, left, bottom, right)."""
     count = application.type(boxes).shape[0]
-    corners = [_columns(application, boxes, first, first + 2) for first in (0, 2)]
+    corners = [_take_columns(application, boxes, first, first + 2) for first in (0, 2)]
     ends = [application.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
-    return application.reshaped(application.emit("concat", ends, {"axis": 1}), (count, 4))
+    return application.reshape(application.emit("concat", ends, {"axis": 1}), (count, 4))
 
 
-def _columns(application: OpContext, value: str, first: int, last: int) -> str:
+def _take_columns(application: OpContext, value: str, first: int, last: int) -> str:
     rows = application.type(value).shape[0]
     return application.emit("slice", (value,), {"begin": (0, first), "end": (rows, last), "strides": (1, 1)})
 
@@ -89,7 +89,7 @@ class _Options:
     scales: tuple[float, float, float, float]
 
 
-def _options(application: OpContext) -> _Options:
+def _read_options(application: OpContext) -> _Options:
     """Read the options from the operator's flexbuffer."""
     custom = application.operator.custom
 
@@ -125,8 +125,8 @@ def _options(application: OpContext) -> _Options:
 def detection_post_process(application: OpContext) -> None:
     """TFLite_Detection_PostProcess: box encodings (1, N, 4 or more), class scores (1, N, C or 1 + C with a background first),
     anchors (N, 4)."""
-    options = _options(application)
-    encodings, predictions, anchors = (_real(application, position) for position in range(3))
+    options = _read_options(application)
+    encodings, predictions, anchors = (_float_operand(application, position) for position in range(3))
     _, boxes, depth = application.rank(encodings, 3)
     shape = application.rank(predictions, 3)
     if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.classes <= 1:
@@ -136,13 +136,13 @@ def detection_post_process(application: OpContext) -> None:
         )
     if application.rank(anchors, 2) != (boxes, 4):
         application.broken(f"anchors: got shape {application.type(anchors).shape}, expected ({boxes}, 4)")
-    corners = _decode_boxes(application, application.reshaped(encodings, (boxes, depth)), anchors, options)
-    flat = application.reshaped(predictions, (boxes, shape[2]))
-    scores = flat if shape[2] == options.classes else _columns(application, flat, 1, shape[2])
+    corners = _decode_boxes(application, application.reshape(encodings, (boxes, depth)), anchors, options)
+    flat = application.reshape(predictions, (boxes, shape[2]))
+    scores = flat if shape[2] == options.classes else _take_columns(application, flat, 1, shape[2])
     (_emit_regular_nms if options.regular else _emit_fast_nms)(application, corners, scores, options)
 
 
-def _real(application: OpContext, position: int) -> str:
+def _float_operand(application: OpContext, position: int) -> str:
     """Return an operand as float32; LiteRT's models also have quantised ones."""
     type_ = application.source(position).type
     if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
@@ -157,9 +157,9 @@ def _decode_boxes(application: OpContext, encodings: str, anchors: str, options:
 
     def divide(first: int, scales: tuple[float, float]) -> str:
         by = application.new_constant("scales", np.array([scales], np.float32))
-        return application.emit("div", (_columns(application, encodings, first, first + 2), by), {})
+        return application.emit("div", (_take_columns(application, encodings, first, first + 2), by), {})
 
-    centre, size = (_columns(application, anchors, first, first + 2) for first in (0, 2))
+    centre, size = (_take_columns(application, anchors, first, first + 2) for first in (0, 2))
     offset = application.emit("mul", (divide(0, (y, x)), size), {})
     middle = application.emit("add", (offset, centre), {})
     sizes = application.emit("mul", (application.emit("exp", (divide(2, (h, w)),), {}), size), {})
@@ -168,7 +168,7 @@ def _decode_boxes(application: OpContext, encodings: str, anchors: str, options:
     return application.emit("concat", ends, {"axis": 1})
 
 
-def _suppression(options: _Options, most: int) -> Mapping[str, Attr]:
+def _suppression_attributes(options: _Options, most: int) -> Mapping[str, Attr]:
     return {"most": most, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
 
 
@@ -177,11 +177,13 @@ def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _Op
     classes_per_box, rows = options.per_box, application.type(boxes).shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
     values, classes = _emit_all(application, "topk", (scores,), top)
-    best = application.reshaped(_columns(application, values, 0, 1), (rows,))
-    indices, _, count = _emit_all(application, "suppress", (boxes, best), _suppression(options, options.most))
+    best = application.reshape(_take_columns(application, values, 0, 1), (rows,))
+    indices, _, count = _emit_all(
+        application, "suppress", (boxes, best), _suppression_attributes(options, options.most)
+    )
     rowwise = [application.emit("gather", (table, indices), {"axis": 0}) for table in (boxes, classes, values)]
     if classes_per_box > 1:
-        wide = application.reshaped(rowwise[0], (options.most, 1, 4))
+        wide = application.reshape(rowwise[0], (options.most, 1, 4))
         rowwise[0] = application.emit("broadcast_to", (wide,), {"shape": (options.most, classes_per_box, 4)})
         count = application.emit(
             "mul", (count, application.new_constant("each", np.array(classes_per_box, np.int32))), {}
@@ -220,7 +222,7 @@ def _one_class(application: OpContext, rows: int, options: _Options) -> Graph:
     boxes, scores = body.input("boxes", (rows, 4)), body.input("scores", (rows, options.classes))
     own = body.emit("gather", (scores, iteration), {"axis": 1})
     most = min(options.per_class, rows)
-    suppressed, values, count = body.emit_all("suppress", (boxes, own), _suppression(options, most))
+    suppressed, values, count = body.emit_all("suppress", (boxes, own), _suppression_attributes(options, most))
     numbers = body.new_constant("numbers", np.arange(most, dtype=np.int32))
     is_valid = body.emit("less", (numbers, count), {"rounding": Rounding.NONE})
     values = body.emit("where", (is_valid, values, body.scalar(-np.inf)))
@@ -240,10 +242,10 @@ def _emit_results(application: OpContext, values: Sequence[str], count: str, mos
     is_valid = application.emit("less", (positions, count), {"rounding": Rounding.NONE})
     shapes = ((1, most, 4), (1, most), (1, most))
     for position, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-        flat = application.reshaped(value, (most, *shape[2:]))
+        flat = application.reshape(value, (most, *shape[2:]))
         if application.type(flat).dtype != "float32":
             flat = application.emit("cast", (flat,), {"dtype": "float32"})
-        mask = application.reshaped(is_valid, (most, *(1,) * len(shape[2:])))
+        mask = application.reshape(is_valid, (most, *(1,) * len(shape[2:])))
         filled = application.emit("where", (mask, flat, application.scalar(0.0)), {})
         application.result_reshape(filled, _declared_shape(application, position, shape), position)
     total = application.emit("cast", (count,), {"dtype": "float32"})
@@ -302,17 +304,19 @@ def landmarks_to_matrix(application: OpContext) -> None:
     if application.type(data).size % 3 or 3 * max(*crop.subset, *ends) >= application.type(data).size:
         got = f"landmark {max(*crop.subset, *ends)} of data of shape {application.type(data).shape}"
         application.broken(f"got {got}, expected x, y and z of each landmark up to it")
-    points = _part(application, application.reshaped(data, (application.type(data).size // 3, 3)), (0, None), (0, 2))
-    rotation = _rotation(application, points, ends, crop.level)
+    points = _slice_matrix(
+        application, application.reshape(data, (application.type(data).size // 3, 3)), (0, None), (0, 2)
+    )
+    rotation = _rotation_matrix(application, points, ends, crop.level)
     chosen = application.new_constant("subset", np.array(crop.subset, np.int32))
     rotated = application.emit("matmul", (application.emit("gather", (points, chosen), {"axis": 0}), rotation), {})
-    high, low = (_reduce(application, op, rotated, 0) for op in ("max", "min"))
+    high, low = (_reduce_axis(application, op, rotated, 0) for op in ("max", "min"))
     size = _scale_columns(application, application.emit("sub", (high, low), {}), crop.pixel)
     middle = _scale_columns(application, application.emit("add", (high, low), {}), (0.5, 0.5))
     linear = application.emit("mul", (rotation, size), {})
     linear = _scale_columns(application, linear, crop.image, down=True)
-    offset = _reduce(application, "sum", _scale_columns(application, linear, crop.centre), 1)
-    middle = _reduce(application, "sum", application.emit("mul", (rotation, middle), {}), 1)
+    offset = _reduce_axis(application, "sum", _scale_columns(application, linear, crop.centre), 1)
+    middle = _reduce_axis(application, "sum", application.emit("mul", (rotation, middle), {}), 1)
     offset = application.emit("add", (_scale_columns(application, middle, crop.middle, down=True), offset), {})
     zeros = application.new_constant("nothing", np.zeros((2, 1), np.float32))
     rows = application.emit("concat", (linear, zeros, offset), {"axis": 1})
@@ -328,11 +332,11 @@ def _read_version_1(application: OpContext) -> _Crop:
         integer_option(application, "landmarks_range", 1),
         _landmarks_real(application, "bbox_size_multiplier"),
     )
-    (rows, columns), (high, wide) = (_pair(application, f"{side}_hw") for side in ("input", "output"))
+    (rows, columns), (high, wide) = (_image_size_option(application, f"{side}_hw") for side in ("input", "output"))
     image = ((columns - 1) / 2, (rows - 1) / 2)
     pixel = (factor / span * 2 / (wide - 1), factor / span * 2 / (high - 1))
     middle = (image[0] * 2 / span, image[1] * 2 / span)
-    return _Crop(_subset(application, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle)
+    return _Crop(_landmarks_option(application, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle)
 
 
 def _read_version_2(application: OpContext) -> _Crop:
@@ -340,14 +344,14 @@ def _read_version_2(application: OpContext) -> _Crop:
     wide, high = (integer_option(application, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
     pixel = (_landmarks_real(application, "scale_x") / wide, _landmarks_real(application, "scale_y") / high)
     level = _landmarks_real(application, "target_rotation_radians")
-    return _Crop(_subset(application, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1))
+    return _Crop(_landmarks_option(application, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1))
 
 
-def _rotation(application: OpContext, points: str, ends: tuple[int, ...], level: float | None) -> str:
+def _rotation_matrix(application: OpContext, points: str, ends: tuple[int, ...], level: float | None) -> str:
     """Return the matrix ((cos r, sin r), (-sin r, cos r)), by which rows of points are rotated by r."""
-    left, right = (_part(application, points, (end, end + 1), (0, 2)) for end in ends)
+    left, right = (_slice_matrix(application, points, (end, end + 1), (0, 2)) for end in ends)
     difference = application.emit("sub", (right, left), {})
-    x, y = (_part(application, difference, (0, 1), (k, k + 1)) for k in (0, 1))
+    x, y = (_slice_matrix(application, difference, (0, 1), (k, k + 1)) for k in (0, 1))
     if level is None:
         y, x = application.emit("div", (y, x), {}), application.new_constant("one", np.ones((1, 1), np.float32))
     angle = application.emit("atan2", (y, x), {"rounding": Rounding.NONE})
@@ -367,26 +371,26 @@ def transform_landmarks(application: OpContext) -> None:
     if shape[0] != 1 or shape[-1] % axes or axes not in (2, 3) or application.type(matrix).size != 16:
         got = f"landmarks of shape {shape} and a matrix of shape {application.type(matrix).shape}"
         application.broken(f"got {got}, expected a batch of 1, 2 or 3 coordinates and a matrix of 16 elements")
-    rows, entries = application.reshaped(data, (size // axes, axes)), application.reshaped(matrix, (4, 4))
-    linear = application.emit("transpose", (_part(application, entries, (0, 2), (0, 2)),), {"axes": (1, 0)})
-    shift = application.reshaped(_part(application, entries, (0, 2), (3, 4)), (1, 2))
+    rows, entries = application.reshape(data, (size // axes, axes)), application.reshape(matrix, (4, 4))
+    linear = application.emit("transpose", (_slice_matrix(application, entries, (0, 2), (0, 2)),), {"axes": (1, 0)})
+    shift = application.reshape(_slice_matrix(application, entries, (0, 2), (3, 4)), (1, 2))
     if "scale" in custom:
         shift = application.emit("mul", (shift, application.scalar(_landmarks_real(application, "scale"))), {})
-    moved = application.emit("matmul", (_part(application, rows, (0, None), (0, 2)), linear), {})
+    moved = application.emit("matmul", (_slice_matrix(application, rows, (0, None), (0, 2)), linear), {})
     moved = application.emit("add", (moved, shift), {})
     if axes == 3:
-        moved = application.emit("concat", (moved, _part(application, rows, (0, None), (2, 3))), {"axis": 1})
+        moved = application.emit("concat", (moved, _slice_matrix(application, rows, (0, None), (2, 3))), {"axis": 1})
     application.result_reshape(moved, shape)
 
 
-def _part(application: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
+def _slice_matrix(application: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
     """Slice rows and columns of a matrix; rows up to None end with the last."""
     last = application.type(value).shape[0] if rows[1] is None else rows[1]
     attrs = {"begin": (rows[0], columns[0]), "end": (last, columns[1]), "strides": (1, 1)}
     return application.emit("slice", (value,), attrs)
 
 
-def _reduce(application: OpContext, op: str, value: str, axis: int) -> str:
+def _reduce_axis(application: OpContext, op: str, value: str, axis: int) -> str:
     """Reduce a value over one axis, which stays with extent 1."""
     return application.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
 
@@ -405,23 +409,23 @@ def _landmarks_real(application: OpContext, name: str) -> float:
     return float(value)
 
 
-def _pair(application: OpContext, name: str) -> tuple[int, int]:
+def _image_size_option(application: OpContext, name: str) -> tuple[int, int]:
     """Return an option of rows and columns of an image."""
-    first, second = (*_integers(application, name), 0, 0)[:2]
+    first, second = (*_integers_option(application, name), 0, 0)[:2]
     if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
         application.broken(f"option {name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
     return first, second
 
 
-def _subset(application: OpContext, name: str) -> tuple[int, ...]:
+def _landmarks_option(application: OpContext, name: str) -> tuple[int, ...]:
     """Return an option of landmark indices."""
-    indices = _integers(application, name)
+    indices = _integers_option(application, name)
     if not indices or min(indices) < 0:
         application.broken(f"option {name} is {indices}, expected landmark numbers of at least 0")
     return indices
 
 
-def _integers(application: OpContext, name: str) -> tuple[int, ...]:
+def _integers_option(application: OpContext, name: str) -> tuple[int, ...]:
     value = application.operator.custom.get(name)
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
@@ -520,11 +524,11 @@ def max_unpooling(application: OpContext) -> None:
             f"indices: got shape {application.type(numbers).shape}, expected {application.type(data).shape} as the data have"
         )
     split_shape = (batch, rows, 1, columns, 1, channels)
-    window_numbers = application.emit("cast", (application.reshaped(numbers, split_shape),), {"dtype": "int32"})
+    window_numbers = application.emit("cast", (application.reshape(numbers, split_shape),), {"dtype": "int32"})
     element_numbers = np.arange(height * width, dtype=np.int32).reshape(1, 1, height, 1, width, 1)
     elements = application.new_constant("elements", element_numbers)
     chosen = application.emit("equal", (window_numbers, elements), {"rounding": Rounding.NONE})
-    placed = application.emit("where", (chosen, application.reshaped(data, split_shape), application.scalar(0.0)), {})
+    placed = application.emit("where", (chosen, application.reshape(data, split_shape), application.scalar(0.0)), {})
     application.result_reshape(placed, (batch, rows * height, columns * width, channels))
 
 
@@ -551,8 +555,8 @@ def transform_tensor(application: OpContext) -> None:
         got = f"a batch of {batch}, a matrix of shape {application.type(matrix).shape}, an output of {size} pixels"
         application.broken(f"got {got}; expected a batch of 1, 16 elements and sides of 1..{_MAX_PIXELS}")
     corner = 0.5 if application.operator.code.endswith("Bilinear") else 0.0
-    entries = application.reshaped(matrix, (16,))
-    column, row, shift = (_entries(application, entries, (4 + k, k)) for k in (0, 1, 3))
+    entries = application.reshape(matrix, (16,))
+    column, row, shift = (_take_entries(application, entries, (4 + k, k)) for k in (0, 1, 3))
     positions = shift
     for factor, axis, count in ((column, 2, size[1]), (row, 1, size[0])):
         shape = tuple(count if k == axis else 1 for k in range(4))
@@ -581,7 +585,7 @@ def _output_size(application: OpContext) -> tuple[int, int]:
     )
 
 
-def _entries(application: OpContext, matrix: str, indices: tuple[int, int]) -> str:
+def _take_entries(application: OpContext, matrix: str, indices: tuple[int, int]) -> str:
     """Return two of a matrix's 16 numbers."""
     chosen = application.new_constant("entries", np.array(indices, np.int32))
     return application.emit("gather", (matrix, chosen), {"axis": 0})

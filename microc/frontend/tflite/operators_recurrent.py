@@ -74,7 +74,7 @@ def rnn(application: OpContext) -> None:
     data = application.operand(0)
     batch, depth = application.rank(data, 2)
     rows = _emit_rnn_loop(
-        application, fields, SequenceLayer(application.reshaped(data, (1, batch, depth)), 0, 1, batch, depth), 1
+        application, fields, SequenceLayer(application.reshape(data, (1, batch, depth)), 0, 1, batch, depth), 1
     )
     application.result_reshape(rows, (batch, application.type(rows).shape[2]))
 
@@ -416,13 +416,13 @@ def lstm(application: OpContext) -> None:
         )
     time_major, (first, second, depth) = bool(fields.integer("TimeMajor")), application.rank(application.operand(0), 3)
     batch = second if time_major else first
-    weights = _weights(application, depth)
+    weights = _cell_weights(application, depth)
     units = len(weights.bias) // 4
-    states = [_state(application, position, (batch, units)) for position in (_HIDDEN, _CELL)]
-    _emit(application, fields, weights, states)
+    states = [_cell_state(application, position, (batch, units)) for position in (_HIDDEN, _CELL)]
+    _emit_cell(application, fields, weights, states)
 
 
-def _emit(application: OpContext, fields: Fields, weights: _Weights, states: Sequence[str]) -> None:
+def _emit_cell(application: OpContext, fields: Fields, weights: _Weights, states: Sequence[str]) -> None:
     """Append the ``lstm`` node; define the next states and the operator's output."""
     target, data, builder = application.target(), application.operand(0), application.builder
     type_ = application.type(states[0])
@@ -449,7 +449,7 @@ def _emit(application: OpContext, fields: Fields, weights: _Weights, states: Seq
     builder.updates |= dict(zip(states, next_states, strict=True))
 
 
-def _weights(application: OpContext, depth: int) -> _Weights:
+def _cell_weights(application: OpContext, depth: int) -> _Weights:
     """Return the weights and biases, checked against each other."""
     dtype = application.target().type.dtype
     units = application.source(_INPUT_WEIGHTS[0]).type.shape[:1]
@@ -485,7 +485,7 @@ def _weights(application: OpContext, depth: int) -> _Weights:
     return _Weights(*matrices[0], *matrices[1], bias)
 
 
-def _state(application: OpContext, position: int, shape: tuple[int, int]) -> str:
+def _cell_state(application: OpContext, position: int, shape: tuple[int, int]) -> str:
     """Define a variable tensor (batch, units) as state of the graph."""
     memory, dtype = application.source(position), application.target().type.dtype
     expected_dtype = "int16" if position == _CELL and dtype != "float32" else dtype

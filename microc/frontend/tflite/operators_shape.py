@@ -69,7 +69,7 @@ def fill(application: OpContext) -> None:
     if known is not None and prod(shape) <= _SMALL:
         application.result_constant(np.full(shape, known.reshape(-1)[0], known.dtype))
     else:
-        application.result("broadcast_to", (application.reshaped(value, ()),), {"shape": shape})
+        application.result("broadcast_to", (application.reshape(value, ()),), {"shape": shape})
 
 
 def zeros_like(application: OpContext) -> None:
@@ -135,7 +135,7 @@ def _emit_reshaped(application: OpContext, data: str, shape: tuple[int, ...]) ->
     """Define the operand in a new shape as the output; of a complex tensor its float parts."""
     complexes = application.builder.complexes
     if application.source(0).name in complexes:
-        complexes[application.target().name] = application.reshaped(data, (*shape, 2))
+        complexes[application.target().name] = application.reshape(data, (*shape, 2))
     else:
         application.result_reshape(data, shape)
 
@@ -226,7 +226,7 @@ def pack(application: OpContext) -> None:
         application.broken(
             f"got operands of shapes {', '.join(str(application.type(value).shape) for value in values)}, expected equal shapes"
         )
-    application.result("concat", [application.reshaped(value, widened) for value in values], {"axis": axis})
+    application.result("concat", [application.reshape(value, widened) for value in values], {"axis": axis})
 
 
 def tile(application: OpContext) -> None:
@@ -238,7 +238,7 @@ def tile(application: OpContext) -> None:
     check_same_quantisation(application, [0])
     split_shape = [extent for size in shape for extent in (1, size)]
     broadcast_shape = tuple(extent for pair in zip(multiples, shape, strict=True) for extent in pair)
-    data = application.emit("broadcast_to", (application.reshaped(data, split_shape),), {"shape": broadcast_shape})
+    data = application.emit("broadcast_to", (application.reshape(data, split_shape),), {"shape": broadcast_shape})
     application.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
 
 
@@ -333,7 +333,7 @@ def unpack(application: OpContext) -> None:
             f"got {len(application.operator.outputs)} outputs, expected {shape[axis]}, the extent of the axis"
         )
     for position in range(shape[axis]):
-        part = application.emit("slice", (data,), _along(shape, axis, position, position + 1))
+        part = application.emit("slice", (data,), _slice_attributes(shape, axis, position, position + 1))
         application.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
 
 
@@ -345,7 +345,7 @@ def split(application: OpContext) -> None:
     axis, count = application.axis(axis, len(shape)), len(application.operator.outputs)
     if not count or shape[axis] % count:
         application.broken(f"num_splits is {count}, expected a divisor of {shape[axis]}, the extent of the axis")
-    _parts(application, data, axis, [shape[axis] // count] * count)
+    _write_parts(application, data, axis, [shape[axis] // count] * count)
 
 
 def split_v(application: OpContext) -> None:
@@ -361,7 +361,7 @@ def split_v(application: OpContext) -> None:
         application.broken(
             f"size_splits: got {sizes}, expected {count} numbers of at least 1 that sum to {shape[axis]}"
         )
-    _parts(application, data, axis, sizes)
+    _write_parts(application, data, axis, sizes)
 
 
 def slice_(application: OpContext) -> None:
@@ -535,18 +535,18 @@ def _one_range(application: OpContext, first: int, last: int, stride: int, exten
     return (first, last, stride) if (last - first) * stride > 0 else (0, 0, 1)
 
 
-def _along(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:
+def _slice_attributes(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:
     """Return slice attributes of indices first .. last - 1 along ``axis``, and everything along the others."""
     begin = tuple(first if i == axis else 0 for i in range(len(shape)))
     end = tuple(last if i == axis else extent for i, extent in enumerate(shape))
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
-def _parts(application: OpContext, data: str, axis: int, sizes: Sequence[int]) -> None:
+def _write_parts(application: OpContext, data: str, axis: int, sizes: Sequence[int]) -> None:
     """Define the outputs as consecutive slices of ``sizes`` along an axis."""
     first = 0
     for position, size in enumerate(sizes):
-        attrs = _along(application.type(data).shape, axis, first, first + size)
+        attrs = _slice_attributes(application.type(data).shape, axis, first, first + size)
         application.result("slice", (data,), attrs, position)
         first += size
 

@@ -136,7 +136,7 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 _MOST = 1 << 20
 
 
-def _rows(application: OpContext, data: str) -> tuple[int, int]:
+def _count_rows(application: OpContext, data: str) -> tuple[int, int]:
     """Return the number of rows of the data and their length."""
     shape = application.type(data).shape
     if not shape or 0 in shape:
@@ -144,7 +144,7 @@ def _rows(application: OpContext, data: str) -> tuple[int, int]:
     return application.type(data).size // shape[-1], shape[-1]
 
 
-def _state(application: OpContext, stem: str, type_: TensorType, data: Array | None = None) -> str:
+def _define_state(application: OpContext, stem: str, type_: TensorType, data: Array | None = None) -> str:
     """Define a state named after the output."""
     name = application.builder.file.unique(f"{application.target().name}_{stem}")
     return application.builder.define_state(name, type_, data, application.where)
@@ -160,11 +160,11 @@ def _slice_last_axis(application: OpContext, value: str, first: int, last: int) 
 
 def _prepend_past(application: OpContext, data: str, length: int) -> str:
     """Return rows of data after the ``length`` elements that preceded them, which are state."""
-    rows, size = _rows(application, data)
-    flat = application.reshaped(data, (rows, size))
+    rows, size = _count_rows(application, data)
+    flat = application.reshape(data, (rows, size))
     if not length:
         return flat
-    past = _state(application, "past", TensorType((rows, length), application.type(data).dtype))
+    past = _define_state(application, "past", TensorType((rows, length), application.type(data).dtype))
     joined = application.emit("concat", (past, flat), {"axis": 1})
     application.builder.updates[past] = _slice_last_axis(application, joined, size, size + length)
     return joined
@@ -186,7 +186,7 @@ def framer(application: OpContext) -> None:
     data, size = application.value(0), integer_option(application, "frame_size", 1, _MOST)
     step, prefill = integer_option(application, "frame_step", 1, _MOST), integer_option(application, "prefill", 0, 1)
     shape = application.type(data).shape
-    length = _rows(application, data)[1]
+    length = _count_rows(application, data)[1]
     if length % step or size < step:
         application.broken(
             f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides {length} samples"
@@ -203,7 +203,7 @@ def framer(application: OpContext) -> None:
     if prefill:
         application.builder.constant(application.target(1).name, np.array(True))
         return
-    steps = _state(application, "steps", TensorType((), "int32"))
+    steps = _define_state(application, "steps", TensorType((), "int32"))
     missing, new_steps = (application.new_constant("steps", np.array(n, np.int32)) for n in (missing_steps, count))
     application.result("greater_equal", (steps, missing), {"rounding": Rounding.NONE}, 1)
     next_steps = application.emit("add", (steps, new_steps), {})
@@ -225,11 +225,11 @@ def stacker(application: OpContext) -> None:
     if application.rank(data, 1) != (channels,) or step > left + right + 1:
         got = f"num_channels {channels} and stacker_step {step} for data of shape {application.type(data).shape}"
         application.broken(f"got {got}, expected the data's channels and a step of at most {left + right + 1}")
-    row = application.reshaped(data, (1, channels))
+    row = application.reshape(data, (1, channels))
     joined = row
     if left + right:
-        past = _state(application, "past", TensorType((left + right, channels), application.type(data).dtype))
-        has_begun = _state(application, "begun", TensorType((), "bool"))
+        past = _define_state(application, "past", TensorType((left + right, channels), application.type(data).dtype))
+        has_begun = _define_state(application, "begun", TensorType((), "bool"))
         repeated = application.emit("broadcast_to", (row,), {"shape": (left + right, channels)})
         past_or_repeated = application.emit("where", (has_begun, past, repeated), {})
         joined = application.emit("concat", (past_or_repeated, row), {"axis": 0})
@@ -238,7 +238,7 @@ def stacker(application: OpContext) -> None:
         true = application.new_constant("true", np.array(True))
         application.builder.updates[has_begun] = application.emit("logical_or", (has_begun, true), {})
     application.result_reshape(joined, ((left + right + 1) * channels,))
-    phase = _state(application, "turn", TensorType((), "int32"))
+    phase = _define_state(application, "turn", TensorType((), "int32"))
     whole, one, last = (application.new_constant("turn", np.array(n, np.int32)) for n in (right, 1, right + step))
     application.result("equal", (phase, whole), {"rounding": Rounding.NONE}, 1)
     next_phase = application.emit("add", (phase, one), {})
@@ -256,8 +256,8 @@ def overlap_add(application: OpContext) -> None:
         )
     frames, size = shape[-2:]
     rows = application.type(data).size // (frames * size)
-    flat = application.reshaped(data, (rows, frames, size))
-    buffer = _state(application, "buffer", TensorType((rows, size), dtype))
+    flat = application.reshape(data, (rows, frames, size))
+    buffer = _define_state(application, "buffer", TensorType((rows, size), dtype))
     body = _overlap_add_body(application, (rows, frames, size), dtype, step)
     attrs: Mapping[str, Attr] = {"body": body, "count": frames, "carried": 1, "guarded": False}
     names = [application.builder.file.unique(f"{application.target().name}_{stem}") for stem in ("rest", "made")]
@@ -323,7 +323,7 @@ def rfft2d(application: OpContext) -> None:
     data = _fit_image(application, data, rows, columns)
     lead, half = shape[:-2], columns // 2 + 1
     flat = application.emit("rfft", (data,), {"fft_length": columns})
-    spectrum = application.reshaped(flat, (*lead, rows, half, 2))
+    spectrum = application.reshape(flat, (*lead, rows, half, 2))
     if rows > 1:
         roots = np.exp(-2j * np.pi * np.outer(np.arange(rows), np.arange(rows)) / rows)
         matrix = np.stack([np.stack([roots.real, roots.imag], -1), np.stack([-roots.imag, roots.real], -1)], 1)

@@ -110,10 +110,10 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     Raises ModelError if the file is corrupt or inconsistent, UnsupportedError with one line for every operator that cannot be
     converted, UsageError if ``input_shapes`` does not fit the inputs.
     """
-    return _read(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, (), None, {}).graph
+    return _read_subgraph(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, (), None, {}).graph
 
 
-def _read(
+def _read_subgraph(
     file: TfliteFile,
     name: str,
     input_shapes: Mapping[str, tuple[int, ...]],
@@ -134,10 +134,11 @@ def _read(
             )
         if len(around) >= MAX_NESTED:
             raise ModelError(f"subgraphs are nested more than {MAX_NESTED} deep", where=file.name)
-        return _read(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, inner_handles)
+        return _read_subgraph(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, inner_handles)
 
     operators = [file.operator(index) for index in range(file.operator_count)]
-    refusals = [line for line in (_unknown_line(file, operator) for operator in operators) if line]
+    unknown = [operator for operator in operators if operator.code not in CONVERTERS]
+    refusals = [_refusal_line(file, operator, "", hint(operator.code)) for operator in unknown]
     if not refusals:
         builder = Builder(file, input_shapes, subgraph, outer, handles)
         refusals = _convert_all(builder, operators)
@@ -166,12 +167,12 @@ def _convert_all(builder: Builder, operators: list[Operator]) -> list[str]:
     """
     refusals: list[str] = []
     for operator in operators:
-        application = OpContext(operator, builder, _location(builder.file, operator))
+        application = OpContext(operator, builder, _operator_location(builder.file, operator))
         try:
             _check_dtype(application)
             CONVERTERS[operator.code].convert(application)
         except UnsupportedError as error:
-            refusals.append(_line(builder.file, operator, error.what, error.hint))
+            refusals.append(_refusal_line(builder.file, operator, error.what, error.hint))
             builder.assume(operator.outputs)
         except ModelError:
             if not refusals:
@@ -189,21 +190,16 @@ def _check_dtype(application: OpContext) -> None:
             application.refuse(f"{dtype} output", f"convert the output to one of {', '.join(dtypes)}")
 
 
-def _unknown_line(file: TfliteFile, operator: Operator) -> str:
-    """Return the line of an operator without converter, empty if it has one."""
-    return "" if operator.code in CONVERTERS else _line(file, operator, "", hint(operator.code))
-
-
-def _line(file: TfliteFile, operator: Operator, what: str, help_text: str) -> str:
+def _refusal_line(file: TfliteFile, operator: Operator, what: str, help_text: str) -> str:
     """Return one line of the list: ``#index name OP (dtype): what (help: hint)``."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     dtype = file.tensor(indices[0]).type.dtype if indices else "no tensors"
-    name = _location(file, operator).name
+    name = _operator_location(file, operator).name
     line = f"  #{operator.index} {name} {operator.code} ({dtype})" + (f": {what}" if what else "")
     return f"{line} (help: {help_text})" if help_text else line
 
 
-def _location(file: TfliteFile, operator: Operator) -> Loc:
+def _operator_location(file: TfliteFile, operator: Operator) -> Loc:
     """Return an operator's location, named after its first tensor."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     return Loc(file.name, operator.index, file.names[indices[0]] if indices else "")

@@ -49,7 +49,7 @@ def check_program(program: Any, file_name: str) -> dict[str, Any]:
     module = program["graph_module"]
     reduced = {**program, "range_constraints": {}, "guards_code": []}
     reduced["graph_module"] = {**module, "metadata": {}, "treespec_namedtuple_fields": {}}
-    reduced["graph_module"]["module_call_graph"] = [_outermost(module["module_call_graph"], file_name)]
+    reduced["graph_module"]["module_call_graph"] = [_program_signature(module["module_call_graph"], file_name)]
     checker = _Checker(file_name)
     checker.walk(reduced, "", 0)
     if checker.foreign:
@@ -118,7 +118,7 @@ class _Checker:
             raise ModelError(f"got the name {word[:80]!a}, expected an identifier or plain text", where=self.file)
 
 
-def _outermost(calls: Sequence[Mapping[str, Any]], file: str) -> dict[str, Any]:
+def _program_signature(calls: Sequence[Mapping[str, Any]], file: str) -> dict[str, Any]:
     """Return the call signature of the whole program.
 
     Its tree of arguments is JSON in a string, which PyTorch parses once more.
@@ -179,9 +179,9 @@ def sanitise_archive(data: bytes, file_name: str) -> bytes:
                 "archive_version": members.read("archive_version"),
                 "byteorder": members.read("byteorder"),
                 ".data/version": members.read(".data/version"),
-                SUFFIX: _json(check_program(members.json(SUFFIX), file_name)),
-                **_payload(members, _WEIGHTS, "weights"),
-                **_payload(members, _CONSTANTS, "constants"),
+                SUFFIX: _encode_json(check_program(members.json(SUFFIX), file_name)),
+                **_read_tensors(members, _WEIGHTS, "weights"),
+                **_read_tensors(members, _CONSTANTS, "constants"),
                 _SAMPLES: b"",
             }
     except (zipfile.BadZipFile, KeyError, TypeError, AttributeError, IndexError, ValueError, *_ARCHIVE_ERRORS) as error:
@@ -228,7 +228,7 @@ class _Members:
         return read_json(self.read(name), f"{self.file} {name}")
 
 
-def _payload(members: _Members, folder: str, what: str) -> dict[str, bytes]:
+def _read_tensors(members: _Members, folder: str, what: str) -> dict[str, bytes]:
     """Return the tensors in a folder and their description; all must be raw bytes."""
     name = f"{folder}model_{what}_config.json"
     if f"{folder}model.pt" in members.sizes:
@@ -248,7 +248,7 @@ def _payload(members: _Members, folder: str, what: str) -> dict[str, bytes]:
             raise ModelError(f"the {what} unfold to more than {MAX_STORED} bytes", where=members.file)
         if folder + path not in tensors:
             tensors[folder + path] = members.read(folder + path)
-    return {name: _json(config), **tensors}
+    return {name: _encode_json(config), **tensors}
 
 
 def _check_tensor_meta(meta: Mapping[str, Any], stored: int, where: str) -> int:
@@ -278,7 +278,7 @@ def _check_tensor_meta(meta: Mapping[str, Any], stored: int, where: str) -> int:
     return elements * width
 
 
-def _json(x: Any) -> bytes:
+def _encode_json(x: Any) -> bytes:
     return json.dumps(x).encode()
 
 

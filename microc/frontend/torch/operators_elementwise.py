@@ -101,10 +101,10 @@ def divide(a: OpContext) -> str:
 def _truncate_to_zero(a: OpContext, x: str) -> str:
     """Round towards zero."""
     whole = a.emit("floor", (a.emit("abs", (x,)),))
-    return a.emit("mul", (_signs(a, x), whole))
+    return a.emit("mul", (_emit_sign(a, x), whole))
 
 
-def _signs(a: OpContext, x: str) -> str:
+def _emit_sign(a: OpContext, x: str) -> str:
     """Return -1, 0 or 1 in the dtype of the value."""
     zero = a.value(0, a.dtype(x))
     sides = [a.cast(a.emit(op, (x, zero)), a.dtype(x)) for op in ("greater", "less")]
@@ -112,7 +112,7 @@ def _signs(a: OpContext, x: str) -> str:
 
 
 def sign(a: OpContext) -> str:
-    return _signs(a, a.operand("self"))
+    return _emit_sign(a, a.operand("self"))
 
 
 def truncate(a: OpContext) -> str:
@@ -391,11 +391,14 @@ def any_of(a: OpContext) -> str:
     if a.dtype(x) != "bool":
         x = a.emit("not_equal", (x, a.value(0, a.dtype(x))))
     integers = a.cast(x, "int32")
-    over: Mapping[str, Attr] = {"axes": _axes(a, integers, dims), "keepdims": bool(a.argument("keepdim", False))}
+    over: Mapping[str, Attr] = {
+        "axes": _reduced_axes(a, integers, dims),
+        "keepdims": bool(a.argument("keepdim", False)),
+    }
     return a.emit("greater", (a.emit("max", (integers,), over), a.value(0, "int32")))
 
 
-def _axes(a: OpContext, x: str, dims: object) -> tuple[int, ...]:
+def _reduced_axes(a: OpContext, x: str, dims: object) -> tuple[int, ...]:
     rank = len(a.shape(x))
     axes = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, (list, tuple)) else []
     return tuple(sorted(d % rank for d in axes)) if axes else tuple(range(rank))
@@ -446,11 +449,14 @@ def rrelu(a: OpContext) -> tuple[str, str]:
 def norm(a: OpContext) -> str:
     """linalg_vector_norm of any order from 1 on."""
     x, order = a.operand("self"), float(a.argument("ord", 2))
-    over: Mapping[str, Attr] = {"axes": _axes(a, x, a.argument("dim")), "keepdims": bool(a.argument("keepdim", False))}
-    return _norm(a, x, order, over)
+    over: Mapping[str, Attr] = {
+        "axes": _reduced_axes(a, x, a.argument("dim")),
+        "keepdims": bool(a.argument("keepdim", False)),
+    }
+    return _emit_norm(a, x, order, over)
 
 
-def _norm(a: OpContext, x: str, order: float, over: Mapping[str, Attr]) -> str:
+def _emit_norm(a: OpContext, x: str, order: float, over: Mapping[str, Attr]) -> str:
     if order == 2:
         return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), over),))
     size = a.emit("abs", (x,))
@@ -468,7 +474,7 @@ def cdist(a: OpContext) -> str:
     one, other = a.shape(x), a.shape(y)
     left, right = a.reshape(x, (*one[:-1], 1, one[-1])), a.reshape(y, (*other[:-2], 1, *other[-2:]))
     over: Mapping[str, Attr] = {"axes": (len(one),), "keepdims": False}
-    return _norm(a, a.emit("sub", (left, right)), float(a.argument("p")), over)
+    return _emit_norm(a, a.emit("sub", (left, right)), float(a.argument("p")), over)
 
 
 def cumprod(a: OpContext) -> str:

@@ -24,7 +24,7 @@ def convolution(a: OpContext) -> str:
     if is_unbatched:
         data = a.reshape(data, (1, *a.shape(data)))
     strides, dilation = (numbers(a.argument(name, 1), rank) for name in ("stride", "dilation"))
-    padding = _padding(a, a.shape(weight)[2:], dilation)
+    padding = _axis_padding(a, a.shape(weight)[2:], dilation)
     transposed = bool(a.argument("transposed", False))
     if rank > 2 and transposed:
         a.refuse(f"a transposed convolution of {rank} spatial axes", "use one or two spatial axes")
@@ -53,7 +53,7 @@ def _flat_weight(a: OpContext, weight: str) -> str:
     return a.reshape(weight, (*shape[:2], 1, shape[2]))
 
 
-def _padding(a: OpContext, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
+def _axis_padding(a: OpContext, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
     """Return the padding before every axis, then after every axis."""
     padding = a.argument("padding", 0)
     if padding == "valid":
@@ -186,7 +186,7 @@ def upsample_linear(a: OpContext) -> str:
     shape, result_shape = a.shape(x), a.result_shape()
     factors = a.argument("scale_factors") or (None,) * 2
     tables = [
-        _neighbours(shape[axis], result_shape[axis], bool(a.argument("align_corners")), factors[axis - 2])
+        _interpolation_table(shape[axis], result_shape[axis], bool(a.argument("align_corners")), factors[axis - 2])
         for axis in (2, 3)
     ]
     names = [a.write.new_constant("places", indices) for indices, _ in tables]
@@ -194,7 +194,7 @@ def upsample_linear(a: OpContext) -> str:
     return a.emit("resample", (x, *names), {"axes": (2, 3)})
 
 
-def _neighbours(extent: int, size: int, aligns_corners: bool, factor: float | None) -> tuple[Array, Array]:
+def _interpolation_table(extent: int, size: int, aligns_corners: bool, factor: float | None) -> tuple[Array, Array]:
     """Return for every output the two inputs that it lies between, and their weights."""
     if aligns_corners:
         source = np.arange(size) * ((extent - 1) / max(size - 1, 1))
@@ -211,7 +211,7 @@ def _neighbours(extent: int, size: int, aligns_corners: bool, factor: float | No
 
 
 def quantize(a: OpContext) -> str:
-    scale, zero, axis, dtype = _parameters(a)
+    scale, zero, axis, dtype = _quantisation_parameters(a)
     low, high = int(a.argument("quant_min")), int(a.argument("quant_max"))
     attrs: Mapping[str, Attr] = {
         "scale": scale,
@@ -227,11 +227,11 @@ def quantize(a: OpContext) -> str:
 
 
 def dequantize(a: OpContext) -> str:
-    scale, zero, axis, _ = _parameters(a)
+    scale, zero, axis, _ = _quantisation_parameters(a)
     return a.emit("dequantize", (a.operand("input"),), {"scale": scale, "zero_point": zero, "axis": axis})
 
 
-def _parameters(a: OpContext) -> tuple[tuple[float, ...], tuple[int, ...], int | None, str]:
+def _quantisation_parameters(a: OpContext) -> tuple[tuple[float, ...], tuple[int, ...], int | None, str]:
     """Return scales, zero points, the axis (None: per tensor), and the dtype of the integers."""
     dtype = str(a.argument("dtype")).removeprefix("torch.")
     if a.name.endswith("per_tensor"):
@@ -296,7 +296,7 @@ def instance_norm(a: OpContext) -> tuple[str, str, str]:
     """_native_batch_norm_legit without statistics: every channel is normalised by its own mean and variance."""
     x = a.operand("input")
     rank = len(a.shape(x))
-    normalised = _normalise(a, x, {"axes": (0, *range(2, rank)), "keepdims": True})
+    normalised = _normalise_axes(a, x, {"axes": (0, *range(2, rank)), "keepdims": True})
     weight, bias = (a.constant(name) for name in ("weight", "bias"))
     if weight is None and bias is None:
         return (normalised, "", "")
@@ -309,14 +309,14 @@ def layer_norm(a: OpContext) -> Any:
     x = a.operand("input")
     rank, count = len(a.shape(x)), len(a.argument("normalized_shape"))
     over: Mapping[str, Attr] = {"axes": tuple(range(rank - count, rank)), "keepdims": True}
-    normalised = _normalise(a, x, over)
+    normalised = _normalise_axes(a, x, over)
     for op, name in (("mul", "weight"), ("add", "bias")):
         if a.argument(name) is not None:
             normalised = a.emit(op, (normalised, a.operand(name)))
     return normalised if a.name == "layer_norm" else (normalised, "", "")
 
 
-def _normalise(a: OpContext, x: str, over: Mapping[str, Attr]) -> str:
+def _normalise_axes(a: OpContext, x: str, over: Mapping[str, Attr]) -> str:
     """Return (x - mean) / sqrt(var + eps) over some axes."""
     centred = a.emit("sub", (x, a.emit("mean", (x,), over)))
     spread = a.emit("mean", (a.emit("mul", (centred, centred)),), over)
@@ -329,7 +329,7 @@ def group_norm(a: OpContext) -> Any:
     x, groups = a.operand("input"), int(a.argument("group"))
     shape = a.shape(x)
     rows = a.reshape(x, (shape[0] * groups, math.prod(shape[1:]) // groups))
-    normalised = a.reshape(_normalise(a, rows, {"axes": (1,), "keepdims": True}), shape)
+    normalised = a.reshape(_normalise_axes(a, rows, {"axes": (1,), "keepdims": True}), shape)
     weight, bias = (a.constant(name) for name in ("weight", "bias"))
     if weight is not None or bias is not None:
         ones = np.ones(shape[1])
@@ -437,14 +437,14 @@ class _PoolWindow:
 def adaptive_average(a: OpContext) -> str:
     """Adaptive average pool: a mean if the result has one element, a pool if extents are multiples, else weighted sums along
     each axis."""
-    return _adaptive(a, "mean", "avg_pool2d", a.result_shape())
+    return _adaptive_pool(a, "mean", "avg_pool2d", a.result_shape())
 
 
 def adaptive_max(a: OpContext) -> tuple[str, str]:
-    return _adaptive(a, "max", "max_pool2d", a.result_shape(0)), ""
+    return _adaptive_pool(a, "max", "max_pool2d", a.result_shape(0)), ""
 
 
-def _adaptive(a: OpContext, reduce_op: str, pool_op: str, result_shape: tuple[int, ...]) -> str:
+def _adaptive_pool(a: OpContext, reduce_op: str, pool_op: str, result_shape: tuple[int, ...]) -> str:
     x = a.operand("self")
     count = int(a.name.split("_pool")[1][0])
     shape = a.shape(x)

@@ -33,13 +33,16 @@ def recurrent(cell: Callable[[Gates], Step], states: int) -> Converter:
         data = a.operand("input")
         if a.argument("batch_first"):
             data = swap_batch_and_time(a.write, data)
-        initial, final_states = _initial(a, states), []
+        states_argument: Any = a.argument("hx")  # each (layers * directions, N, U)
+        initial = [a.value(value) for value in (states_argument if states > 1 else (states_argument,))]
+        final_states = []
         for layer in range(layers):
             rows = []
             for k in range(layer * directions, (layer + 1) * directions):
                 backwards = k % directions == 1
                 state = [_direction_state(a, value, k) for value in initial]
-                gates, past = _gates(weights[k])
+                # PyTorch's order: weights for the data, weights for the state, then the bias of each.
+                gates, past = Gates(weights[k][0], *weights[k][2:3]), Gates(weights[k][1], *weights[k][3:])
                 result, final_state = run_over_time(a.write, data, gates, state, cell(past), backwards=backwards)
                 rows.append(a.emit("reverse", (result,), {"axes": (0,)}) if backwards else result)
                 final_states.append(final_state)
@@ -60,12 +63,6 @@ def _layer_weights(a: OpContext) -> list[Weights]:
     return [arrays[k : k + count] for k in range(0, len(arrays), count)]
 
 
-def _initial(a: OpContext, states: int) -> list[str]:
-    """Return the initial states (layers * directions, N, U)."""
-    states_argument: Any = a.argument("hx")
-    return [a.value(value) for value in (states_argument if states > 1 else (states_argument,))]
-
-
 def _direction_state(a: OpContext, value: str, k: int) -> str:
     """Return the state (N, U) of one direction of one layer."""
     count, batch, units = a.shape(value)
@@ -80,11 +77,6 @@ def _stack_states(a: OpContext, values: Sequence[str]) -> str:
     batch, units = a.shape(values[0])
     unsqueezed = [a.reshape(value, (1, batch, units)) for value in values]
     return unsqueezed[0] if len(unsqueezed) == 1 else a.emit("concat", unsqueezed, {"axis": 0})
-
-
-def _gates(weights: Weights) -> tuple[Gates, Gates]:
-    """Return the gates' weights for the data, and for the state."""
-    return Gates(weights[0], *weights[2:3]), Gates(weights[1], *weights[3:])
 
 
 def plain(function: str) -> Callable[[Gates], Step]:

@@ -105,7 +105,7 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
             hint="export it with example inputs of the shape wanted",
         )
     harmless_data = sanitise_archive(data, file_name)
-    torch = _torch(file_name)
+    torch = _import_torch(file_name)
     try:
         return read_program(torch.export.load(io.BytesIO(harmless_data)), file_name)
     except MicrocError:
@@ -120,7 +120,7 @@ def read_program(program: Any, file_name: str = "torch") -> Graph:
     Inputs and outputs keep the program's order and PyTorch's names. Raises UnsupportedError, which lists all operators that
     cannot be converted, and ModelError for a program that changes its buffers or whose shapes are not known.
     """
-    return _Translator(_torch(file_name), decompose(program, file_name), file_name).graph()
+    return _Translator(_import_torch(file_name), decompose(program, file_name), file_name).graph()
 
 
 def decompose(program: Any, file_name: str = "torch") -> Any:
@@ -128,7 +128,7 @@ def decompose(program: Any, file_name: str = "torch") -> Any:
 
     Values of the network are named after the nodes of this program.
     """
-    torch = _torch(file_name)
+    torch = _import_torch(file_name)
     table = torch.export.default_decompositions()
     for name in NOT_DECOMPOSED:
         packet = getattr(torch.ops.aten, name)
@@ -139,7 +139,7 @@ def decompose(program: Any, file_name: str = "torch") -> Any:
         return program.run_decompositions(table)
 
 
-def _torch(file_name: str) -> Any:
+def _import_torch(file_name: str) -> Any:
     """Import PyTorch; ToolError if it is not installed."""
     try:
         import torch
@@ -373,9 +373,9 @@ def export_module(module: Any, example_inputs: Any) -> Any:
         )
     keywords = {}
     if isinstance(example_inputs, Mapping):
-        keywords, positional = {name: _tensor(torch, example) for name, example in example_inputs.items()}, ()
+        keywords, positional = {name: _tensor_of(torch, example) for name, example in example_inputs.items()}, ()
     else:
-        positional = tuple(_tensor(torch, example) for example in example_inputs)
+        positional = tuple(_tensor_of(torch, example) for example in example_inputs)
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
@@ -394,7 +394,7 @@ def export_module(module: Any, example_inputs: Any) -> Any:
             part.training = training
 
 
-def _tensor(torch: Any, example: Any) -> Any:
+def _tensor_of(torch: Any, example: Any) -> Any:
     if isinstance(example, torch.Tensor):
         return example.detach()
     try:

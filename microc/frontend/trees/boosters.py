@@ -45,23 +45,25 @@ def is_lightgbm(data: bytes) -> bool:
 def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
     """Return the ensemble of a text model and its number of features; ModelError if the text is broken."""
     head, *sections = data.decode("utf-8", "replace").split("\nTree=")
-    header = _fields(head)
+    header = _section_fields(head)
     sections = [section.split("\nend of trees")[0] for section in sections]
-    features = _integer(header, "max_feature_idx", 0, _LIGHTGBM_MOST_FEATURES, file) + 1
-    targets = _integer(header, "num_tree_per_iteration", 1, MOST_TARGETS, file)
+    features = _integer_field(header, "max_feature_idx", 0, _LIGHTGBM_MOST_FEATURES, file) + 1
+    targets = _integer_field(header, "num_tree_per_iteration", 1, MOST_TARGETS, file)
     if not targets <= len(sections) <= _MOST_TREES or len(sections) % targets:
         raise ModelError(
             f"got {len(sections)} trees, expected a multiple of num_tree_per_iteration = {targets}, at most {_MOST_TREES}",
             where=file,
         )
-    trees = [_lightgbm_tree(_fields(s), features, k % targets, f"{file} tree {k}") for k, s in enumerate(sections)]
+    trees = [
+        _lightgbm_tree(_section_fields(s), features, k % targets, f"{file} tree {k}") for k, s in enumerate(sections)
+    ]
     if "average_output" in head.split("\n"):
         trees = [tree.with_values(tree.values * targets / len(trees)) for tree in trees]
     post, factor = _post_transform(header.get("objective", ""), targets, file)
     return Ensemble(tuple(tree.with_values(tree.values * factor) for tree in trees), targets, post=post), features
 
 
-def _fields(section: str) -> dict[str, str]:
+def _section_fields(section: str) -> dict[str, str]:
     """Return the ``name=value`` lines of a section."""
     return dict(line.split("=", 1) for line in section.split("\n") if "=" in line)
 
@@ -76,14 +78,14 @@ def _field_values(fields: Mapping[str, str], name: str, count: int, where: str) 
     return words
 
 
-def _integer(fields: Mapping[str, str], name: str, least: int, most: int, where: str) -> int:
+def _integer_field(fields: Mapping[str, str], name: str, least: int, most: int, where: str) -> int:
     """Return a field of one integer within bounds."""
     return int(parse_integers(_field_values(fields, name, 1, where), where, repr(name), least, most)[0])
 
 
 def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where: str) -> Tree:
     """Return one tree: inner nodes first, then leaf k at ``inner + k`` (the file numbers it -1 - k)."""
-    leaves = _integer(fields, "num_leaves", 1, _MOST_LEAVES, where)
+    leaves = _integer_field(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
         raise UnsupportedError("linear models in the leaves", where=where, hint="train with linear_tree=false")
     values = parse_reals(_field_values(fields, "leaf_value", leaves, where), where, "'leaf_value'")
@@ -323,16 +325,16 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
 def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -> tuple[Ensemble, int]:
     """Return the ensemble of a learner and its number of features."""
     sizes = learner["learner_model_param"]
-    features = _size(sizes["num_feature"], file, "num_feature")
-    counts = [_size(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
+    features = _parse_size(sizes["num_feature"], file, "num_feature")
+    counts = [_parse_size(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
     targets = max(1, *counts)
     objective = str(learner["objective"]["name"])
     if objective not in _POST_TRANSFORMS:
         raise UnsupportedError(
             f"the objective {objective!r}", where=file, hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS))
         )
-    model, weights = _booster(learner["gradient_booster"], file)
-    trees_data = model["trees"][: _rounds(model, learner.get("attributes", {}), stopped)]
+    model, weights = _read_booster(learner["gradient_booster"], file)
+    trees_data = model["trees"][: _count_trees(model, learner.get("attributes", {}), stopped)]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError(
@@ -345,7 +347,7 @@ def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -
     return Ensemble(tuple(trees), targets, base.astype(np.float64), post=_POST_TRANSFORMS[objective]), features
 
 
-def _booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
+def _read_booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
     """Return the model of the trees, and the weight of each tree; no weights if all count once."""
     name = str(booster["name"])
     if name == "gbtree":
@@ -356,18 +358,20 @@ def _booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], 
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
 
-def _rounds(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bool | None) -> int:
+def _count_trees(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bool | None) -> int:
     """Return the number of trees that count."""
     best = attributes.get("best_iteration")
     if stopped is None:
         stopped = "scikit_learn" in attributes
     if best is None or not stopped:
         return len(model["trees"])
-    round_ = _size(best, "best_iteration", "best_iteration", len(model["iteration_indptr"]) - 2)
-    return _size(model["iteration_indptr"][round_ + 1], "iteration_indptr", "iteration_indptr", len(model["trees"]))
+    round_ = _parse_size(best, "best_iteration", "best_iteration", len(model["iteration_indptr"]) - 2)
+    return _parse_size(
+        model["iteration_indptr"][round_ + 1], "iteration_indptr", "iteration_indptr", len(model["trees"])
+    )
 
 
-def _size(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:
+def _parse_size(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:
     """Return a non-negative integer, which the file may hold as text."""
     return int(parse_integers([value], where, what, 0, most)[0])
 
@@ -384,19 +388,19 @@ def _base_margin(base: Array, objective: str) -> Array:
     """Return the base in the unit of the sums; files hold it in the unit of the results."""
     inverse: Callable[[float], float] = float
     if objective.endswith(":logistic"):
-        inverse = _logit
+        inverse = _logit_of
     elif _POST_TRANSFORMS[objective] == "exp":
         inverse = math.log
     return np.array([inverse(float(score)) for score in base])
 
 
-def _logit(share: float) -> float:
+def _logit_of(share: float) -> float:
     return -math.log(1 / share - 1)
 
 
 def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     """Return one tree. Nodes keep the file's numbers; the values of leaves are among the thresholds."""
-    if _size(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
+    if _parse_size(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
         raise UnsupportedError(
             "trees of several results", where=where, hint="train with multi_strategy='one_output_per_tree'"
         )
@@ -419,11 +423,11 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     values = np.where(left < 0, threshold, 0.0).reshape(-1, 1)
     if not np.isfinite(values).all():
         raise ModelError(f"a leaf is {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
-    categories = _categories(tree, left, where)
+    categories = _node_categories(tree, left, where)
     return by_thresholds(Tree(left, right, feature, threshold, mode, values, target), categories, where)
 
 
-def _categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
+def _node_categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
     """Return the categories that go right, by node, of nodes that split by category."""
     nodes = parse_integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
     all_categories = parse_integers(tree.get("categories", ()), where, "categories")

@@ -103,7 +103,8 @@ class _TreeBuilder:
             if self._old.left[old] < 0 or old not in categories:
                 self._add(old, float(self._old.threshold[old]), int(self._old.mode[old]))
                 if self._old.left[old] >= 0:
-                    waiting += self._children(old, len(self._rows) - 1)
+                    new = len(self._rows) - 1
+                    waiting += [(int(self._old.right[old]), new, False), (int(self._old.left[old]), new, True)]
                 continue
             waiting += self._chain(old, categories[old])
 
@@ -112,7 +113,7 @@ class _TreeBuilder:
 
         Return the children to add.
         """
-        edges = _edges(categories, self._where)
+        edges = _run_bounds(categories, self._where)
         missing_left = bool(self._old.mode[old] & UNORDERED)
         sides = (int(self._old.left[old]), int(self._old.right[old]))
         children = []
@@ -127,10 +128,6 @@ class _TreeBuilder:
             if last:
                 children.append((sides[(k + 1) % 2], len(self._rows) - 1, False))
         return children
-
-    def _children(self, old: int, new: int) -> list[tuple[int, int, bool]]:
-        """Return the children of an ordinary node to add."""
-        return [(int(self._old.right[old]), new, False), (int(self._old.left[old]), new, True)]
 
     def _attach_next(self, parent: int, is_left: bool) -> None:
         """Make the next node to be added a child of ``parent``."""
@@ -167,7 +164,7 @@ class _TreeBuilder:
         )
 
 
-def _edges(categories: Array, where: str) -> list[float]:
+def _run_bounds(categories: Array, where: str) -> list[float]:
     """Return the bounds of runs of categories: the first category, and the one after the last, of each run."""
     unique = np.unique(categories)
     if not len(unique) or unique[0] < 0:

@@ -113,7 +113,7 @@ def sample_known_rows(estimator: Any, features: int, count: int) -> Array:
     generator = np.random.default_rng(_SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        groups = [rows for rows in _anchors(estimator, features, generator, 0) if len(rows)]
+        groups = [rows for rows in _anchor_rows(estimator, features, generator, 0) if len(rows)]
     if not groups:
         return np.zeros((0, features), np.float32)
     # Attributes of many rows (training data) must not hide those of few (means of classes).
@@ -142,7 +142,7 @@ def _fill_unknown(pool: Array, generator: np.random.Generator) -> Array:
     return pool
 
 
-def _anchors(estimator: Any, features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
+def _anchor_rows(estimator: Any, features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
     """Yield groups of rows (k, features), with NaN for features that a group does not know."""
     if depth > _DEPTH:
         return
@@ -150,7 +150,7 @@ def _anchors(estimator: Any, features: int, generator: np.random.Generator, dept
     if isinstance(steps, list):
         yield from _pipeline_rows([step for _, step in steps], features, generator, depth)
         return
-    attributes = _attributes(estimator)
+    attributes = _instance_attributes(estimator)
     if getattr(estimator, "n_features_in_", features) == features:
         yield from _attribute_rows(attributes, features, generator)
     columns = attributes.get("transformers_")
@@ -160,9 +160,9 @@ def _anchors(estimator: Any, features: int, generator: np.random.Generator, dept
     for number, inner in enumerate(_inner_estimators(attributes)):
         width = getattr(inner, "n_features_in_", features)
         if width == features and not hasattr(inner, "X_thresholds_"):
-            yield from _anchors(inner, features, generator, depth + 1)
+            yield from _anchor_rows(inner, features, generator, depth + 1)
         elif isinstance(subsets, list) and number < len(subsets) and width == len(subsets[number]):
-            for rows in _anchors(inner, width, generator, depth + 1):
+            for rows in _anchor_rows(inner, width, generator, depth + 1):
                 yield _scatter_columns(rows, subsets[number], features)
 
 
@@ -170,13 +170,13 @@ def nested_estimators(estimator: Any, depth: int = 0) -> Iterator[Any]:
     """Yield the estimator and all fitted estimators inside of it."""
     yield estimator
     if depth < 2 * _DEPTH:
-        attributes = _attributes(estimator)
+        attributes = _instance_attributes(estimator)
         steps = [step for _, step in attributes.get("steps", ()) if not isinstance(step, str)]
         for inner in (*steps, *_inner_estimators(attributes)):
             yield from nested_estimators(inner, depth + 1)
 
 
-def _attributes(estimator: Any) -> Mapping[str, Any]:
+def _instance_attributes(estimator: Any) -> Mapping[str, Any]:
     return getattr(estimator, "__dict__", {})
 
 
@@ -203,7 +203,7 @@ def _pipeline_rows(steps: Sequence[Any], features: int, generator: np.random.Gen
     for step in steps:
         if isinstance(step, str) or step is None:  # "passthrough"
             continue
-        for rows in _anchors(step, getattr(step, "n_features_in_", width), generator, depth + 1):
+        for rows in _anchor_rows(step, getattr(step, "n_features_in_", width), generator, depth + 1):
             try:
                 for earlier in reversed(before):
                     rows = np.asarray(earlier.inverse_transform(_fill_unknown(rows, generator)), np.float64)
@@ -220,7 +220,7 @@ def _column_rows(parts: Sequence[Any], features: int, generator: np.random.Gener
         columns_of_part = np.arange(features)[columns] if isinstance(columns, slice) else np.asarray(columns)
         if isinstance(part, str) or columns_of_part.dtype.kind not in "iu":
             continue
-        for rows in _anchors(part, len(columns_of_part), generator, depth + 1):
+        for rows in _anchor_rows(part, len(columns_of_part), generator, depth + 1):
             yield _scatter_columns(rows, columns_of_part, features)
 
 

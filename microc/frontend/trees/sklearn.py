@@ -155,7 +155,7 @@ def graph_of(
         flat = write.reshape(scores, shape[:1]) if ensemble.targets == 1 else scores
         return write.graph(file, {"scores" if integers else "prediction": flat})
     write.at(-1, "decision")
-    label = _label(write, label_scores, classes)
+    label = _emit_label(write, label_scores, classes)
     return write.graph(file, {"label": label, "scores" if integers else "probabilities": scores})
 
 
@@ -179,17 +179,17 @@ def _divide_thresholds(tree: Tree, factors: Array) -> Tree:
     inner = tree.left >= 0
     factor = np.where(inner, factors[np.where(inner, tree.feature, 0)], 1.0)
     pairs = zip(np.where(inner, tree.threshold, 0.0).tolist(), factor.tolist(), strict=True)
-    return tree.with_threshold(np.array([_quotient(threshold, scale) for threshold, scale in pairs]))
+    return tree.with_threshold(np.array([_separating_quotient(threshold, scale) for threshold, scale in pairs]))
 
 
-def _quotient(threshold: float, scale: float) -> float:
+def _separating_quotient(threshold: float, scale: float) -> float:
     """Return ``threshold / scale`` such that it separates integers as the exact quotient does."""
     quotient = threshold / scale
     is_too_large = quotient.is_integer() and Fraction(quotient) * Fraction(scale) > Fraction(threshold)
     return nextafter(quotient, -inf) if is_too_large else quotient
 
 
-def _label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
+def _emit_label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
     """Emit the class of the largest score. A single integer score (of two classes) is compared with zero."""
     if write.shape(scores)[1] == 1:
         rows = write.reshape(scores, write.shape(scores)[:1])
@@ -236,7 +236,7 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
             continue
         outputs = evaluate(graph, {graph.inputs[0]: batch})[0]
         for position, (ours, theirs, nudged_answer) in enumerate(zip(outputs, expected, nudged, strict=False)):
-            difference = _difference(ours, theirs, nudged_answer, undecided.get(position))
+            difference = _describe_difference(ours, theirs, nudged_answer, undecided.get(position))
             if difference:
                 raise UnsupportedError(
                     f"skl2onnx's model differs from scikit-learn's predictions: {graph.outputs[position]} {difference}",
@@ -246,7 +246,7 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
     return graph
 
 
-def _difference(ours: Array, theirs: Array, near: Array, undecided: Array | None) -> str:
+def _describe_difference(ours: Array, theirs: Array, near: Array, undecided: Array | None) -> str:
     """Describe how answers differ; empty if they agree, or if a rounding step of float32 changes the estimator's own answer."""
     if ours.size != theirs.size:
         return f"has {ours.size} elements for {theirs.size}"

@@ -28,7 +28,7 @@ def tree_ensemble_of(estimator: Any) -> Ensemble | None:
     return read(estimator) if read is not None else None
 
 
-def _refuse(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
+def _refusal_of(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
     """Return an UnsupportedError about an estimator."""
     return UnsupportedError(what, where=type(estimator).__name__, hint=hint)
 
@@ -39,7 +39,7 @@ def _missing_modes(structure: Any, left: Array) -> Array:
     return np.where(np.asarray(missing, bool), AT_MOST | UNORDERED, AT_MOST)
 
 
-def _tree(estimator: Any, values: Array, target: int = 0) -> Tree:
+def _read_tree(estimator: Any, values: Array, target: int = 0) -> Tree:
     """Return one of scikit-learn's trees with values of its nodes (nodes, width)."""
     structure = estimator.tree_
     left, right = np.asarray(structure.children_left), np.asarray(structure.children_right)
@@ -54,13 +54,13 @@ def _averaged_trees(estimator: Any) -> Ensemble:
         values = np.asarray(tree.tree_.value, np.float64)
         if hasattr(estimator, "classes_"):
             if values.shape[1] != 1:
-                raise _refuse(
+                raise _refusal_of(
                     estimator, f"a classifier of several outputs, {values.shape[1]}", "train one for every output"
                 )
             values = values[:, 0] / values[:, 0].sum(axis=1, keepdims=True)
         else:
             values = values[:, :, 0]
-        converted.append(_tree(tree, values / len(trees)))
+        converted.append(_read_tree(tree, values / len(trees)))
     return Ensemble(tuple(converted), converted[0].values.shape[1])
 
 
@@ -69,12 +69,12 @@ def _gradient_boosting(estimator: Any) -> Ensemble:
     rounds = np.asarray(estimator.estimators_)
     starts_constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
     if not starts_constant:
-        raise _refuse(
+        raise _refusal_of(
             estimator, "boosting that starts from another estimator", "leave the parameter init at its default"
         )
     first = estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32))
     converted = [
-        _tree(tree, np.asarray(tree.tree_.value)[:, :, 0] * estimator.learning_rate, k)
+        _read_tree(tree, np.asarray(tree.tree_.value)[:, :, 0] * estimator.learning_rate, k)
         for row in rounds
         for k, tree in enumerate(row)
     ]
@@ -104,7 +104,7 @@ def _histogram_boosting(estimator: Any) -> Ensemble:
 def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
     leaf = nodes["is_leaf"].astype(bool)
     if (nodes["is_categorical"].astype(bool) & ~leaf).any():
-        raise _refuse(estimator, "splits over categories", "encode the categories as numbers before the trees")
+        raise _refusal_of(estimator, "splits over categories", "encode the categories as numbers before the trees")
     left = np.where(leaf, -1, nodes["left"].astype(np.int64))
     mode = np.where(nodes["missing_go_to_left"].astype(bool), AT_MOST | UNORDERED, AT_MOST)
     right, values = nodes["right"].astype(np.int64), nodes["value"].astype(np.float64).reshape(-1, 1)
@@ -125,7 +125,7 @@ def isolation_ensemble(estimator: Any) -> Ensemble:
     ):
         depth = np.asarray(depth) + np.asarray(further_depths) - 1.0
         scaled_depth = depth / average if average else np.ones_like(depth)
-        tree_ = _tree(tree, -math.log(2) / len(trees) * scaled_depth.reshape(-1, 1))
+        tree_ = _read_tree(tree, -math.log(2) / len(trees) * scaled_depth.reshape(-1, 1))
         converted.append(
             replace(tree_, feature=np.where(tree_.left >= 0, np.asarray(features)[tree_.feature], tree_.feature))
         )
@@ -310,21 +310,23 @@ def mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     means, roots = (np.asarray(part, np.float64) for part in (estimator.means_, estimator.precisions_cholesky_))
     covariance, (components, features) = estimator.covariance_type, means.shape
     rows = write.shape(x)[0]
-    centred = write.emit("sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _float32(means))))
+    centred = write.emit(
+        "sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _to_float32(means)))
+    )
     if covariance in ("diag", "spherical"):
         roots = np.broadcast_to(roots.reshape(components, -1), means.shape)
         log_determinants = np.log(roots).sum(axis=1)
-        scaled = write.emit("mul", (centred, write.new_constant("precision", _float32(roots))))
+        scaled = write.emit("mul", (centred, write.new_constant("precision", _to_float32(roots))))
     else:
         roots = np.broadcast_to(roots, (components, features, features))
         log_determinants = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
         column = write.reshape(centred, (rows, components, 1, features))
-        scaled = write.emit("matmul", (column, write.new_constant("precision", _float32(roots))))
+        scaled = write.emit("matmul", (column, write.new_constant("precision", _to_float32(roots))))
         scaled = write.reshape(scaled, (rows, components, features))
     squares = write.emit("sum", (write.emit("mul", (scaled, scaled)),), {"axes": (2,), "keepdims": False})
     bias = log_determinants + np.log(np.asarray(estimator.weights_, np.float64))
     half = write.emit("mul", (squares, write.new_constant("half", np.full((1, 1), 0.5, np.float32))))
-    scores = write.emit("sub", (write.new_constant("bias", _float32(bias - bias.max())[None]), half))
+    scores = write.emit("sub", (write.new_constant("bias", _to_float32(bias - bias.max())[None]), half))
     component = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
     return {"label": component, "probabilities": emit_post(write, scores, "softmax", type(estimator).__name__)}
 
@@ -348,14 +350,14 @@ def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     wide = write.reshape(x, (shape[0], 1, shape[1]))
     zero = write.new_constant("zero", np.zeros((1, 1, 1), np.float32))
     start, slope, most = (_stack_columns([ramps[part] for ramps, _ in columns]) for part in range(3))
-    ramp = write.emit("sub", (wide, write.new_constant("start", _float32(start))))
-    ramp = write.emit("maximum", (write.emit("mul", (ramp, write.new_constant("slope", _float32(slope)))), zero))
-    ramp = write.emit("minimum", (ramp, write.new_constant("most", _float32(most))))
+    ramp = write.emit("sub", (wide, write.new_constant("start", _to_float32(start))))
+    ramp = write.emit("maximum", (write.emit("mul", (ramp, write.new_constant("slope", _to_float32(slope)))), zero))
+    ramp = write.emit("minimum", (ramp, write.new_constant("most", _to_float32(most))))
     total = write.emit("sum", (ramp,), {"axes": (1,), "keepdims": False})
     if any(len(steps[0]) for _, steps in columns):
         threshold, height = (_stack_columns([steps[part] for _, steps in columns]) for part in range(2))
-        above = write.emit("greater", (wide, write.new_constant("threshold", _float32(threshold))))
-        steps = write.emit("where", (above, write.new_constant("height", _float32(height)[None]), zero))
+        above = write.emit("greater", (wide, write.new_constant("threshold", _to_float32(threshold))))
+        steps = write.emit("where", (above, write.new_constant("height", _to_float32(height)[None]), zero))
         total = write.emit("add", (total, write.emit("sum", (steps,), {"axes": (1,), "keepdims": False})))
     return {"variable": total}
 
@@ -407,7 +409,7 @@ def _stack_columns(columns: list[Array]) -> Array:
     return table
 
 
-def _float32(x: Array) -> Array:
+def _to_float32(x: Array) -> Array:
     return np.asarray(x, np.float32)
 
 

@@ -56,8 +56,12 @@ def to_onnx(graph: Graph, version: str) -> bytes:
         builder.bind(name, builder.own[name])
     write_nodes(builder)
     ends = finish(builder, graph.outputs)
-    updates = {state: _update(builder, state, value) for state, value in graph.updates.items()}
-    return _serialize_valid_model(_model(builder, ends, updates, version), builder.min_opset)
+    # The next contents of each state are an output of their own.
+    updates = {
+        state: builder.emit("Identity", [builder.name(value)], [builder.names.fresh(f"{state}_next")])
+        for state, value in graph.updates.items()
+    }
+    return _serialize_valid_model(_build_model(builder, ends, updates, version), builder.min_opset)
 
 
 def write_nodes(builder: Builder) -> None:
@@ -65,7 +69,7 @@ def write_nodes(builder: Builder) -> None:
     refusals: list[UnsupportedError] = []
     for node in builder.graph.nodes:
         try:
-            _write(builder, node)
+            _write_node(builder, node)
         except UnsupportedError as error:
             refusals.append(error)
             for name in node.outputs:
@@ -74,7 +78,7 @@ def write_nodes(builder: Builder) -> None:
         raise _combine_errors(builder.graph, refusals)
 
 
-def _write(builder: Builder, node: Node) -> None:
+def _write_node(builder: Builder, node: Node) -> None:
     if node.op in rows_elementwise.CONTROL_ROWS:
         rows_elementwise.CONTROL_ROWS[node.op](Application(node, builder), write_body)
         return
@@ -128,11 +132,6 @@ def finish(builder: Builder, outputs: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _update(builder: Builder, state: str, value: str) -> str:
-    """Write the output that holds the next contents of a state; return its name."""
-    return builder.emit("Identity", [builder.name(value)], [builder.names.fresh(f"{state}_next")])
-
-
 def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> UnsupportedError:
     """Combine the errors of several operators into one."""
     if len(refusals) == 1:
@@ -148,7 +147,7 @@ def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> Unsupport
 # ---------------------------------------------------------------- the model
 
 
-def _model(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], version: str) -> Any:
+def _build_model(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], version: str) -> Any:
     from onnx import helper
 
     graph = builder.graph
@@ -159,14 +158,14 @@ def _model(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], 
     model = helper.make_model(onnx_graph, producer_name=PRODUCER, producer_version=version)
     if updates:
         description = {
-            builder.own[state]: {"output": name, "initial": _initial(graph.state[state])}
+            builder.own[state]: {"output": name, "initial": _initial_value(graph.state[state])}
             for state, name in updates.items()
         }
         helper.set_model_props(model, {STATE_KEY: json.dumps(description)})
     return model
 
 
-def _initial(contents: Array) -> Any:
+def _initial_value(contents: Array) -> Any:
     """Return the contents as a number if all elements are equal, else as nested lists."""
     same = contents.size > 0 and (contents == contents.flat[0]).all()
     return contents.flat[0].item() if same else contents.tolist()

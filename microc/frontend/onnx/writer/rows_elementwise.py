@@ -32,11 +32,11 @@ def one_to_one(row: OneToOne) -> Row:
 def clip(application: Application) -> None:
     """Clip; bounds of integers are stored numbers."""
     application = application.in_layout_of_operands()
-    bounds = [_bound(application, application.attr(name)) for name in ("minimum", "maximum")]
+    bounds = [_clip_bound(application, application.attr(name)) for name in ("minimum", "maximum")]
     application.result("Clip", application.operand(), *bounds)
 
 
-def _bound(application: Application, value: float) -> str:
+def _clip_bound(application: Application, value: float) -> str:
     """Return a bound, limited to the range of the dtype."""
     if not dtypes.is_float(application.dtype()):
         low, high = dtypes.int_range(application.dtype())
@@ -180,12 +180,12 @@ def reduction(code: str) -> Row:
                 "sums of other integers than the data", "write the graph as it was read, before any pass"
             )
         keepdims = int(application.attr("keepdims"))
-        application.result(code, application.operand(), _axes(application), keepdims=keepdims)
+        application.result(code, application.operand(), _write_axes(application), keepdims=keepdims)
 
     return write
 
 
-def _axes(application: Application) -> str:
+def _write_axes(application: Application) -> str:
     return application.integers(*_sorted_axes(application))
 
 
@@ -200,7 +200,7 @@ def mean(application: Application) -> None:
     axes = _sorted_axes(application)
     if len(application.type().shape) != 4 or axes not in _IMAGES:
         application.result(
-            "ReduceMean", application.operand(), _axes(application), keepdims=int(application.attr("keepdims"))
+            "ReduceMean", application.operand(), _write_axes(application), keepdims=int(application.attr("keepdims"))
         )
         return
     pooled = application.with_channels_first() if _IMAGES[axes] else application
@@ -294,7 +294,7 @@ def loop(application: Application, write_body: WriteBody) -> None:
         inner.emit_first("Gather", [operand, iteration], row, axis=0)
     goes_on = inner.emit("Identity", [ends[0] if guarded else flag], [names.fresh(f"{flag}_next")])
     types = [body.types[name] for name in body.outputs]
-    graph = _graph(
+    graph = _build_graph(
         inner,
         [(iteration, ITERATION), (flag, _FLAG), *zip(inside, types, strict=False)],
         [(goes_on, _FLAG), *zip(ends, types, strict=True)],
@@ -313,11 +313,11 @@ def branch(application: Application, write_body: WriteBody) -> None:
         body = application.attr(ours)
         inner, ends = write_body(body, application.builder, dict(zip(body.inputs, operands[1:], strict=True)))
         types = [body.types[name] for name in body.outputs]
-        graphs[theirs] = _graph(inner, [], list(zip(ends, types, strict=True)))
+        graphs[theirs] = _build_graph(inner, [], list(zip(ends, types, strict=True)))
     application.results("If", operands[0], **graphs)
 
 
-def _graph(builder: Builder, inputs: list[tuple[str, TensorType]], outputs: list[tuple[str, TensorType]]) -> Any:
+def _build_graph(builder: Builder, inputs: list[tuple[str, TensorType]], outputs: list[tuple[str, TensorType]]) -> Any:
     from onnx import helper
 
     ends = ([value_info(name, kind) for name, kind in values] for values in (inputs, outputs))

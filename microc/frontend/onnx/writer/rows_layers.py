@@ -152,7 +152,7 @@ CONVOLUTION_ROWS: Mapping[str, Row] = {
 def max_pool(application: Application) -> None:
     """MaxPool."""
     application = _in_layout(application)
-    application.result("MaxPool", application.operand(), **_window(application))
+    application.result("MaxPool", application.operand(), **_window_attributes(application))
 
 
 def average_pool(application: Application) -> None:
@@ -160,14 +160,16 @@ def average_pool(application: Application) -> None:
     application = _in_layout(application)
     application.only_floats()
     include_padding = int(application.attr("count_include_pad"))
-    application.result("AveragePool", application.operand(), **_window(application), count_include_pad=include_padding)
+    application.result(
+        "AveragePool", application.operand(), **_window_attributes(application), count_include_pad=include_padding
+    )
 
 
 def _in_layout(application: Application) -> Application:
     return application.with_channels_first() if application.attr("layout") == "NHWC" else application
 
 
-def _window(application: Application) -> Mapping[str, Any]:
+def _window_attributes(application: Application) -> Mapping[str, Any]:
     """Return kernel, strides, and padding no larger than the windows reach: runtimes reject a padding of a kernel or more."""
     kernel, strides, padding = (application.attr(name) for name in ("kernel", "strides", "padding"))
     first = 2 if application.attr("layout") == "NCHW" else 1
@@ -180,17 +182,17 @@ def _window(application: Application) -> Mapping[str, Any]:
 
 def window_max(application: Application) -> None:
     """MaxPool over any number of axes."""
-    application.result("MaxPool", application.operand(), **_spans(application))
+    application.result("MaxPool", application.operand(), **_span_attributes(application))
 
 
 def window_sum(application: Application) -> None:
     """Write AveragePool, including its padding, times the number of elements."""
     application.only_floats()
-    mean = application.emit("AveragePool", application.operand(), **_spans(application), count_include_pad=1)
+    mean = application.emit("AveragePool", application.operand(), **_span_attributes(application), count_include_pad=1)
     application.result("Mul", mean, application.number(prod(application.attr("kernel"))))
 
 
-def _spans(application: Application) -> Mapping[str, Any]:
+def _span_attributes(application: Application) -> Mapping[str, Any]:
     dilation = application.attr("dilation")
     return {
         "kernel_shape": application.attr("kernel"),

@@ -69,10 +69,10 @@ def reverse(application: Application) -> None:
 def pad(application: Application) -> None:
     """Pad; the attribute ``value`` is a stored number."""
     value = dequantised_number(application, application.attr("value"))
-    application.result("Pad", application.operand(), _amounts(application), application.number(value))
+    application.result("Pad", application.operand(), _write_padding(application), application.number(value))
 
 
-def _amounts(application: Application) -> str:
+def _write_padding(application: Application) -> str:
     """Return the amounts before every axis, then those after."""
     pairs = application.attr("padding")
     return application.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
@@ -84,7 +84,7 @@ def mirror_pad(application: Application) -> None:
     if mode != "symmetric":
         if mode == "wrap":
             application.builder.require(19)
-        application.result("Pad", data, _amounts(application), mode=mode)
+        application.result("Pad", data, _write_padding(application), mode=mode)
         return
     padded = [axis for axis, amounts in enumerate(application.attr("padding")) if any(amounts)]
     for axis in padded:
@@ -253,7 +253,7 @@ def _resize_mode(axes: list[Axis], indices: list[Array], weights: list[Array]) -
     wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(indices, weights)]
     if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
         return None
-    for rule in _rules("linear" if weights else "nearest"):
+    for rule in _resize_rules("linear" if weights else "nearest"):
         tables = [resize_table(rule, axis, result_coordinates(rule, axis)) for axis in axes]
         positions = [_table_positions(index, weight if weights else None) for index, weight in tables]
         if all(_is_close(a, b, axis.extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)):
@@ -277,7 +277,7 @@ def _is_close(a: Array | None, b: Array | None, extent: int) -> bool:
     return a is not None and b is not None and bool((np.abs(a - b) <= _PRECISION * extent).all())
 
 
-def _rules(mode: str) -> Iterator[ResizeRule]:
+def _resize_rules(mode: str) -> Iterator[ResizeRule]:
     for mode_of_coordinates, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
         yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
 
