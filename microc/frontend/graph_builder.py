@@ -211,7 +211,7 @@ class Operands(Emitter, Protocol):
     def axis(self, axis: int, rank: int) -> int:
         """Return a possibly negative axis as 0..rank-1."""
         if not -rank <= axis < rank:
-            self.broken(f"axis {axis} of a tensor of rank {rank}")
+            self.broken(f"axis {axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
         return axis % rank
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
