@@ -55,8 +55,12 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "man": [],
 }
 """A call of every command, in this order, in one folder."""
-BY_NAME = frozenset({"operators", "decisions", "operations", "options", "sha256", "dtypes", "sections", "parts", "ids"})
-"""Objects whose keys are names of a model or of operators."""
+SECOND_CALLS: Mapping[str, Sequence[str]] = {"report": ["arm"]}
+"""Calls of commands that print null for a number that the first call has, such as the flash of a project before its build."""
+BY_NAME = frozenset(
+    {"operators", "decisions", "operations", "options", "sha256", "dtypes", "sections", "parts", "ids", "firmware"}
+)
+"""Objects whose keys are names of a model, of operators or of a firmware's parts."""
 MEANINGS = {
     "schema_version": "of all of these; another number where a key goes or changes its meaning",
     "command": "the command",
@@ -128,10 +132,10 @@ def prepared() -> Iterator[None]:
 
 def schema_of(values: Sequence[Any]) -> dict[str, Any]:
     """What all these values have in common; of one that does not exist here, nothing is known."""
-    kinds = sorted({_kind(value) for value in values})
-    if kinds == ["null"]:
+    types = _types(values)
+    if types == "null":
         return {}
-    found: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds} if kinds else {}
+    found: dict[str, Any] = {"type": types} if types else {}
     objects = [value for value in values if isinstance(value, dict)]
     if objects:
         names = dict.fromkeys(name for value in objects for name in value)
@@ -145,8 +149,14 @@ def schema_of(values: Sequence[Any]) -> dict[str, Any]:
 
 def _property(name: str, values: Sequence[Any]) -> dict[str, Any]:
     if name in BY_NAME and any(isinstance(value, dict) for value in values):
-        return {"type": "object"}
+        return {"type": _types(values)}
     return schema_of(values)
+
+
+def _types(values: Sequence[Any]) -> str | list[str]:
+    """Name the JSON type of values, or list their types if there are several or none."""
+    types = sorted({_kind(value) for value in values})
+    return types[0] if len(types) == 1 else types
 
 
 def _kind(value: Any) -> str:
@@ -159,7 +169,12 @@ def _kind(value: Any) -> str:
 def schemas() -> dict[str, Any]:
     """Of every command."""
     with prepared():
-        found = {command: schema_of([said(command, words)]) for command, words in COMMANDS.items()}
+        found = {
+            command: schema_of(
+                [said(command, words) for words in (first, SECOND_CALLS.get(command)) if words is not None]
+            )
+            for command, first in COMMANDS.items()
+        }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": found}
 
 

@@ -42,6 +42,8 @@ def test_commands_that_link_say_the_same_ram(project: Path, capsys: pytest.Captu
     stack = json.loads((project / "manifest.json").read_text(encoding="utf-8"))["stack_bound"]
     assert ram == built["sizes"]["static_ram"] + stack
     assert said(["size", str(project)], capsys)["totals"]["ram"] == ram
+    reported = said(["report", str(project)], capsys)
+    assert reported["totals"]["ram"] == ram and reported["stack"]["reserved"] == built["sizes"]["reserved_stack"]
     assert said(["profile", str(project)], capsys)["ram"] == ram
     assert said(["bench", str(DIGITS), "--boards", BOARD], capsys)["boards"][0]["ram"] == ram
     assert said(["check", str(DIGITS), "--board", BOARD, "--exact"], capsys)["ram"] == ram
@@ -53,7 +55,12 @@ def test_commands_that_link_say_the_same_ram(project: Path, capsys: pytest.Captu
 @needs("arm-none-eabi-gcc")
 @pytest.mark.cross
 def test_texts_say_what_json_says(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["build", str(project)], ["size", str(project)], ["check", str(DIGITS), "--board", BOARD, "--exact"]):
+    for words in (
+        ["build", str(project)],
+        ["report", str(project)],
+        ["size", str(project)],
+        ["check", str(DIGITS), "--board", BOARD, "--exact"],
+    ):
         found = said(words, capsys)
         ram = found.get("ram") or found["totals"]["ram"]
         assert f"{ram:,}" in said(words, capsys, as_json=False)

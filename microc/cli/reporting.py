@@ -85,7 +85,7 @@ def _report_text(data: Mapping[str, Any]) -> str:
         ("multiply-accumulates", show.count(totals["macs"])),
         *(
             (name, show.usage_text(totals[key], board[key]))
-            for name, key in (("flash, estimated", "flash"), ("RAM", "ram"))
+            for name, key in (("flash" if data["firmware"] else "flash, estimated", "flash"), ("RAM", "ram"))
             if totals[key] is not None
         ),
         ("arena", f"{show.count(totals['arena'])} bytes"),

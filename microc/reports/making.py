@@ -16,6 +16,7 @@ from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
 from microc.errors import FitError, ToolError, UsageError
+from microc.reports.firmware_size import measure_firmware
 from microc.reports.report import Report, make_report
 from microc.run.board_project import Project, open_project
 from microc.run.desktop.library import Library
@@ -92,9 +93,15 @@ def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = No
 
 
 def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
-    """Report a project; ``more``: measurements, see :func:`make_report`. The C is omitted if its file is missing."""
+    """Report a project; ``more``: measurements, see :func:`make_report`. The C is omitted if its file is missing.
+
+    Flash and RAM are those of the linked firmware; None before the project is built, and for a network that is loaded at
+    run time, whose firmware does not contain it.
+    """
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
+    if "profile" not in more and not project.relocatable and project.elf.is_file():
+        more["size"] = measure_firmware(project)
     return make_report(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
 
 
@@ -105,5 +112,5 @@ def report_profile(profile: Profile, stack: int | None = None, accuracy: Mapping
         compiler = find_compiler(board).version
     except ToolError:
         compiler = "not on this computer"
-    result = report_project(profile.project, accuracy, profile=profile, stack=stack or None)
+    result = report_project(profile.project, accuracy, profile=profile, size=profile.size, stack=stack or None)
     return Report({**result.data, "compiler": compiler})

@@ -20,6 +20,7 @@ from microc.reports.text_tables import milliseconds, stack_words, time_words
 from microc.target import Board
 
 if TYPE_CHECKING:
+    from microc.reports.firmware_size import SizeReport
     from microc.run.profile import Profile
 
 
@@ -112,7 +113,7 @@ SCHEMA: Mapping[str, Any] = {
                     "milliseconds": _REAL_OR_NONE,
                 }
             ),
-            "stack": object_schema({"bytes": _COUNT_OR_NONE, "measured": _COUNT_OR_NONE}),
+            "stack": object_schema(dict.fromkeys(("bytes", "measured"), _COUNT_OR_NONE), optional={"reserved": _COUNT}),
             "state": objects_schema(_TENSOR),
             "inputs": objects_schema(_TENSOR),
             "outputs": objects_schema(_TENSOR),
@@ -213,6 +214,7 @@ def make_report(
     model_c: str = "",
     numbers: Mapping[str, Any] | None = None,
     profile: Profile | None = None,
+    size: SizeReport | None = None,
     stack: int | None = None,
     accuracy: Mapping[str, Any] | None = None,
     code_in_ram: float = 0.0,
@@ -221,14 +223,14 @@ def make_report(
     """Make the report of the network that a manifest (:mod:`microc.codegen.project.manifest`) describes, on ``board``.
 
     ``model_c``: the generated C, for the code of every layer. ``numbers``: result of :meth:`microc.Program.report`, for
-    flash and RAM before linking, and for advice. ``profile``: measurements; ``stack``: bytes that the board used at most;
+    flash and RAM before linking, and for advice. ``profile``: measurements; ``size``: memory of the linked firmware;
+    ``stack``: bytes that the board used at most;
     ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``, ``notes``: see
     :mod:`microc.reports.advice`; unknown for a project.
     """
     clock, estimates = board.raw.get("clock_hz"), numbers or {}
     layers = describe_layers(manifest, model_c, clock, profile)
     cycles = sum(layer["cycles"] for layer in layers)
-    size = profile.size if profile else None
     tensors = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     data: dict[str, Any] = {
         "report_version": VERSION,
@@ -254,7 +256,11 @@ def make_report(
             "arena_lower_bound": manifest["arena_lower_bound"],
             "weights": manifest["const_bytes"],
         },
-        "stack": {"bytes": manifest.get("stack_bound"), "measured": stack},
+        "stack": {
+            "bytes": manifest.get("stack_bound"),
+            "measured": stack,
+            "reserved": size.reserved_stack if size else board.raw.get("link", {}).get("stack_bytes", 0),
+        },
         "state": [_tensor_data(t) for t in manifest["tensors"] if t["kind"] == "state"],
         "streaming": manifest["streaming"],
         "inputs": [_tensor_data(tensors[name]) for name in manifest["inputs"]],

@@ -41,11 +41,12 @@ def estimate_words(cycles: int, ms: float | None) -> str:
 
 
 def stack_words(data: Mapping[str, Any]) -> str:
-    """Format the stack, and whether it is measured or estimated."""
+    """Format the stack, whether it is measured or estimated, and the bytes that the linker script reserves for it."""
     stack = data["stack"]
+    reserved = f"; {stack['reserved']:,} reserved" if stack.get("reserved") else ""
     if stack["measured"] is not None:
-        return f"{stack['measured']:,} bytes, measured"
-    return f"{stack['bytes']:,} bytes at most, estimated" if stack["bytes"] is not None else "unknown"
+        return f"{stack['measured']:,} bytes, measured{reserved}"
+    return f"{stack['bytes']:,} bytes at most, estimated{reserved}" if stack["bytes"] is not None else "unknown"
 
 
 def clock_words(hertz: int | None) -> str:
