@@ -82,8 +82,13 @@ def measure_board(board: Board) -> dict[str, Any]:
         except UsageError:
             continue
         if sizes is not None and module.plan is not None:
-            ends = sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
-            found[protocol] = [sizes[0] - sum(k.code_bytes for k in module.kernels), sizes[1] - module.plan.size - ends]
+            outside = sum(
+                module.values[name].nbytes
+                for name in (*module.inputs, *module.outputs)
+                if name not in module.plan.offsets
+            )
+            code = sum(k.code_bytes for k in module.kernels)
+            found[protocol] = [sizes[0] - code, sizes[1] - module.plan.size - outside]
     return found
 
 

@@ -384,6 +384,14 @@ def flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
     return min(flash_bytes), max(flash_bytes)
 
 
+def static_ram_around_networks(board: Board, protocol: str) -> int | None:
+    """Return the measured bytes of static RAM around networks; None for a board, core or protocol that is not in the table."""
+    row = _tables()["boards"].get(board.name)
+    if row is None or row["core"] != board.target.cpu.partition("+")[0] or protocol not in row:
+        return None
+    return int(row[protocol][1])
+
+
 def code_parts(module: Module) -> tuple[float, ...]:
     """Return the value of each of PARTS for a network."""
     integers = floats = operations = 0

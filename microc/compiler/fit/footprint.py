@@ -8,7 +8,13 @@ from dataclasses import replace
 
 from microc.base.immutable import frozen
 from microc.codegen.c.interface import DEFAULT_ALIGNMENT
-from microc.codegen.c.resources import code_bound, flash_around_networks, library_bytes, stack_bound
+from microc.codegen.c.resources import (
+    code_bound,
+    flash_around_networks,
+    library_bytes,
+    stack_bound,
+    static_ram_around_networks,
+)
 from microc.codegen.project.firmware import shared_arena
 from microc.codegen.project.protocols import max_payload, receive_buffer_size
 from microc.compiler.fit.budget import (
@@ -82,7 +88,8 @@ class Footprint:
 def footprint(modules: Sequence[Module], board: Board) -> Footprint:
     """Add up the memory of ``modules``, planned, in one firmware on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
-    least, most = flash_around_networks(board, modules[0].options["protocol"])
+    protocol = modules[0].options["protocol"]
+    least, most = flash_around_networks(board, protocol)
     kernels = sum(map(code_bytes, modules))
     code = least + kernels
     if region_bytes(board, "flash"):
@@ -96,7 +103,7 @@ def footprint(modules: Sequence[Module], board: Board) -> Footprint:
         buffers=sum(map(_io_outside_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=_runtime_bytes(board),
+        runtime=_runtime_bytes(board, protocol),
         hot_code=sum(m.plan.code.size for m in modules if m.plan and m.plan.code and _is_code_in_main(board)),
     )
 
@@ -119,14 +126,17 @@ def _io_outside_bytes(module: Module) -> int:
     return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
 
 
-def _runtime_bytes(board: Board) -> int:
-    """Return the RAM of console and RPC."""
+def _runtime_bytes(board: Board, protocol: str) -> int:
+    """Return the static RAM around the networks as measured; of a board that was not, the RAM of console and RPC."""
+    measured = static_ram_around_networks(board, protocol)
+    if measured is not None:
+        return measured
     return RUNTIME_RAM + receive_buffer_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
 
 
 def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
     """Return the memory that a firmware leaves to the network. ``external``: constants may be in the accelerator's region."""
-    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime_bytes(board)
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime_bytes(board, "rpc")
     ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
     flash, code = region_bytes(board, "flash") + apart, board.code_memory
