@@ -341,6 +341,7 @@ FAMILIES = (
     "convolution.conv_nd",
     "elementwise.compare",
     "elementwise.elementwise",
+    "elementwise.interpolated_lookup",
     "elementwise.lookup",
     "elementwise.prelu",
     "external_region",

@@ -28,6 +28,7 @@ from microc.frontend.tflite.context import (
 from microc.graph.ir import Attr
 from microc.numerics import quantize_multiplier
 from microc.ops.attributes import Multiplier, Rounding, Ties
+from microc.ops.elementwise.interpolated_lookup import function_table
 
 # ---- Converters of elementwise operators: arithmetic, functions, bits.
 
@@ -46,6 +47,29 @@ def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = 
         application.result(op, (application.operand(0),), attrs)
 
     return Converter(convert, dtypes)
+
+
+def unary_interpolated(op: str) -> Converter:
+    """Return the converter of a function of which TFLite interpolates int16 in a table, and computes other dtypes."""
+    plain = unary(op, _SIGNED)
+
+    def convert(application: OpContext) -> None:
+        if not _interpolate(application, op):
+            plain.convert(application)
+
+    return Converter(convert, _SIGNED)
+
+
+def _interpolate(application: OpContext, function: str) -> bool:
+    """Convert a function of int16 with zero points of zero to ``lookup16``; return False if the operator is none."""
+    source, target = application.source(0).type, application.target().type
+    if any(type_.dtype != "int16" or type_.quant is None or any(type_.quant.zero_point) for type_ in (source, target)):
+        return False
+    operand = application.operand(0)
+    assert source.quant is not None and target.quant is not None
+    table = function_table(function, source.quant.scale[0], target.quant.scale[0])
+    application.result("lookup16", (operand, application.new_constant(f"{function}_table", table)), {})
+    return True
 
 
 def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Converter:
@@ -159,6 +183,8 @@ def prelu(application: OpContext) -> None:
 def gelu(application: OpContext) -> None:
     """GELU: exact, or TFLite's approximation by tanh."""
     approximate = bool(application.operator.options.fields("GeluOptions").integer("Approximate"))
+    if _interpolate(application, "gelu_by_tanh" if approximate else "gelu"):
+        return
     activated = formulas.gelu(composer(application), real_operand(application, 0), approximate)
     real_result(application, "reshape", (activated,), {"shape": application.type(activated).shape})
 
@@ -196,7 +222,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "COS": unary("cos"),
     "DIV": binary("div", "DivOptions", (*REAL, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
-    "EXP": unary("exp", _SIGNED),
+    "EXP": unary_interpolated("exp"),
     "FLOOR": unary("floor"),
     "FLOOR_DIV": binary_stored("floor_div", (*_SIGNED, *PLAIN)),
     "FLOOR_MOD": binary_stored("floor_mod", (*_SIGNED, *PLAIN)),
@@ -204,7 +230,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "HARD_SWISH": unary("hard_swish", _BYTES),
     "L2_NORMALIZATION": Converter(l2_normalization, _BYTES),
     "LEAKY_RELU": Converter(leaky_relu),
-    "LOG": unary("log", _SIGNED),
+    "LOG": unary_interpolated("log"),
     "LOGISTIC": unary("sigmoid", REAL),
     "MAXIMUM": extremum("maximum"),
     "MINIMUM": extremum("minimum"),

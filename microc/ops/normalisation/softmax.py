@@ -18,7 +18,7 @@ from microc.numerics import INT32_MAX, NUMPY, Arith, doubling_high_mul, quantize
 from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype, is_quantised, scalar_quant, through_float
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
-    ROUNDING,
+    ROUNDING_LITERT,
     SCALED,
     Multiplier,
     Rounding,
@@ -29,6 +29,7 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.constants import BOUNDED, POSITIVE, Application, Constant, Use, check_stored
+from microc.ops.elementwise.interpolated_lookup import interpolate, interpolation_table
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.quantised.scaling import high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
@@ -165,51 +166,22 @@ def _cases_q() -> Iterable[Case]:
 
 # ---------------------------------------------------------------- 16-bit data
 
-_RANGE = np.float32(65535)
 
-
-def interpolation_table(function: Callable[[Any], Any], scale: Any, zero_point: int, out_scale: Any) -> Array:
-    """Return 513 points of ``function`` over the whole int16 range of (scale, zero_point), as int16 of ``out_scale``.
-
-    Each point is corrected by half the error in the middle of its segment. All arithmetic is float32, as in LUTPopulateInt16.
-    """
-    one = np.float32
-    low, high = (scale * one(limit - zero_point) for limit in (-32768, 32767))
-    inverse = one(65536) / (out_scale * one(32767) - out_scale * one(-32768))
-    step = (high - low) / one(512)
-    index = np.arange(512).astype(np.float32)
-    value = numerics.round_half_away(function(low + index * step) * inverse)
-    following = function(low + (index + one(1)) * step) * inverse
-    middle = numerics.round_half_away(function(low + index * step + step / one(2)) * inverse)
-    error = numerics.round_half_away((following + value) / one(2)) - middle
-    points = value - numerics.round_half_away(error / one(2))
-    last = numerics.round_half_away(function(np.asarray(high)) * inverse)
-    clipped: Array = np.clip(np.append(points, last), -32768, 32767)
-    return clipped.astype(np.int16)
-
-
-def interpolate(table: Callable[[Any], Any], x: Any) -> Any:
-    """Interpolate a table of 513 points at an int16 x: nine bits select the segment, seven the position in it (LUTLookup)."""
-    index = (x + 32768) >> 7
-    base = table(index)
-    return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
-
-
-def tables16(scale: float, beta: float, rounding: Multiplier) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
+def tables16(scale: float, beta: float, rounding: Rounding) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
     """Return attributes and tables of ``qsoftmax16`` for data of ``scale``.
 
-    The tables are exp on -10 .. 0 and 1 / (1 + x) on 0 .. 1, in Q0.15.
+    The tables are exp on -10 .. 0 and 1 / (1 + x) on 0 .. 1, in Q0.15. TFLite Micro computes them in float32, LiteRT in
+    float64, which changes some points by one.
     """
     mantissa, shift = quantize_multiplier(scale * beta / (10.0 / 65535.0))
     if shift > 14:
         raise UnsupportedError(f"a 16-bit softmax with scale {scale} and beta {beta}, too large for fixed point")
-    one = np.float32(1)
-    out_scale = np.float32(2) / _RANGE
-    exp = interpolation_table(
-        lambda x: np.exp(x.astype(np.float64)).astype(np.float32), np.float32(10) / _RANGE, 32767, out_scale
-    )
-    reciprocal = interpolation_table(lambda x: one / (one + x), one / _RANGE, -32768, out_scale)
-    return {"multiplier": mantissa, "shift": shift, "rounding": rounding}, (exp, reciprocal)
+    real: Any = np.float64 if rounding == Rounding.LITERT else np.float32
+    one, steps = real(1), real(65535)
+    out_scale = real(2) / steps
+    exp = interpolation_table(lambda x: np.exp(x.astype(np.float64)).astype(real), real(10) / steps, 32767, out_scale)
+    reciprocal = interpolation_table(lambda x: one / (one + x), one / steps, -32768, out_scale)
+    return {"multiplier": mantissa, "shift": shift, "rounding": rounding.multiplier}, (exp, reciprocal)
 
 
 def _infer_q16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -292,7 +264,7 @@ def _sound_q16(application: Application) -> str:
 
 def _cases_q16() -> Iterable[Case]:
     for scale, shape in ((3e-4, (1, 10)), (1e-3, (3, 7)), (0.05, (2, 1)), (1.0, (2, 2, 5))):
-        attrs, tables = tables16(scale, 1.0, Multiplier.DOUBLE)
+        attrs, tables = tables16(scale, 1.0, Rounding.DOUBLE)
         types = (TensorType(shape, "int16"), TensorType((513,), "int16"), TensorType((513,), "int16"))
         yield Case(attrs, types, (1, 2), (None, *tables), name=f"scale {scale}")
 
@@ -539,7 +511,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return through_float(node, graph)
     if abs(scale_out - wanted[0]) > 0.001 * wanted[0] or zero_out != wanted[1]:
         return through_float(node, graph)
-    beta, rounding = float(node.attr("beta")), Rounding(str(node.attr("rounding"))).multiplier
+    beta, rounding = float(node.attr("beta")), Rounding(str(node.attr("rounding")))
     rewrite = Rewrite(node, graph)
     if source.dtype == "int16":
         if zero_in or source.shape[-1] >= 1 << 16:
@@ -552,7 +524,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         raise UnsupportedError(
             f"a quantised softmax over {source.shape[-1]} classes", where=str(node.loc), hint="keep it in float32"
         )
-    table = rewrite.constant("exp", exponentials(scale_in, beta, rounding))
+    table = rewrite.constant("exp", exponentials(scale_in, beta, rounding.multiplier))
     rewrite.emit("qsoftmax", (node.inputs[0], table), node.outputs[0], {"out_dtype": result.dtype})
     return rewrite.legalized()
 
@@ -582,7 +554,11 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        attrs={"axis": one_axis("along which", -1), "beta": number("the data's factor", 1.0), "rounding": ROUNDING},
+        attrs={
+            "axis": one_axis("along which", -1),
+            "beta": number("the data's factor", 1.0),
+            "rounding": ROUNDING_LITERT,
+        },
         axes=along_axis,
         legalize=_legalize,
         operand_names=("data",),

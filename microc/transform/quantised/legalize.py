@@ -20,13 +20,14 @@ from microc.transform.pass_context import Pass, PassContext
 #
 # ``tflm``: high half of a product, then a shift, each rounded, as in TFLite Micro and CMSIS-NN; the readers' default.
 # ``litert``: as in LiteRT's kernels. Dense layers round once (except negative ties, which are rounded down), quotients are
-# scaled by a float, relu and leaky_relu of int16 by a ratio in float32, and floats are quantised to int16 by the reciprocal of
-# their scale. ``single``: all operators that scale by fixed-point multipliers round once, as in builds with
-# TFLITE_SINGLE_ROUNDING and in XNNPACK's layers with per-channel weight scales.
+# scaled by a float, relu and leaky_relu of int16 by a ratio in float32, the tables of an int16 softmax are computed in float64,
+# and floats are quantised to int16 by the reciprocal of their scale. ``single``: all operators that scale by fixed-point
+# multipliers round once, as in builds with TFLITE_SINGLE_ROUNDING and in XNNPACK's layers with per-channel weight scales.
 
 _OF_LITERT = frozenset(("dense", "div"))
-_RESCALED_BY_LITERT = frozenset(("clip", "leaky_relu", "relu"))
-"""Operators whose scales LiteRT divides in float32: that changes one int16 result in thousands, and no 8-bit result."""
+_INT16_OF_LITERT = frozenset(("clip", "leaky_relu", "relu", "softmax"))
+"""Operators that LiteRT computes otherwise for int16 alone: it divides the scales in float32, and the tables of softmax in
+float64. That changes one int16 result in thousands."""
 
 
 def set_rounding_attributes(graph: Graph, context: PassContext) -> Graph:
@@ -36,7 +37,7 @@ def set_rounding_attributes(graph: Graph, context: PassContext) -> Graph:
         return graph
 
     def set_rounding(node: Node) -> Node:
-        special = node.op in _OF_LITERT or (node.op in _RESCALED_BY_LITERT and _is_int16(graph, node))
+        special = node.op in _OF_LITERT or (node.op in _INT16_OF_LITERT and _is_int16(graph, node))
         changes = node.attrs.get("rounding") == Rounding.DOUBLE and (wanted == Rounding.SINGLE or special)
         return replace(node, attrs={**node.attrs, "rounding": wanted}) if changes else node
 

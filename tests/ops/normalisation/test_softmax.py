@@ -9,7 +9,7 @@ from microc import te
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
-from microc.ops.attributes import Multiplier
+from microc.ops.attributes import Multiplier, Rounding
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.normalisation.softmax import exponentials, tables16
 from microc.tir.interp import run
@@ -64,7 +64,7 @@ def test_refusals() -> None:
     with pytest.raises(UnsupportedError, match="too small"):
         exponentials(1e-9, 1.0, Multiplier.DOUBLE)
     with pytest.raises(UnsupportedError, match="too large"):
-        tables16(100.0, 1.0, Multiplier.DOUBLE)
+        tables16(100.0, 1.0, Rounding.DOUBLE)
     quants = (Quant((0.1,), (0,)), Quant((1 / 256,), (-128,)))
     node, graph = quantised_graph("softmax", [(1, 4096)], (1, 4096), quants, "int8")
     with pytest.raises(UnsupportedError, match="4096 classes"):

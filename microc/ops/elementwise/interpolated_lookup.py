@@ -1,0 +1,152 @@
+"""``lookup16``: a function of one int16 number, interpolated in a table of 513 points.
+
+The points are 128 numbers apart. Each is corrected by half of the interpolation error in the middle of the segment behind it.
+Source: TFLite ``common.h`` (LUTPopulateInt16, LUTLookup).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc import numerics
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.constants import Constant, Use
+from microc.ops.registry import Case, OpDef
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+POINTS = 513
+"""Points of a table: 512 segments of 128 numbers, and the end of the last one."""
+
+
+def interpolation_table(function: Callable[[Any], Any], scale: Any, zero_point: int, out_scale: Any) -> Array:
+    """Return POINTS points of ``function`` over the whole int16 range of (scale, zero_point), as int16 of ``out_scale``.
+
+    The type of ``scale``, float32 or float64, is that of all arithmetic; TFLite has both. Where the function is infinite, the
+    correction is NaN, whose conversion C leaves undefined: the point is the end of int16 that was passed.
+    """
+    one = type(scale)
+    low, high = (scale * one(limit - zero_point) for limit in (-32768, 32767))
+    inverse = one(65536) / (out_scale * one(32767) - out_scale * one(-32768))
+    step = (high - low) / one(512)
+    index = np.arange(512).astype(one)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = numerics.round_half_away(function(low + index * step) * inverse)
+        following = function(low + (index + one(1)) * step) * inverse
+        middle = numerics.round_half_away(function(low + index * step + step / one(2)) * inverse)
+        error = numerics.round_half_away((following + value) / one(2)) - middle
+        points = value - numerics.round_half_away(error / one(2))
+        last = numerics.round_half_away(function(np.asarray(high)) * inverse)
+    points = np.append(np.where(np.isnan(points), value, points), last)
+    clipped: Array = np.clip(points, -32768, 32767)
+    return clipped.astype(np.int16)
+
+
+def interpolate(table: Callable[[Any], Any], x: Any) -> Any:
+    """Interpolate a table of POINTS points at an int16 x: nine bits select the segment, seven the position in it."""
+    index = (x + 32768) >> 7
+    base = table(index)
+    return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
+
+
+# ---- Functions of which TFLite's kernels interpolate int16. They take and give float32; ``least`` is the least real number of
+# the output. Functions of the C library are rounded from float64; the rounding to int16 hides the difference.
+#
+# Sources: TFLite ``exp.cc``, ``elementwise.cc`` (LOG), ``reference/gelu.h``.
+
+_ERFC = np.vectorize(math.erfc, otypes=[np.float64])
+_ROOT_OF_TWO_BY_PI = np.float32(math.sqrt(2 / math.pi))
+
+
+def _through_double(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return ``function`` on float64 as one on float32."""
+    return lambda x: np.asarray(function(x.astype(np.float64)).astype(np.float32))
+
+
+def _exp(x: Array, least: Any) -> Array:
+    return _through_double(np.exp)(x)
+
+
+def _gelu(x: Array, least: Any) -> Array:
+    """x / 2 erfc(-x / sqrt 2), in float32: far below zero 1 + erf would cancel."""
+    scaled = x * np.float32(-math.sqrt(0.5))
+    return np.asarray(np.float32(0.5) * x * _through_double(_ERFC)(scaled))
+
+
+def _gelu_by_tanh(x: Array, least: Any) -> Array:
+    """The approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))), in float32."""
+    inner = _ROOT_OF_TWO_BY_PI * (x + np.float32(0.044715) * x * x * x)
+    return np.asarray(np.float32(0.5) * x * (np.float32(1) + _through_double(np.tanh)(inner)))
+
+
+def _log(x: Array, least: Any) -> Array:
+    """The logarithm; ``least`` for zero and negative numbers, which have none."""
+    return np.where(x > 0, _through_double(np.log)(np.where(x > 0, x, np.float32(1))), least)
+
+
+FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
+    {"exp": _exp, "log": _log, "gelu": _gelu, "gelu_by_tanh": _gelu_by_tanh}
+)
+
+
+def function_table(name: str, scale: float, out_scale: float) -> Array:
+    """Return TFLite's table of one of FUNCTIONS for int16 of these scales, whose zero points are zero."""
+    least = np.float32(-32768) * np.float32(out_scale)
+    return interpolation_table(lambda x: FUNCTIONS[name](x, least), np.float32(scale), 0, np.float32(out_scale))
+
+
+# ---- The operator.
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    x, table = types
+    if x.dtype != "int16" or table.shape != (POINTS,) or table.dtype != "int16":
+        raise ModelError(
+            f"lookup16 of {x.dtype} in a table of {table.dtype} {table.shape}; it takes int16 and {POINTS} int16"
+        )
+    return (TensorType(x.shape, "int16"),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, table = (array.astype(np.int64) for array in arrays)
+    return (interpolate(lambda index: table[index], x).astype(np.int16),)
+
+
+def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+    """Build the interpolation; its result is between two points, so that it fits int16."""
+    table = args[1]
+    return ir.cast("int16", interpolate(lambda index: ir.cast("int32", table[index]), ir.cast("int32", args[0])))
+
+
+def _cases() -> Iterable[Case]:
+    x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
+    for name, scale, out_scale in (
+        ("exp", 1 / 4096, 1 / 8),
+        ("log", 1e-3, 3e-4),
+        ("gelu", 1 / 4096, 1 / 4096),
+        ("gelu_by_tanh", 1e-4, 1e-4),
+    ):
+        types = (TensorType(x.shape, "int16"), TensorType((POINTS,), "int16"))
+        yield Case({}, types, consts=(1,), arrays=(x, function_table(name, scale, out_scale)), name=name)
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "lookup16",
+        infer=_infer,
+        reference=_reference,
+        scalar=_scalar,
+        cases=_cases,
+        constants={1: Constant(Use.POINT, -32768, 32767)},
+        operand_names=("x", "table"),
+        whole=(1,),
+        repeats=True,
+    ),
+)
