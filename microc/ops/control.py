@@ -66,11 +66,10 @@ def total_macs(graph: Graph) -> int:
 
 def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     body, carried = attrs["body"], attrs["carried"]
-    if not 0 <= carried <= len(types) or attrs["count"] < 0 or len(body.outputs) < carried:
+    if not carried <= min(len(types), len(body.outputs)):
         raise ModelError(
-            f"loop: carried={carried} with {len(types)} operands, {len(body.outputs)} outputs of the body and"
-            f" count={attrs['count']}",
-            hint="carry at most as many values as there are operands and outputs, and count iterations from 0",
+            f"loop: carried={carried} with {len(types)} operands and {len(body.outputs)} outputs of the body",
+            hint="carry at most as many values as there are operands and outputs",
         )
     whole = len(types) - attrs.get("scanned", 0)
     if whole < carried or any(tensor_type.shape[:1] != (attrs["count"],) for tensor_type in types[whole:]):
@@ -207,7 +206,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "body": subgraph(
                 "one iteration: its number, carried, fixed and scanned values -> carried and stacked ones"
             ),
-            "count": integer("largest number of iterations; -1: no bound"),
+            "count": integer(f"largest number of iterations; {UNBOUNDED}: no bound", least=0, most=UNBOUNDED),
             "carried": integer("number of carried values", least=0),
             "guarded": flag("the first carried value ends it"),
             "scanned": integer("number of values, the last ones, of which an iteration reads a row", 0, least=0),

@@ -110,6 +110,10 @@ def test_constants_of_files_are_judged(name: str, operand: int, value: int, said
         ("matmul", {"axes_a": (0, 0)}, "axes_a"),
         ("matmul", {"axes_b": (0, -1)}, "axes_b"),
         ("matmul", {"axes_b": (0,)}, "axes_b"),
+        ("loop", {"count": -1}, "count=-1 is less than 0"),
+        ("loop", {"count": 1 << 31}, "count=2147483648 is more than"),
+        ("loop", {"carried": -1}, "carried=-1 is less than 0"),
+        ("loop", {"carried": 3}, "carried=3 with 2 operands"),
     ],
 )
 def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: str) -> None:
