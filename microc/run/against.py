@@ -28,7 +28,14 @@ from microc.run.data.pictures import add_colours, convert_samples
 from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
-from microc.run.reference.agreement import TOLERANCES, Comparison, Tally, compare_with_reference
+from microc.run.reference.agreement import (
+    TOLERANCES,
+    WORD_QUANTA,
+    WORDS,
+    Comparison,
+    Tally,
+    compare_with_reference,
+)
 from microc.run.reference.framework_choice import AGAINST, NATURAL, reference_for
 from microc.run.reference.frameworks import Reference, RuntimeRefusal, draw_inputs
 from microc.target import Board, Target, target_for
@@ -256,23 +263,33 @@ def compare_library(
     """Compare a compiled network with its framework. ``graph``: the model as it was read (:func:`read_whole_graph`).
 
     Unless ``tolerance`` is given, it is that of 16-bit floats if products are summed in float16, or if the network's
-    weights were rounded to 16 bits and the framework's were not.
+    weights were rounded to 16 bits and the framework's were not. ONNX Runtime sums products of 16-bit integers in float32:
+    such networks may differ by :data:`WORD_QUANTA`.
     """
+    word_quanta = WORD_QUANTA if reference.name == "onnxruntime" and _computes_words(library) else 0
     if tolerance is None and options.math == "half":
         tolerance = TOLERANCES["float16"]
     if tolerance is None and options.weight_dtype in dtypes.HALF and reference.name in AGAINST:
         tolerance = TOLERANCES[options.weight_dtype]
+    if tolerance is None and word_quanta:
+        tolerance = word_quanta / (1 << 15)
     return compare_with_reference(
         library,
         reference,
         inputs,
         tolerance=tolerance,
         quanta=quanta,
+        word_quanta=word_quanta,
         names=options.outputs,
         layers=layers,
         called=values_by_layer(graph) if reference.name in ("torch", "keras") else None,
         progress=progress,
     )
+
+
+def _computes_words(library: Library) -> bool:
+    """Test whether kernels compute quantised tensors of 16 bits."""
+    return any(t["dtype"] in WORDS and t["scale"] is not None and t["written_by"] for t in library.manifest["tensors"])
 
 
 def values_by_layer(graph: Graph | None) -> Mapping[str, str]:
