@@ -144,13 +144,16 @@ def activation_range(
     bounds = {"": (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
     if activation not in bounds:
         raise UnsupportedError(
-            f"activation {activation!r} fused into a quantised operator",
+            f"the activation is not supported in a quantised operator; got {activation!r}, expected one of "
+            f"{', '.join(filter(None, bounds))}",
             where=where,
             hint="make it an operator of its own",
         )
     if quant.axis is not None:
         raise UnsupportedError(
-            "an activation quantised per channel", where=where, hint="quantise activations per tensor"
+            f"the output is quantised along axis {quant.axis}; expected one scale and zero point",
+            where=where,
+            hint="quantise activations per tensor",
         )
     rounded = round_half_even if rounding == Rounding.EVEN else round_half_away
 
@@ -159,7 +162,10 @@ def activation_range(
             steps = float(rounded(np.array([real], np.float32) / np.float32(quant.scale[0]))[0])
         if abs(steps) > INT32_MAX:
             raise UnsupportedError(
-                f"{activation} of values with a scale of {quant.scale[0]:.3g}", where=where, hint=FAR_APART
+                f"{activation}: the output's scale is too small for the activation's bounds in int32; got "
+                f"{quant.scale[0]:.3g}",
+                where=where,
+                hint=FAR_APART,
             )
         return quant.zero_point[0] + int(steps)
 
@@ -250,7 +256,7 @@ def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
     quant = graph.types[name].quant
     if quant is None or len(quant.scale) != 1:
         raise UnsupportedError(
-            f"{node.op} needs one scale and zero point for {name!r}",
+            f"{name!r} is not quantised with one scale and zero point",
             where=str(node.loc),
             hint="quantise activations per tensor",
         )
@@ -298,7 +304,10 @@ def split_activation(node: Node, graph: Graph) -> Legalized | None:
 def emit_activation(rewrite: Rewrite, activation: str, value: str, output: str) -> None:
     """Append ``output`` = activation of the float ``value``."""
     if activation not in ACTIVATIONS:
-        raise UnsupportedError(f"activation {activation!r}", where=str(rewrite.node.loc))
+        raise UnsupportedError(
+            f"the fused activation is unknown; got {activation!r}, expected one of {', '.join(ACTIVATIONS)}",
+            where=str(rewrite.node.loc),
+        )
     op, attrs = ACTIVATIONS[activation]
     rewrite.emit(op, (value,), output, attrs)
 

@@ -36,13 +36,21 @@ def _shape_and_dtype(tensor_type: TensorType) -> tuple[tuple[int, ...], str]:
     return tensor_type.shape, tensor_type.dtype
 
 
+def types_text(types: Iterable[TensorType]) -> str:
+    """Return dtypes and shapes as errors list them."""
+    return ", ".join(f"{tensor_type.dtype} {tensor_type.shape}" for tensor_type in types)
+
+
 def _check(graph: Graph, op: str, expected: Sequence[TensorType]) -> None:
     """Check that the inputs of a graph have the types ``expected``; raise ModelError if not."""
     inputs = [graph.types[name] for name in graph.inputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in inputs] != [
         _shape_and_dtype(tensor_type) for tensor_type in expected
     ] or graph.state:
-        raise ModelError(f"{op}: the inputs of graph {graph.name} have other types than the operands")
+        raise ModelError(
+            f"{op}: graph {graph.name} has inputs of other types than the operands; got {types_text(inputs)}, "
+            f"expected {types_text(expected)}" + (" and no state" if graph.state else "")
+        )
 
 
 def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
@@ -68,23 +76,36 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     body, carried = attrs["body"], attrs["carried"]
     if not carried <= min(len(types), len(body.outputs)):
         raise ModelError(
-            f"loop: carried={carried} with {len(types)} operands and {len(body.outputs)} outputs of the body",
+            f"loop: too many values are carried; got carried={carried} with {len(types)} operands and "
+            f"{len(body.outputs)} outputs of the body",
             hint="carry at most as many values as there are operands and outputs",
         )
     whole = len(types) - attrs.get("scanned", 0)
     if whole < carried or any(tensor_type.shape[:1] != (attrs["count"],) for tensor_type in types[whole:]):
-        raise ModelError(f"loop: scanned operands need one row for each of {attrs['count']} iterations")
+        raise ModelError(
+            f"loop: scanned operands disagree with the attributes; got {types_text(types[whole:])} behind {whole} "
+            f"others, expected {attrs.get('scanned', 0)} of {attrs['count']} rows behind at least {carried} others"
+        )
     inputs = [*types[:whole], *(TensorType(tensor_type.shape[1:], tensor_type.dtype) for tensor_type in types[whole:])]
     _check(body, "loop", [TensorType((), "int32"), *inputs])
     outputs = [body.types[name] for name in body.outputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in outputs[:carried]] != [
         _shape_and_dtype(tensor_type) for tensor_type in types[:carried]
     ]:
-        raise ModelError("loop: the body changes the types of carried values")
+        raise ModelError(
+            f"loop: the body changes the types of carried values; got {types_text(outputs[:carried])}, expected "
+            f"{types_text(types[:carried])}"
+        )
     if attrs["guarded"] and (not carried or _shape_and_dtype(types[0]) != ((), "bool")):
-        raise ModelError("loop: guarded, but its first carried value is no bool scalar")
+        raise ModelError(
+            "loop: guarded=True needs a condition as its first carried value; got "
+            f"{types_text(types[: min(carried, 1)]) or 'none'}, expected bool ()"
+        )
     if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(outputs)):
-        raise ModelError("loop: without a bound on its iterations it must be guarded and cannot stack values")
+        raise ModelError(
+            f"loop: count={UNBOUNDED} (without a bound) needs guarded=True and no stacked outputs; got "
+            f"guarded={attrs['guarded']} with {len(outputs) - carried} stacked outputs"
+        )
     stacked = [TensorType((attrs["count"], *tensor_type.shape), tensor_type.dtype) for tensor_type in outputs[carried:]]
     return (*(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in outputs[:carried]), *stacked)
 
@@ -157,7 +178,9 @@ def _cases_loop() -> Iterable[Case]:
 
 def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].size != 1 or types[0].dtype != "bool":
-        raise ModelError(f"branch: condition of {types[0].dtype} {types[0].shape}, expected one bool")
+        raise ModelError(
+            f"branch: the condition has a wrong type; got {types[0].dtype} {types[0].shape}, expected one bool"
+        )
     branch_outputs = []
     for graph in (attrs["then"], attrs["otherwise"]):
         _check(graph, "branch", types[1:])
@@ -165,7 +188,10 @@ def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     if [_shape_and_dtype(tensor_type) for tensor_type in branch_outputs[0]] != [
         _shape_and_dtype(tensor_type) for tensor_type in branch_outputs[1]
     ]:
-        raise ModelError("branch: both graphs must have outputs of the same types")
+        raise ModelError(
+            f"branch: both graphs must have outputs of the same types; got {types_text(branch_outputs[0])} and "
+            f"{types_text(branch_outputs[1])}"
+        )
     return tuple(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in branch_outputs[0])
 
 

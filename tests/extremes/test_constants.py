@@ -102,10 +102,10 @@ def test_constants_of_files_are_judged(name: str, operand: int, value: int, said
         ("pcan", {"snr_shift": 64}, "more than 63"),
         ("signal_window", {"shift": -1}, "less than 0"),
         ("filter_bank_log", {"input_correction_bits": 32}, "more than 31"),
-        ("conv2d", {"padding": (-1, 1, 1, 1)}, r"padding \(-1"),
-        ("convolution", {"padding": (-1, 1)}, r"padding \(-1"),
-        ("convolution_transpose", {"padding": (-1, 1)}, r"padding \(-1"),
-        ("reverse", {"axes": (0, 0)}, "along axes"),
+        ("conv2d", {"padding": (-1, 1, 1, 1)}, r"padding=\(-1"),
+        ("convolution", {"padding": (-1, 1)}, r"padding=\(-1"),
+        ("convolution_transpose", {"padding": (-1, 1)}, r"padding=\(-1"),
+        ("reverse", {"axes": (0, 0)}, "axes must be different axes"),
         ("requantize_float", {"scale": 1e308}, "numbers of float32"),
         ("matmul", {"axes_a": (0, 0)}, "axes_a"),
         ("matmul", {"axes_b": (0, -1)}, "axes_b"),
@@ -182,12 +182,12 @@ def test_constants_of_a_users_operator_are_not_trusted(around: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "shapes", "said"),
     [
-        ("filter_bank", ((6, 2), (6,), (6,), (3,), (3,), (3,)), "expected one axis"),
-        ("requantize_float", ((4, 4), (4, 2)), "with numbers of shape"),
-        ("requantize_float", ((), (4,)), "with numbers of shape"),
-        ("requantize_float", ((4, 4), (3,)), "with numbers of shape"),
-        ("tree_ensemble", ((4, 5), (1, 28), (28,), (28,), (4,), (32, 3)), "expected one"),
-        ("scatter_nd", ((0, 3), (3, 1), (3, 3)), "has no places"),
+        ("filter_bank", ((6, 2), (6,), (6,), (3,), (3,), (3,)), "need one axis"),
+        ("requantize_float", ((4, 4), (4, 2)), "parameters do not broadcast to the data"),
+        ("requantize_float", ((), (4,)), "parameters do not broadcast to the data"),
+        ("requantize_float", ((4, 4), (3,)), "parameters do not broadcast to the data"),
+        ("tree_ensemble", ((4, 5), (1, 28), (28,), (28,), (4,), (32, 3)), "tables need one axis"),
+        ("scatter_nd", ((0, 3), (3, 1), (3, 3)), "the data are empty"),
     ],
 )
 def test_shapes_that_do_not_meet_are_refused(name: str, shapes: tuple[tuple[int, ...], ...], said: str) -> None:

@@ -83,7 +83,7 @@ def test_the_lowest_integer_by_minus_one() -> None:
 
 
 def test_empty_axes_are_refused_clearly() -> None:
-    with pytest.raises(ModelError, match="conv2d of shapes"):
+    with pytest.raises(ModelError, match="conv2d: data and weights need four axes"):
         registry.infer("conv2d", {}, [TensorType((0, 4, 4, 2), "float32"), TensorType((3, 1, 1, 2), "float32")])
 
 

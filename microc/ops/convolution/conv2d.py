@@ -199,7 +199,9 @@ def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tensor
     """Return the output's type: batch, height, width, channels in the data's layout; ``out_dtype``, or the data's dtype."""
     g = infer_geometry(attrs, types[0].shape, types[1].shape)
     if len(types) > 2 and types[2].size != g.out_channels:
-        raise ModelError(f"a bias of {types[2].size} elements for {g.out_channels} channels")
+        raise ModelError(
+            f"conv2d: the bias has a wrong size; got {types[2].size}, expected {g.out_channels} (output channels)"
+        )
     dtype = attrs.get("out_dtype") or types[0].dtype
     if attrs.get("layout", "NHWC") == "NCHW":
         return (TensorType((g.batch, g.out_channels, g.out_height, g.out_width), dtype, layout="NCHW"),)

@@ -86,16 +86,25 @@ def _axes(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) 
     """Return the axes height and width; raise ModelError if shapes and attributes contradict each other."""
     groups = attrs["groups"]
     if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
-        raise ModelError(f"conv2d_transpose of shapes {tuple(data)} and {tuple(weight)}", hint="both have four axes")
+        raise ModelError(
+            f"conv2d_transpose: data and weights need four axes, none of them empty; got {tuple(data)} and "
+            f"{tuple(weight)}"
+        )
     if groups < 1 or data[3] != weight[3] * groups or weight[0] % groups:
-        raise ModelError(f"conv2d_transpose of {data[3]} channels by weights {tuple(weight)} in {groups} groups")
+        raise ModelError(
+            f"conv2d_transpose: channels disagree; got data {tuple(data)} (NHWC), weights {tuple(weight)} (OHWI) and "
+            f"groups={groups}, expected C = I * groups and O a multiple of groups"
+        )
     axes = []
     for k in (0, 1):
         reach = (weight[1 + k] - 1) * attrs["dilation"][k] + 1
         before, after = attrs["padding"][k], attrs["padding"][2 + k]
         out = (data[1 + k] - 1) * attrs["strides"][k] + reach - before - after
         if before < 0 or out < 1:
-            raise ModelError(f"conv2d_transpose of shape {tuple(data)} with padding {attrs['padding']}")
+            raise ModelError(
+                f"conv2d_transpose: padding={attrs['padding']} is negative or leaves no output; got data "
+                f"{tuple(data)} and weights {tuple(weight)}"
+            )
         axes.append(_Axis(data[1 + k], attrs["strides"][k], reach, before, out))
     return axes[0], axes[1]
 
@@ -105,7 +114,9 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     height, width = _axes(attrs, types[0].shape, types[1].shape)
     channels = types[1].shape[0]
     if len(types) > 2 and types[2].size != channels:
-        raise ModelError(f"a bias of {types[2].size} elements for {channels} channels")
+        raise ModelError(
+            f"conv2d_transpose: the bias has a wrong size; got {types[2].size}, expected {channels} (output channels)"
+        )
     dtype = attrs["out_dtype"] or types[0].dtype
     return (TensorType((types[0].shape[0], height.out, width.out, channels), dtype),)
 
@@ -176,7 +187,11 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     quantised = is_quantised(node, graph)
     if weight is None:
         if quantised:
-            raise UnsupportedError("conv2d_transpose: quantised weights must be constant", where=str(node.loc))
+            raise UnsupportedError(
+                f"the weights {node.inputs[1]!r} are computed when the network runs; expected a constant",
+                where=str(node.loc),
+                hint="make them a constant, or keep the layer in float32",
+            )
         return split_activation(node, graph)
     axes = _axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
     taps = math.prod(axis.taps for axis in axes)
@@ -186,9 +201,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return _emit_phases(node, graph, weight)
     if quantised:
         raise UnsupportedError(
-            f"{weight.size:,} quantised weights that strides and dilation spread over {elements:,} places of {taps:,} taps",
+            f"{weight.size:,} quantised weights become {elements:,} with {taps:,} taps by strides and dilation; "
+            f"expected at most {_MAX_SPARSE_ELEMENTS:,} with {_MAX_SPARSE_TAPS:,}",
             where=str(node.loc),
-            hint=f"up to {_MAX_SPARSE_ELEMENTS:,} places of {_MAX_SPARSE_TAPS:,} taps are built; in float32 more are",
+            hint="keep the layer in float32",
         )
     return split_activation(node, graph)
 
@@ -252,7 +268,11 @@ def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
     """Repeat the bias of the output channels for every phase of each group."""
     bias, tensor_type = constant(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
     if bias is None:
-        raise UnsupportedError("conv2d_transpose: the bias must be constant", where=str(node.loc))
+        raise UnsupportedError(
+            f"the bias {node.inputs[2]!r} is computed when the network runs; expected a constant",
+            where=str(node.loc),
+            hint="make it a constant, or add it by a layer of its own",
+        )
     spread = bias.reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
     name = rewrite.constant("bias", spread)
     rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))

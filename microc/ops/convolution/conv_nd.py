@@ -41,9 +41,16 @@ def _check(name: str, types: Sequence[TensorType], channels: int, outputs: int, 
     data, weight = types[0], types[1]
     fits = len(data.shape) == len(weight.shape) >= 3 and 0 not in (*data.shape, *weight.shape)
     if not fits or data.dtype not in DTYPES or groups < 1 or data.shape[1] != channels or outputs % groups:
-        raise ModelError(f"{name} of {data.dtype} {data.shape} by weights {weight.shape} in {groups} groups")
+        raise ModelError(
+            f"{name}: data, weights and groups disagree; got {data.dtype} {data.shape}, {weight.dtype} "
+            f"{weight.shape} and groups={groups}, expected {channels} input channels, as many axes in both (three at "
+            f"least, none empty) and {', '.join(DTYPES)}"
+        )
     if len({tensor_type.dtype for tensor_type in types}) > 1 or (len(types) > 2 and types[2].shape != (outputs,)):
-        raise ModelError(f"{name} with a bias of {types[-1].dtype} {types[-1].shape} for {outputs} channels")
+        raise ModelError(
+            f"{name}: operands need one dtype, and the bias one element for each of {outputs} channels; got "
+            f"{', '.join(f'{t.dtype} {t.shape}' for t in types)}"
+        )
 
 
 # ---------------------------------------------------------------- convolution
@@ -58,7 +65,10 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         for k, (e, s, d, before, after) in zip(taps, _axes(attrs, data.shape[2:]), strict=True)
     ]
     if min(shape) < 1 or min(attrs["padding"]) < 0:
-        raise ModelError(f"convolution of {data.shape} by a window of {taps} with padding {attrs['padding']}")
+        raise ModelError(
+            f"convolution: padding={attrs['padding']} is negative or leaves no output; got data {data.shape} and a "
+            f"window of {taps}"
+        )
     return (TensorType((data.shape[0], weight.shape[0], *shape), data.dtype),)
 
 
@@ -178,7 +188,10 @@ def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     ]
     cut = attrs["padding"][: len(shape)]  # padding after may be negative: rows that no tap reaches
     if min(shape) < 1 or min(cut) < 0 or data.shape[1] % groups:
-        raise ModelError(f"convolution_transpose of {data.shape} with padding {attrs['padding']}")
+        raise ModelError(
+            f"convolution_transpose: padding={attrs['padding']} is negative or leaves no output, or groups={groups} "
+            f"does not divide the channels; got data {data.shape} and weights {weight.shape}"
+        )
     return (TensorType((data.shape[0], outputs, *shape), data.dtype),)
 
 

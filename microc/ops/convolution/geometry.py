@@ -123,16 +123,18 @@ def infer_geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequen
     """Derive the extents from shapes and attributes; raise ModelError if they contradict each other."""
     attrs = {**DEFAULTS, **attrs}
     if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
-        message = f"conv2d of shapes {tuple(data)} and {tuple(weight)}"
-        raise ModelError(message, hint="both have four axes, none of them empty")
+        raise ModelError(
+            f"conv2d: data and weights need four axes, none of them empty; got {tuple(data)} and {tuple(weight)}"
+        )
     channels_first = attrs["layout"] == "NCHW"
     batch, channels, height, width = data if channels_first else (data[0], data[3], data[1], data[2])
     out_channels, depth, *kernel = weight if channels_first else (weight[0], weight[3], weight[1], weight[2])
     groups = attrs["groups"]
     if groups < 1 or channels != depth * groups or out_channels % groups:
         raise ModelError(
-            f"conv2d of {channels} channels by {out_channels} x {depth} weight channels in {groups} groups",
-            hint="input channels are weight channels times groups, and groups divide the output channels",
+            f"conv2d: channels disagree; got {channels} of the data, {depth} of the weights, {out_channels} of the "
+            f"output and groups={groups}",
+            hint="make input channels = weight channels * groups, and output channels a multiple of groups",
         )
     extents = Geometry(
         batch,
@@ -148,7 +150,10 @@ def infer_geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequen
         tuple(attrs.get("open", ())),
     )
     if extents.out_height < 1 or extents.out_width < 1 or min(extents.padding) < 0:
-        raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {extents.padding}")
+        raise ModelError(
+            f"conv2d: padding={extents.padding} is negative or leaves no output; got a {kernel[0]} x {kernel[1]} "
+            f"kernel on {height} x {width} pixels"
+        )
     return extents
 
 

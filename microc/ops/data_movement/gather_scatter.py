@@ -28,9 +28,12 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 def _check_begin(name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]) -> None:
     check_indices(name, begin)
     if begin.shape != (len(data.shape),) or len(size) != len(data.shape):
-        raise ModelError(f"{name} of shape {data.shape} from {begin.shape} indices on")
+        raise ModelError(
+            f"{name}: begin and size need one number for each axis of the data; got {begin.shape} and {len(size)} "
+            f"for data {data.shape}"
+        )
     if any(not 1 <= part <= extent for part, extent in zip(size, data.shape, strict=True)):
-        raise ModelError(f"{name} of {tuple(size)} elements of shape {data.shape}")
+        raise ModelError(f"{name}: the slice does not fit the data; got {tuple(size)} elements of {data.shape}")
 
 
 def _starts(begin: Any, shape: Sequence[int], size: Sequence[int]) -> list[int]:
@@ -70,7 +73,10 @@ def _infer_update(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     data, update, begin = types
     _check_begin("dynamic_update_slice", attrs, data, begin, update.shape)
     if update.dtype != data.dtype:
-        raise ModelError(f"dynamic_update_slice of {update.dtype} into {data.dtype}")
+        raise ModelError(
+            f"dynamic_update_slice: the update has another dtype than the data; got {update.dtype}, expected "
+            f"{data.dtype}"
+        )
     return (TensorType(data.shape, data.dtype),)
 
 
@@ -167,7 +173,11 @@ def _check(name: str, attrs: Mapping[str, Any], data: TensorType, indices: Tenso
     fits = 0 <= axis < rank == len(indices.shape) and 0 not in data.shape
     others = [k for k in range(rank) if k != axis]
     if not fits or any(indices.shape[k] > data.shape[k] for k in others) or indices.dtype not in INDICES:
-        raise ModelError(f"{name} of shape {data.shape} at {indices.dtype} {indices.shape} along axis {axis}")
+        raise ModelError(
+            f"{name}: data, indices and axis disagree; got data {data.shape}, indices {indices.dtype} "
+            f"{indices.shape} and axis={axis}, expected as many axes in both, and indices of {' or '.join(INDICES)} "
+            "that exceed the data along the axis only"
+        )
 
 
 def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -211,7 +221,10 @@ def _infer_scatter(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     data, indices, updates = types
     _check("scatter_elements", attrs, data, indices)
     if (updates.shape, updates.dtype) != (indices.shape, data.dtype):
-        raise ModelError(f"scatter_elements of {updates.dtype} {updates.shape} by {attrs['reduction']!r}")
+        raise ModelError(
+            f"scatter_elements: the updates have a wrong type; got {updates.dtype} {updates.shape}, expected "
+            f"{data.dtype} {indices.shape}"
+        )
     return (TensorType(data.shape, data.dtype),)
 
 
@@ -310,9 +323,14 @@ def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     indices, on, off = types
     rank = len(indices.shape)
     if on.dtype != off.dtype or (on.size, off.size) != (1, 1) or not -rank - 1 <= attrs["axis"] <= rank:
-        raise ModelError(f"one_hot of {indices.shape} along axis {attrs['axis']} with {on.dtype} and {off.dtype}")
+        raise ModelError(
+            f"one_hot: on and off need one element of one dtype, axis -{rank + 1}..{rank}; got {on.dtype} "
+            f"{on.shape}, {off.dtype} {off.shape} and axis={attrs['axis']}"
+        )
     if indices.dtype not in (*INDICES, "uint8"):
-        raise ModelError(f"one_hot of {indices.dtype} indices to depth {attrs['depth']}")
+        raise ModelError(
+            f"one_hot: the indices have a wrong dtype; got {indices.dtype}, expected int32, int64 or uint8"
+        )
     axis = attrs["axis"] % (rank + 1)
     return (TensorType((*indices.shape[:axis], attrs["depth"], *indices.shape[axis:]), on.dtype),)
 
@@ -357,9 +375,16 @@ def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     batch = attrs["batch_dims"]
     depth = indices.shape[-1] if indices.shape else 0
     if not indices.shape or data.shape[:batch] != indices.shape[:batch] or batch + depth > len(data.shape):
-        raise ModelError(f"gather_nd of shape {data.shape} at indices of shape {indices.shape}")
+        raise ModelError(
+            f"gather_nd: data and indices disagree; got data {data.shape}, indices {indices.shape} and "
+            f"batch_dims={batch}, expected the same batch axes, and a last axis of at most {len(data.shape) - batch} "
+            "indices"
+        )
     if batch >= len(indices.shape) or 0 in data.shape:
-        raise ModelError(f"gather_nd of shape {data.shape} with {batch} batch axes")
+        raise ModelError(
+            f"gather_nd: batch_dims={batch} leaves no axis of the indices, or the data are empty; got data "
+            f"{data.shape} and indices {indices.shape}"
+        )
     return (TensorType((*indices.shape[:-1], *data.shape[batch + depth :]), data.dtype),)
 
 
@@ -421,11 +446,19 @@ def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     check_indices("scatter_nd", indices)
     depth = indices.shape[-1] if indices.shape else 0
     if not 1 <= depth <= len(data.shape) or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
-        raise ModelError(f"scatter_nd of {updates.shape} into {data.shape} at indices of shape {indices.shape}")
+        raise ModelError(
+            f"scatter_nd: data, indices and updates disagree; got data {data.shape}, indices {indices.shape} and "
+            f"updates {updates.shape}, expected updates {(*indices.shape[:-1], *data.shape[depth:])} and "
+            f"1..{len(data.shape)} indices in the last axis"
+        )
     if 0 in data.shape[:depth] and updates.size:
-        raise ModelError(f"scatter_nd of {updates.shape} into {data.shape}, which has no places")
+        raise ModelError(
+            f"scatter_nd: the data are empty, so that no index is valid; got updates {updates.shape} into {data.shape}"
+        )
     if updates.dtype != data.dtype:
-        raise ModelError(f"scatter_nd of {updates.dtype} into {data.dtype} by {attrs['reduction']!r}")
+        raise ModelError(
+            f"scatter_nd: the updates have another dtype than the data; got {updates.dtype}, expected {data.dtype}"
+        )
     return (TensorType(data.shape, data.dtype),)
 
 

@@ -31,13 +31,15 @@ def clamp_index(index: Expr, extent: int) -> Expr:
 
 def check_indices(name: str, tensor_type: TensorType) -> None:
     if tensor_type.dtype not in INDICES:
-        raise ModelError(f"{name} with {tensor_type.dtype} indices", hint="indices are int32 or int64")
+        raise ModelError(
+            f"{name}: the indices have a wrong dtype; got {tensor_type.dtype}, expected {' or '.join(INDICES)}"
+        )
 
 
 def _infer_reverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     axes = attrs["axes"]
     if len(set(axes)) < len(axes) or any(not 0 <= axis < len(types[0].shape) for axis in axes):
-        raise ModelError(f"reverse of shape {types[0].shape} along axes {attrs['axes']}")
+        raise ModelError(f"reverse: axes must be different axes of the data; got axes={axes} for {types[0].shape}")
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
@@ -63,11 +65,17 @@ _MODES = ("reflect", "symmetric", "edge", "wrap")
 def _infer_mirror(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, padding, mode = types[0].shape, attrs["padding"], attrs["mode"]
     if mode not in _MODES or len(padding) != len(shape) or any(min(p) < 0 for p in padding):
-        raise ModelError(f"padding {padding} of shape {shape} by mode {mode!r}")
+        raise ModelError(
+            f"mirror_pad: padding needs two numbers from 0 on for each axis, and a known mode; got padding={padding} "
+            f"and mode={mode!r} for {shape}, expected one of {', '.join(_MODES)}"
+        )
     most = {"reflect": -1, "symmetric": 0, "wrap": 0}
     for extent, amounts in zip(shape, padding, strict=True):
         if not extent or (mode in most and max(amounts) > extent + most[mode]):
-            raise ModelError(f"padding {amounts} of {extent} elements by mode {mode!r}")
+            raise ModelError(
+                f"mirror_pad: padding exceeds the {extent} elements of an axis; got {amounts}, expected at most "
+                f"{max(extent + most.get(mode, 0), 0)} by mode={mode!r}"
+            )
     extents = (before + extent + after for extent, (before, after) in zip(shape, padding, strict=True))
     return (TensorType(tuple(extents), types[0].dtype),)
 
@@ -111,7 +119,10 @@ def _infer_broadcast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     except ValueError:
         fits = False
     if not fits:
-        raise ModelError(f"shape {types[0].shape} cannot be broadcast to {shape}")
+        raise ModelError(
+            f"broadcast_to: the data do not broadcast to the shape; got {types[0].shape}, expected axes of 1 or "
+            f"those of {shape}"
+        )
     return (TensorType(shape, types[0].dtype),)
 
 
@@ -142,7 +153,7 @@ def _cases_broadcast() -> Iterable[Case]:
 
 def _infer_triangle(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if len(types[0].shape) < 2:
-        raise ModelError(f"a triangle of shape {types[0].shape}")
+        raise ModelError(f"triangle: the data need two axes at least; got {types[0].shape}")
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
@@ -231,7 +242,10 @@ def _infer_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tu
     batch, time = attrs["batch_axis"], attrs["time_axis"]
     inside = batch != time and 0 <= min(batch, time) <= max(batch, time) < len(data.shape)
     if not inside or lengths.shape != (data.shape[batch],):
-        raise ModelError(f"reverse_sequence of {data.shape} by lengths {lengths.shape} along axes {batch} and {time}")
+        raise ModelError(
+            "reverse_sequence: batch_axis and time_axis must be two axes, and lengths one number for each batch; "
+            f"got data {data.shape}, lengths {lengths.shape}, batch_axis={batch} and time_axis={time}"
+        )
     return (TensorType(data.shape, data.dtype),)
 
 
@@ -270,9 +284,16 @@ def _infer_cache(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     axis = attrs["axis"]
     fits = len(cache.shape) == len(update.shape) and 0 < axis < len(cache.shape)
     if not fits or any(c != u for k, (c, u) in enumerate(zip(cache.shape, update.shape, strict=True)) if k != axis):
-        raise ModelError(f"cache_update of {cache.shape} by {update.shape} along axis {axis}")
+        raise ModelError(
+            "cache_update: cache and update may differ along the axis only, which is not the first; got "
+            f"{cache.shape}, {update.shape} and axis={axis}"
+        )
     if starts.shape != cache.shape[:1] or starts.dtype not in INDICES or update.dtype != cache.dtype:
-        raise ModelError(f"cache_update at {starts.dtype} {starts.shape} with {update.dtype}")
+        raise ModelError(
+            f"cache_update: cache, update and starts have wrong types; got {cache.dtype} {cache.shape}, "
+            f"{update.dtype} {update.shape} and {starts.dtype} {starts.shape}, expected one dtype, and starts "
+            f"{' or '.join(INDICES)} {cache.shape[:1]}"
+        )
     return (TensorType(cache.shape, cache.dtype),)
 
 

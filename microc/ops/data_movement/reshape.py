@@ -41,7 +41,10 @@ from microc.tir.names import PADDED
 def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, axis = types[0].shape, attrs["axis"]
     if not -len(shape) <= axis < len(shape):
-        raise ModelError(f"concat along axis {axis} of shape {shape}")
+        raise ModelError(
+            f"concat: the axis is outside of the operands' shape; got {axis}, expected "
+            f"-{len(shape)}..{len(shape) - 1} for {shape}"
+        )
     axis %= len(shape)
     for tensor_type in types[1:]:
         others = tensor_type.shape[:axis] + tensor_type.shape[axis + 1 :]
@@ -51,7 +54,7 @@ def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
             or tensor_type.dtype != types[0].dtype
         ):
             shapes = ", ".join(f"{t.dtype} {t.shape}" for t in types)
-            raise ModelError(f"concat along axis {axis} of {shapes}")
+            raise ModelError(f"concat: operands may differ in their extents along axis {axis} only; got {shapes}")
     total = sum(tensor_type.shape[axis] for tensor_type in types)
     return (TensorType((*shape[:axis], total, *shape[axis + 1 :]), types[0].dtype),)
 
@@ -139,13 +142,16 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     data, indices = types
     axis, rank, batch = attrs["axis"], len(data.shape), attrs.get("batch_dims", 0)
     if not -rank <= axis < rank or 0 in data.shape:
-        raise ModelError(f"gather along axis {axis} of shape {data.shape}")
+        raise ModelError(
+            f"gather: the axis is outside of the data, or the data are empty; got axis={axis} for {data.shape}"
+        )
     if indices.dtype not in ("int32", "int64"):
-        raise ModelError(f"gather with {indices.dtype} indices", hint="indices are int32 or int64")
+        raise ModelError(f"gather: the indices have a wrong dtype; got {indices.dtype}, expected int32 or int64")
     axis %= rank
     if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
         raise ModelError(
-            f"gather of shape {data.shape} at indices of shape {indices.shape}, {batch} axes of them batches"
+            f"gather: data and indices need the same {batch} batch axes, at most axis={axis} of them; got data "
+            f"{data.shape} and indices {indices.shape}"
         )
     found = (*indices.shape[batch:], *((attrs["span"],) if attrs.get("span", 1) > 1 else ()))
     return (TensorType((*data.shape[:axis], *found, *data.shape[axis + 1 :]), data.dtype),)
@@ -265,7 +271,10 @@ Negative indices count from the end; beyond the ends the nearest element is read
 def _infer_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape = tuple(attrs["shape"])
     if min(shape, default=0) < 0 or prod(shape) != types[0].size:
-        raise ModelError(f"shape {types[0].shape} cannot become {shape}")
+        raise ModelError(
+            f"reshape: the shape has another number of elements than the data; got {shape}, expected {types[0].size} "
+            f"elements as in {types[0].shape}"
+        )
     return (TensorType(shape, types[0].dtype),)
 
 
@@ -298,7 +307,7 @@ def _cases_reshape() -> Iterable[Case]:
 def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, axes = types[0].shape, attrs["axes"]
     if sorted(axes) != list(range(len(shape))):
-        raise ModelError(f"axes {axes} are no order of the axes of shape {shape}")
+        raise ModelError(f"transpose: axes must name each axis once; got {axes} for shape {shape}")
     return (TensorType(tuple(shape[axis] for axis in axes), types[0].dtype),)
 
 
@@ -361,7 +370,10 @@ def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     if lengths != {len(shape)} or any(
         not 0 <= b < e <= extent or s < 1 for b, e, s, extent in zip(begin, end, strides, shape, strict=True)
     ):
-        raise ModelError(f"a slice from {begin} to {end} with strides {strides} of shape {shape}")
+        raise ModelError(
+            f"slice: begin, end and strides are outside of the data; got {begin}, {end} and {strides} for {shape}, "
+            "expected 0 <= begin < end <= extent and strides from 1 on along each axis"
+        )
     extents = tuple(-(-(e - b) // s) for b, e, s in zip(begin, end, strides, strict=True))
     return (TensorType(extents, types[0].dtype),)
 
@@ -424,7 +436,7 @@ def _cases_slice() -> Iterable[Case]:
 def _infer_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, padding = types[0].shape, attrs["padding"]
     if len(padding) != len(shape) or any(len(p) != 2 or min(p) < 0 for p in padding):
-        raise ModelError(f"padding {padding} of shape {shape}")
+        raise ModelError(f"pad: padding needs two numbers from 0 on for each axis; got {padding} for {shape}")
     extents = tuple(before + extent + after for extent, (before, after) in zip(shape, padding, strict=True))
     return (TensorType(extents, types[0].dtype),)
 

@@ -26,7 +26,7 @@ from microc.tir.ir import Expr
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     source, dtype = types[0].dtype, attrs["dtype"]
     if not dtypes.is_valid(dtype) or dtypes.nbytes(source) != dtypes.nbytes(dtype):
-        raise ModelError(f"the bits of {source} as {dtype!r}", hint="both have as many bits")
+        raise ModelError(f"bit_cast: both dtypes need as many bits; got {source} and dtype={dtype!r}")
     return (TensorType(types[0].shape, dtype),)
 
 
@@ -102,14 +102,18 @@ def _broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
         return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         shapes = ", ".join(str(tensor_type.shape) for tensor_type in types)
-        raise ModelError(f"{name} of shapes {shapes}, which do not broadcast") from None
+        raise ModelError(f"{name}: shapes do not broadcast; got {shapes}") from None
 
 
 def _comparison(name: str, sign: str, array: Compare) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
         if a.dtype != b.dtype or (a.dtype == "bool" and sign not in ("eq", "ne")):
-            raise ModelError(f"{name} of {a.dtype} and {b.dtype}")
+            raise ModelError(
+                f"{name}: operands need one dtype"
+                + ("" if sign in ("eq", "ne") else " that is ordered")
+                + f"; got {a.dtype} and {b.dtype}"
+            )
         return (TensorType(_broadcast(name, types), "bool"),)
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
@@ -178,7 +182,10 @@ def _emit_scale(rewrite: Rewrite, name: str) -> str:
 def _logical(name: str, sign: str, array: Compare) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if any(tensor_type.dtype != "bool" for tensor_type in types):
-            raise ModelError(f"{name} of {', '.join(tensor_type.dtype for tensor_type in types)}", hint="it takes bool")
+            raise ModelError(
+                f"{name}: operands have a wrong dtype; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
+                "expected bool"
+            )
         return (TensorType(_broadcast(name, types), "bool"),)
 
     def cases() -> Iterable[Case]:
@@ -197,7 +204,7 @@ def _logical(name: str, sign: str, array: Compare) -> OpDef:
 
 def _infer_not(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "bool":
-        raise ModelError(f"logical_not of {types[0].dtype}", hint="it takes bool")
+        raise ModelError(f"logical_not: the operand has a wrong dtype; got {types[0].dtype}, expected bool")
     return (TensorType(types[0].shape, "bool"),)
 
 
@@ -207,7 +214,10 @@ def _infer_not(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 def _infer_where(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     condition, a, b = types
     if condition.dtype != "bool" or a.dtype != b.dtype:
-        raise ModelError(f"where of {condition.dtype}, {a.dtype} and {b.dtype}", hint="bool, and two of one dtype")
+        raise ModelError(
+            f"where: operands have wrong dtypes; got {condition.dtype}, {a.dtype} and {b.dtype}, expected bool and "
+            "twice the same"
+        )
     return (TensorType(_broadcast("where", types), a.dtype),)
 
 

@@ -44,9 +44,15 @@ def _unary(function: Unary) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         tensor_type = types[0]
         if tensor_type.dtype not in function.dtypes and tensor_type.quant is None:
-            raise ModelError(f"{function.name} of {tensor_type.dtype}", hint="it takes " + ", ".join(function.dtypes))
+            raise ModelError(
+                f"{function.name}: the operand has a wrong dtype; got {tensor_type.dtype}, expected "
+                f"{' or '.join(function.dtypes)}"
+            )
         if function.name == "clip" and not attrs["minimum"] <= attrs["maximum"]:
-            raise ModelError(f"clip to {attrs['minimum']}..{attrs['maximum']}")
+            raise ModelError(
+                f"clip: minimum exceeds maximum, or is NaN; got minimum={attrs['minimum']} and "
+                f"maximum={attrs['maximum']}"
+            )
         return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
@@ -131,14 +137,17 @@ def broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
         return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         shapes = " and ".join(str(tensor_type.shape) for tensor_type in types)
-        raise ModelError(f"{name} of shapes {shapes}, which do not broadcast") from None
+        raise ModelError(f"{name}: shapes do not broadcast; got {shapes}") from None
 
 
 def _binary(function: Binary) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
         if a.dtype != b.dtype or (a.dtype not in function.dtypes and a.quant is None):
-            raise ModelError(f"{function.name} of {a.dtype} and {b.dtype}")
+            raise ModelError(
+                f"{function.name}: operands need the same dtype; got {a.dtype} and {b.dtype}, expected one of "
+                f"{', '.join(function.dtypes)}"
+            )
         return (TensorType(broadcast(function.name, types), a.dtype),)
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
@@ -233,7 +242,8 @@ def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
         return _EXACT[node.op](node, graph)
     if node.op in ("maximum", "minimum"):
         raise UnsupportedError(
-            f"{node.op} of operands that are quantised differently",
+            "the operands and the result are quantised differently; got "
+            f"{', '.join(map(repr, (*node.inputs, *node.outputs)))}, expected one scale and zero point",
             where=str(node.loc),
             hint="quantise both operands and the result alike",
         )
@@ -245,7 +255,9 @@ def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
 
 def _infer_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if not dtypes.is_valid(attrs["dtype"]):
-        raise ModelError(f"cast to {attrs['dtype']!r}, which is no dtype")
+        raise ModelError(
+            f"cast: unknown dtype; got {attrs['dtype']!r}", hint="name a dtype as in int8, uint16 or float32"
+        )
     return (TensorType(types[0].shape, attrs["dtype"]),)
 
 

@@ -25,11 +25,15 @@ from microc.tir.ir import Expr
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table, *first = types
     if x.dtype not in ("int8", "uint8"):
-        raise ModelError(f"lookup of {x.dtype}; it takes int8 or uint8")
+        raise ModelError(f"lookup: the data have a wrong dtype; got {x.dtype}, expected int8 or uint8")
     if len(table.shape) != 1 or table.size % 256 or not table.size or (table.size > 256 and not first):
-        raise ModelError(f"lookup in a table of shape {table.shape}; it takes 256 entries for each function")
+        raise ModelError(
+            f"lookup: the table has a wrong size; got {table.shape}, expected 256 entries for each function"
+        )
     if any(tensor_type.dtype not in ("int16", "int32") for tensor_type in first):
-        raise ModelError("lookup of functions that begin at places that are not int16 or int32")
+        raise ModelError(
+            f"lookup: begins of functions have a wrong dtype; got {first[0].dtype}, expected int16 or int32"
+        )
     return (TensorType(broadcast("lookup", (x, *first)), table.dtype),)
 
 

@@ -42,7 +42,10 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     except ValueError:
         shape = ()
     if shape != data.shape or (data.dtype != slope.dtype and "float32" in (data.dtype, slope.dtype)):
-        raise ModelError(f"prelu of {data.dtype} {data.shape} with slopes {slope.dtype} {slope.shape}")
+        raise ModelError(
+            f"prelu: slopes must broadcast to the data and have their dtype; got slopes {slope.dtype} {slope.shape} "
+            f"for {data.dtype} {data.shape}"
+        )
     return (TensorType(data.shape, attrs.get("out_dtype") or data.dtype),)
 
 

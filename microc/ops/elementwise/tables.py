@@ -187,7 +187,11 @@ def _apply_fixed_point(call: TableCall, function: Callable[[Any, int], Any], low
     real = float(call.scales[0]) * (1 << 27)
     _, left = numerics.mantissa_and_shift(real)
     if not 0 <= left <= 62:
-        raise UnsupportedError(f"an input scale of {call.scales[0]:.3g}", hint=numerics.FAR_APART)
+        raise UnsupportedError(
+            f"the input's scale is out of the range of fixed point; got {call.scales[0]:.3g}, expected "
+            f"{2.0**-28:.3g} to {2.0**35:.3g}",
+            hint=numerics.FAR_APART,
+        )
     x, radius = call.input, math.floor(math.ldexp(15 << 27, -left))
     inner = np.clip(x, 1 - radius, radius - 1)  # if the radius is zero nothing is inside
     raw = call.rescale(inner, real) if radius > 1 else np.zeros_like(x)

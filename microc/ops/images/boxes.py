@@ -38,9 +38,15 @@ MOST_SAMPLES = 256
 def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, boxes, images = types
     if len(data.shape) != 4 or 0 in data.shape or boxes.shape != (boxes.shape[0], 4) or images.shape != boxes.shape[:1]:
-        raise ModelError(f"roi_align of shape {data.shape} in boxes of shape {boxes.shape}, images {images.shape}")
+        raise ModelError(
+            f"roi_align: data, boxes and images disagree; got {data.shape}, {boxes.shape} and {images.shape}, "
+            "expected (N, C, H, W) without empty axes, (boxes, 4) and (boxes,)"
+        )
     if data.dtype not in _FLOATS or boxes.dtype != data.dtype or images.dtype not in ("int32", "int64"):
-        raise ModelError(f"roi_align of {data.dtype} in {boxes.dtype} boxes of {images.dtype} images")
+        raise ModelError(
+            f"roi_align: operands have wrong dtypes; got {data.dtype}, {boxes.dtype} and {images.dtype}, expected "
+            f"data and boxes of one of {', '.join(_FLOATS)}, images of int32 or int64"
+        )
     return (TensorType((boxes.shape[0], data.shape[1], *attrs["size"]), data.dtype),)
 
 
@@ -181,10 +187,17 @@ _ZERO = np.float32(0)
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     boxes, scores = types
     if boxes.dtype != "float32" or scores.dtype != "float32" or boxes.shape != (*scores.shape, 4) or not scores.size:
-        raise ModelError(f"suppress of boxes {boxes.dtype} {boxes.shape} with scores {scores.dtype} {scores.shape}")
+        raise ModelError(
+            f"suppress: boxes and scores disagree; got {boxes.dtype} {boxes.shape} and {scores.dtype} "
+            f"{scores.shape}, expected float32 (boxes, 4) and float32 (boxes,)"
+        )
     most = attrs["most"]
     if len(scores.shape) != 1 or most < 1 or not 0 <= attrs["overlap"] <= 1 or attrs["sigma"] < 0:
-        raise ModelError(f"suppress to {most} of {scores.shape} boxes, an overlap of {attrs['overlap']}")
+        raise ModelError(
+            f"suppress: scores need one axis, and attributes are out of range; got scores {scores.shape}, "
+            f"most={most}, overlap={attrs['overlap']} and sigma={attrs['sigma']}, expected most from 1 on, overlap "
+            "0..1 and sigma from 0 on"
+        )
     return TensorType((most,), "int32"), TensorType((most,), "float32"), TensorType((), "int32")
 
 

@@ -109,12 +109,17 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     rank = len(data.shape) - 2
     fits = rank >= 1 and len(grid.shape) > 1 and grid.shape[-1] == rank and grid.shape[0] == data.shape[0]
     if not fits or 0 in data.shape:
-        raise ModelError(f"grid_sample of shape {data.shape} at places of shape {grid.shape}")
+        raise ModelError(
+            f"grid_sample: data and grid disagree; got {data.shape} and {grid.shape}, expected (N, C, spatial axes) "
+            f"without empty axes and (N, ..., {max(rank, 1)})"
+        )
     for name, known in (("mode", tuple(TAPS)), ("border", BORDERS), ("coordinates", COORDINATES)):
         if attrs[name] not in known:
-            raise ModelError(f"grid_sample with {name} {attrs[name]!r}", hint=f"known: {', '.join(known)}")
+            raise ModelError(f"grid_sample: unknown {name}; got {attrs[name]!r}, expected one of {', '.join(known)}")
     if data.dtype not in _FLOATS or grid.dtype != data.dtype:
-        raise ModelError(f"grid_sample of {data.dtype} at {grid.dtype} places")
+        raise ModelError(
+            f"grid_sample: data and grid need one dtype of {', '.join(_FLOATS)}; got {data.dtype} and {grid.dtype}"
+        )
     return (TensorType((*data.shape[:2], *grid.shape[1:-1]), data.dtype),)
 
 

@@ -49,15 +49,29 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     data, axes = types[0], attrs["axes"]
     indices, weights = _tables(attrs, types)
     if not axes or sorted(set(axes)) != list(axes) or not 0 <= axes[0] <= axes[-1] < len(data.shape) or 0 in data.shape:
-        raise ModelError(f"resample of shape {data.shape} along axes {axes}")
+        raise ModelError(
+            f"resample: axes must be axes of data that are not empty, in ascending order; got axes={tuple(axes)} for "
+            f"{data.shape}"
+        )
     if len(indices) != len(axes) or len(weights) not in (0, len(axes)):
-        raise ModelError(f"resample along {len(axes)} axes with {len(types) - 1} tables")
+        raise ModelError(
+            f"resample: wrong number of tables; got {len(indices)} of indices and {len(weights)} of weights, "
+            f"expected {len(axes)} of each, or no weights"
+        )
     if any(tensor_type.dtype not in INDEX_DTYPES or len(tensor_type.shape) != 2 for tensor_type in indices):
-        raise ModelError("resample with index tables that are not int16 or int32 of two axes")
+        raise ModelError(
+            f"resample: index tables have wrong types; got {', '.join(f'{t.dtype} {t.shape}' for t in indices)}, "
+            f"expected two axes of {' or '.join(INDEX_DTYPES)}"
+        )
     if any(tensor_type.shape != index.shape for tensor_type, index in zip(weights, indices, strict=False)):
-        raise ModelError("resample with weights for other taps than indices")
+        raise ModelError(
+            f"resample: weights need the shapes of the index tables; got {', '.join(str(t.shape) for t in weights)}, "
+            f"expected {', '.join(str(t.shape) for t in indices)}"
+        )
     if not weights and any(tensor_type.shape[1] != 1 for tensor_type in indices):
-        raise ModelError("resample of several elements without weights")
+        raise ModelError(
+            f"resample: several taps need weights; got index tables {', '.join(str(t.shape) for t in indices)} without"
+        )
     shape = list(data.shape)
     for axis, tensor_type in zip(axes, indices, strict=True):
         shape[axis] = tensor_type.shape[0]

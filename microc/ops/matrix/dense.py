@@ -82,11 +82,11 @@ def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     """Return the output (M, N) of data (M, K) and weights (N, K)."""
     data, weight = types[0].shape, types[1].shape
     if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
-        raise ModelError(f"dense of shapes {data} and {weight}", hint="data is (M, K), weights are (N, K)")
+        raise ModelError(f"dense: data and weights disagree; got {data} and {weight}, expected (M, K) and (N, K)")
     if 0 in weight:
-        raise ModelError(f"dense with weights of shape {weight}", hint="a layer has one unit and one input at least")
+        raise ModelError(f"dense: the weights are empty; got {weight}, expected one unit and one input at least")
     if len(types) > 2 and types[2].size != weight[0]:
-        raise ModelError(f"a bias of {types[2].size} elements for {weight[0]} units")
+        raise ModelError(f"dense: the bias has a wrong size; got {types[2].size}, expected {weight[0]} (units)")
     return (TensorType((data[0], weight[0]), attrs.get("out_dtype") or types[0].dtype),)
 
 

@@ -32,26 +32,37 @@ def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[
     """Return the extent of every label; axes of one element broadcast. Raise ModelError for contradictions."""
     extents: dict[int, int] = {}
     if len(attrs["inputs"]) != len(shapes):
-        raise ModelError(f"einsum of {len(shapes)} operands by labels of {len(attrs['inputs'])}")
+        raise ModelError(
+            f"einsum: the equation has another number of operands; got {len(shapes)}, expected {len(attrs['inputs'])}"
+        )
     for labels, shape in zip(attrs["inputs"], shapes, strict=True):
         if len(labels) != len(shape):
-            raise ModelError(f"einsum of shape {tuple(shape)} by labels {labels}")
+            raise ModelError(
+                f"einsum: an operand has another number of axes than labels; got {tuple(shape)}, expected "
+                f"{len(labels)} axes"
+            )
         for label, extent in zip(labels, shape, strict=True):
             previous = extents.get(label, 1)
             if 1 not in (previous, extent) and previous != extent:
-                raise ModelError(f"einsum of {previous} and {extent} elements along one label")
+                raise ModelError(f"einsum: one label has axes of different extents; got {previous} and {extent}")
             extents[label] = extent if previous == 1 else previous
     if len(extents) > MAX_LABELS:
-        raise ModelError(f"einsum of {len(extents)} labels, expected at most {MAX_LABELS}")
+        raise ModelError(f"einsum: too many labels; got {len(extents)}, expected at most {MAX_LABELS}")
     return extents
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     extents, output = _extents(attrs, [tensor_type.shape for tensor_type in types]), attrs["output"]
     if any(label not in extents for label in output) or len(set(output)) != len(output):
-        raise ModelError(f"einsum to labels {output}")
+        raise ModelError(
+            f"einsum: an output label is repeated, or no operand has it; got {tuple(output)}, expected different "
+            f"ones of {tuple(extents)}"
+        )
     if len({tensor_type.dtype for tensor_type in types}) != 1 or types[0].dtype not in DTYPES:
-        raise ModelError(f"einsum of {', '.join(tensor_type.dtype for tensor_type in types)}")
+        raise ModelError(
+            f"einsum: operands need one dtype of {', '.join(DTYPES)}; got "
+            f"{', '.join(tensor_type.dtype for tensor_type in types)}"
+        )
     return (TensorType(tuple(extents[label] for label in output), types[0].dtype),)
 
 

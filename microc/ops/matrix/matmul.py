@@ -57,7 +57,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         axes = attrs.get(f"axes_{name}", ())
         if axes and sorted(axes) != list(range(len(tensor_type.shape))):
             raise ModelError(
-                f"matmul with axes_{name}={tuple(axes)} of shape {tensor_type.shape}", hint="each axis, once"
+                f"matmul: axes_{name} must name each axis once; got {tuple(axes)} for shape {tensor_type.shape}"
             )
     a, b = (
         _permute_shape(tensor_type.shape, attrs.get(f"axes_{name}", ()))
@@ -68,7 +68,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
             raise ValueError
         batch = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError:
-        raise ModelError(f"matmul of shapes {a} and {b}", hint="(..., M, K) times (..., K, N)") from None
+        raise ModelError(f"matmul: shapes disagree; got {a} and {b}, expected (..., M, K) and (..., K, N)") from None
     return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
 
 

@@ -92,9 +92,10 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     wide = rounding != Rounding.EVEN and _is_wide(node, graph) and not (exact_scales and fits)
     if wide and _WIDE_SUM_LIMIT <= terms.largest != _UNKNOWN:
         raise UnsupportedError(
-            f"{node.op} with sums of {terms.largest.bit_length()} bits",
+            f"sums need {terms.largest.bit_length()} bits without the sign; expected at most "
+            f"{(_WIDE_SUM_LIMIT - 1).bit_length()}, TFLite's limit of 64-bit sums",
             where=str(node.loc),
-            hint="the bias is too large: TFLite's integers of 64 bits are scaled where they have 48 at most",
+            hint="make the bias smaller",
         )
     # A computed bias is clipped (_clip_bias) so that the sum fits its dtype.
     accumulator = "int32" if fits or terms.largest == _UNKNOWN else "int64"
@@ -138,7 +139,8 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Term
     assert weight_type.quant is not None
     if weight_type.quant.axis not in (None, 0):
         raise UnsupportedError(
-            f"weights quantised along axis {weight_type.quant.axis}",
+            f"the weights {node.inputs[1]!r} are quantised along axis {weight_type.quant.axis}; expected axis 0 "
+            "(output channels) or one scale",
             where=str(node.loc),
             hint="quantise per output channel",
         )
@@ -182,7 +184,8 @@ def _clip_bias(rewrite: Rewrite, bias: str, products: int) -> str:
     room = dtypes.int_range(bias_type.dtype)[1] - products
     if room < 0:
         raise UnsupportedError(
-            f"{rewrite.node.op} with sums of {products.bit_length()} bits and a computed bias of {bias_type.dtype}",
+            f"products need {products.bit_length()} bits, which leaves no room for the computed bias of "
+            f"{bias_type.dtype}",
             where=str(rewrite.node.loc),
             hint="make the bias a constant, or a layer of its own",
         )
@@ -207,7 +210,11 @@ def _convert_bias(rewrite: Rewrite, terms: _Terms, accumulator: str) -> _Terms:
     values = rewrite.consts.pop(bias)
     low, high = dtypes.int_range(accumulator)
     if values.min() < low or values.max() > high:
-        raise UnsupportedError(f"a bias beyond {accumulator}", where=str(rewrite.node.loc))
+        raise UnsupportedError(
+            f"the bias does not fit {accumulator}; got {values.min()}..{values.max()}",
+            where=str(rewrite.node.loc),
+            hint="quantise the weights with a larger scale",
+        )
     del rewrite.types[bias]
     operand = rewrite.constant("bias", cast_exact(accumulator, values))
     return replace(terms, operands=(*terms.operands[:2], operand))
@@ -252,7 +259,11 @@ def _centre(rewrite: Rewrite, name: str) -> str:
         return rewrite.constant("centred", cast_exact("int16", values.astype(np.int64) - zero))
     low, high = _centred_range(rewrite, name)
     if dtypes.nbytes(operand_type.dtype) != 1:
-        raise UnsupportedError(f"{operand_type.dtype} operand with a zero point", where=str(rewrite.node.loc))
+        raise UnsupportedError(
+            f"{name!r} is {operand_type.dtype} with zero point {zero}; expected 8 bits, or zero point 0",
+            where=str(rewrite.node.loc),
+            hint="quantise it symmetrically",
+        )
     # A multiplier of 2**30 / 2**31 and a left shift of one is the factor one.
     attrs: Mapping[str, Attr] = {
         "multiplier": 1 << 30,

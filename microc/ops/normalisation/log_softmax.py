@@ -85,7 +85,10 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         or 0 in tensor_type.shape
         or (tensor_type.dtype != "float32" and tensor_type.quant is None)
     ):
-        raise ModelError(f"log_softmax of {tensor_type.dtype} {tensor_type.shape}")
+        raise ModelError(
+            f"log_softmax: the data have a wrong type; got {tensor_type.dtype} {tensor_type.shape}, expected float32 "
+            "or quantised integers, one axis at least and none empty"
+        )
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
@@ -140,7 +143,10 @@ def _cases() -> Iterable[Case]:
 def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, powers, reals = types
     if x.dtype != "int8" or not x.shape or powers.shape != (256,) or reals.shape != (256,):
-        raise ModelError(f"qlog_softmax of {x.dtype} {x.shape} with tables of {powers.shape} and {reals.shape}")
+        raise ModelError(
+            f"qlog_softmax: operands have wrong types; got {x.dtype} {x.shape}, {powers.shape} and {reals.shape}, "
+            "expected int8 of one axis at least, (256,) and (256,)"
+        )
     return (TensorType(x.shape, "int8"),)
 
 

@@ -61,7 +61,10 @@ def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
         or 0 in tensor_type.shape
         or (tensor_type.dtype != "float32" and tensor_type.quant is None)
     ):
-        raise ModelError(f"l2_normalize of {tensor_type.dtype} {tensor_type.shape}")
+        raise ModelError(
+            f"l2_normalize: the data have a wrong type; got {tensor_type.dtype} {tensor_type.shape}, expected "
+            "float32 or quantised integers, one axis at least and none empty"
+        )
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
@@ -93,9 +96,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return through_float(node, graph)
     if source.shape[-1] > _MOST_DEPTH:
         raise UnsupportedError(
-            f"rows of {source.shape[-1]} elements",
+            f"rows are too long; got {source.shape[-1]} elements, expected at most {_MOST_DEPTH}",
             where=str(node.loc),
-            hint=f"at most {_MOST_DEPTH}, or leave the layer in floats",
+            hint="keep the layer in float32",
         )
     rewrite = Rewrite(node, graph)
     zero = scalar_quant(node, graph, node.inputs[0])[1]
@@ -115,7 +118,10 @@ def _l2_normalize_cases() -> Iterable[Case]:
 
 def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "int8" or not types[0].shape or 0 in types[0].shape:
-        raise ModelError(f"ql2_normalize of {types[0].dtype} {types[0].shape}")
+        raise ModelError(
+            f"ql2_normalize: the data have a wrong type; got {types[0].dtype} {types[0].shape}, expected int8, one "
+            "axis at least and none empty"
+        )
     return (TensorType(types[0].shape, "int8"),)
 
 
@@ -273,9 +279,15 @@ def quantise_affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype:
 def _layer_norm_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, factors, terms = types
     if data.dtype not in DTYPES or not data.shape or not 0 < data.shape[-1] <= LAYER_NORM_FIXED_MOST_DEPTH:
-        raise ModelError(f"qlayer_norm of {data.dtype} {data.shape}")
+        raise ModelError(
+            f"qlayer_norm: the data have a wrong type; got {data.dtype} {data.shape}, expected {', '.join(DTYPES)} "
+            f"in rows of 1..{LAYER_NORM_FIXED_MOST_DEPTH}"
+        )
     if any((tensor_type.shape, tensor_type.dtype) != (data.shape[-1:], "int32") for tensor_type in (factors, terms)):
-        raise ModelError("qlayer_norm takes a factor and a term of int32 for each channel")
+        raise ModelError(
+            f"qlayer_norm: factors and terms have wrong types; got {factors.dtype} {factors.shape} and {terms.dtype} "
+            f"{terms.shape}, expected int32 {data.shape[-1:]}"
+        )
     return (TensorType(data.shape, attrs["out_dtype"]),)
 
 
@@ -426,7 +438,10 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     tensor_type = types[0]
     most = LAYER_NORM_FIXED_MOST_DEPTH if tensor_type.dtype == "int16" else LAYER_NORM_MOST_DEPTH
     if tensor_type.dtype not in ("float32", *DTYPES) or not tensor_type.shape or not 0 < tensor_type.shape[-1] <= most:
-        raise ModelError(f"layer_norm of {tensor_type.dtype} {tensor_type.shape}")
+        raise ModelError(
+            f"layer_norm: the data have a wrong type; got {tensor_type.dtype} {tensor_type.shape}, expected "
+            f"{', '.join(('float32', *DTYPES))} in rows of 1..{most}"
+        )
     return (TensorType(tensor_type.shape, "float32"),)
 
 

@@ -65,7 +65,10 @@ def exponentials(scale: float, beta: float, rounding: Multiplier) -> Array:
     """Return exp(beta * scale * d) in Q0.31 (int32) for d = 0, -1 ... -255; zero where TFLite skips the term."""
     real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
-        raise UnsupportedError(f"a quantised softmax with scale {scale} and beta {beta}, too small for fixed point")
+        raise UnsupportedError(
+            f"scale * beta is too small for fixed point; got {scale} * {beta}, expected more than {2.0**-26:.3g}",
+            hint="keep the layer in float32",
+        )
     mantissa, shift = quantize_multiplier(real, 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distance = -np.arange(256, dtype=np.int64)
@@ -76,11 +79,16 @@ def exponentials(scale: float, beta: float, rounding: Multiplier) -> Array:
 def _infer_q(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype not in ("int8", "uint8") or not x.shape:
-        raise ModelError(f"qsoftmax of {x.dtype} {x.shape}")
+        raise ModelError(
+            f"qsoftmax: the data have a wrong type; got {x.dtype} {x.shape}, expected int8 or uint8 of one axis at "
+            "least"
+        )
     if table.shape != (256,) or table.dtype != "int32":
-        raise ModelError(f"qsoftmax with a table of {table.dtype} {table.shape}")
+        raise ModelError(
+            f"qsoftmax: the table has a wrong type; got {table.dtype} {table.shape}, expected int32 (256,)"
+        )
     if not 0 < x.shape[-1] < 1 << SUM_BITS:
-        raise ModelError(f"qsoftmax over {x.shape[-1]} classes; it takes up to {(1 << SUM_BITS) - 1}")
+        raise ModelError(f"qsoftmax: wrong number of classes; got {x.shape[-1]}, expected 1..{(1 << SUM_BITS) - 1}")
     return (TensorType(x.shape, attrs["out_dtype"]),)
 
 
@@ -175,7 +183,11 @@ def tables16(scale: float, beta: float, rounding: Rounding) -> tuple[Mapping[str
     """
     mantissa, shift = quantize_multiplier(scale * beta / (10.0 / 65535.0))
     if shift > 14:
-        raise UnsupportedError(f"a 16-bit softmax with scale {scale} and beta {beta}, too large for fixed point")
+        raise UnsupportedError(
+            f"scale * beta is too large for fixed point; got {scale} * {beta}, expected less than "
+            f"{10 / 65535 * 2**14:.3g}",
+            hint="keep the layer in float32",
+        )
     real: Any = np.float64 if rounding == Rounding.LITERT else np.float32
     one, steps = real(1), real(65535)
     out_scale = real(2) / steps
@@ -187,9 +199,15 @@ def tables16(scale: float, beta: float, rounding: Rounding) -> tuple[Mapping[str
 def _infer_q16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, *tables = types
     if x.dtype != "int16" or not x.shape or not 0 < x.shape[-1] < 1 << 16:
-        raise ModelError(f"qsoftmax16 of {x.dtype} {x.shape}")
+        raise ModelError(
+            f"qsoftmax16: the data have a wrong type; got {x.dtype} {x.shape}, expected int16 in rows of "
+            f"1..{(1 << 16) - 1}"
+        )
     if any(table.shape != (513,) or table.dtype != "int16" for table in tables):
-        raise ModelError("qsoftmax16 takes two tables of 513 int16")
+        raise ModelError(
+            f"qsoftmax16: tables have wrong types; got {', '.join(f'{t.dtype} {t.shape}' for t in tables)}, expected "
+            "int16 (513,)"
+        )
     return (TensorType(x.shape, "int16"),)
 
 
@@ -328,9 +346,14 @@ def fits(out_scale: float, classes: int) -> bool:
 def _softmax_scaled_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype not in ("int8", "uint8") or not x.shape or not 0 < x.shape[-1] <= MOST_CLASSES:
-        raise ModelError(f"qsoftmax_scaled of {x.dtype} {x.shape}")
+        raise ModelError(
+            f"qsoftmax_scaled: the data have a wrong type; got {x.dtype} {x.shape}, expected int8 or uint8 in rows "
+            f"of 1..{MOST_CLASSES}"
+        )
     if table.shape != (256,) or table.dtype != "int32":
-        raise ModelError(f"qsoftmax_scaled with a table of {table.dtype} {table.shape}")
+        raise ModelError(
+            f"qsoftmax_scaled: the table has a wrong type; got {table.dtype} {table.shape}, expected int32 (256,)"
+        )
     return (TensorType(x.shape, attrs["out_dtype"]),)
 
 
@@ -426,7 +449,10 @@ QSOFTMAX_SCALED = OpDef(
 def _axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
     axis: int = attrs["axis"]
     if not -len(shape) <= axis < len(shape):
-        raise ModelError(f"softmax along axis {axis} of shape {shape}")
+        raise ModelError(
+            f"softmax: the axis is outside of the data; got axis {axis}, expected -{len(shape)}..{len(shape) - 1} "
+            f"for {shape}"
+        )
     return axis % len(shape)
 
 
@@ -436,7 +462,9 @@ def _axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if not dtypes.is_float(tensor_type.dtype) and tensor_type.quant is None:
-        raise ModelError(f"softmax of {tensor_type.dtype}")
+        raise ModelError(
+            f"softmax: the data have a wrong dtype; got {tensor_type.dtype}, expected floats or quantised integers"
+        )
     _axis(attrs, tensor_type.shape)
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
@@ -522,7 +550,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return rewrite.legalized()
     if source.shape[-1] >= 1 << SUM_BITS:
         raise UnsupportedError(
-            f"a quantised softmax over {source.shape[-1]} classes", where=str(node.loc), hint="keep it in float32"
+            f"too many classes for a quantised softmax; got {source.shape[-1]} classes, expected at most "
+            f"{(1 << SUM_BITS) - 1}",
+            where=str(node.loc),
+            hint="keep it in float32",
         )
     table = rewrite.constant("exp", exponentials(scale_in, beta, rounding.multiplier))
     rewrite.emit("qsoftmax", (node.inputs[0], table), node.outputs[0], {"out_dtype": result.dtype})

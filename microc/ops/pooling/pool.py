@@ -252,17 +252,18 @@ def _extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if len(tensor_type.shape) != 4:
-        raise ModelError(f"a pool of shape {tensor_type.shape}; it takes four axes")
+        raise ModelError(f"pool: the data need four axes; got {tensor_type.shape}")
     if tensor_type.dtype == "bool":
-        raise ModelError("a pool of bool")
+        raise ModelError("pool: the data have a wrong dtype; got bool, expected numbers")
     extents, top_left = _extents(attrs, tensor_type.shape), attrs["padding"][:2]
     for size, count, kernel, stride, before in zip(
         _spatial(attrs, tensor_type.shape), extents, attrs["kernel"], attrs["strides"], top_left, strict=True
     ):
         if count < 1 or before >= kernel or (count - 1) * stride - before >= size:
             raise ModelError(
-                f"a window of {kernel} with stride {stride} over {size} elements, padding {attrs['padding']}",
-                hint="every window must hold one element at least",
+                f"pool: a window of {kernel} with stride {stride} and padding={attrs['padding']} does not fit an "
+                f"axis; got {size} elements",
+                hint="make every window hold one element at least",
             )
     shape = (
         (*tensor_type.shape[:2], *extents)

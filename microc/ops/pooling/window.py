@@ -35,13 +35,20 @@ def _result(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...
         or len(attrs["padding"]) != 2 * rank
         or tensor_type.dtype not in NUMBERS
     ):
-        raise ModelError(f"a window of {attrs['kernel']} over {tensor_type.dtype} {tensor_type.shape}")
+        raise ModelError(
+            f"window: kernel and padding disagree with the data; got {tensor_type.dtype} {tensor_type.shape}, "
+            f"kernel={attrs['kernel']} and padding={attrs['padding']}, expected (N, C, spatial axes) of numbers, and "
+            "one and two numbers for each spatial axis"
+        )
     before, after = attrs["padding"][:rank], attrs["padding"][rank:]
     spans = [(k - 1) * d + 1 for k, d in zip(attrs["kernel"], attrs["dilation"], strict=True)]
     rows = zip(tensor_type.shape[2:], before, after, spans, attrs["strides"], strict=True)
     shape = [(e + b + a - span) // s + 1 for e, b, a, span, s in rows]
     if min(shape) < 1 or min(attrs["padding"]) < 0:
-        raise ModelError(f"a window of {spans} over {tensor_type.shape} with padding {attrs['padding']}")
+        raise ModelError(
+            f"window: padding={attrs['padding']} is negative or leaves no output; got windows of {spans} (with "
+            f"dilation) on {tensor_type.shape}"
+        )
     return (*tensor_type.shape[:2], *shape)
 
 
@@ -140,7 +147,10 @@ def _infer_arg(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
         strict=False,
     )
     if any(before >= (k - 1) * d + 1 or (count - 1) * s - before >= e for e, count, s, before, k, d in rows):
-        raise ModelError(f"window_argmax with padding {attrs['padding']}", hint="every window must hold one element")
+        raise ModelError(
+            f"window_argmax: a window holds padding only; got padding={attrs['padding']} for {types[0].shape}",
+            hint="make every window hold one element at least",
+        )
     return (TensorType(shape, types[0].dtype), TensorType(shape, "int64"))
 
 

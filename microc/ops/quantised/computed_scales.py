@@ -40,7 +40,10 @@ _MAX_LEVEL = 127
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data_type, rows = types[0], attrs["rows"]
     if data_type.dtype != "float32" or rows < 1 or not data_type.size or data_type.size % rows:
-        raise ModelError(f"dynamic_quantize of {data_type.dtype} {data_type.shape} as {rows} rows")
+        raise ModelError(
+            f"dynamic_quantize: the data have a wrong type; got {data_type.dtype} {data_type.shape}, expected "
+            f"float32, not empty, of a multiple of rows={rows} elements"
+        )
     return TensorType(data_type.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
 
 
@@ -185,7 +188,7 @@ def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
 
 def _inverse_root_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "int16":
-        raise ModelError(f"qrsqrt of {types[0].dtype}")
+        raise ModelError(f"qrsqrt: the data have a wrong dtype; got {types[0].dtype}, expected int16")
     return (TensorType(types[0].shape, "int16"),)
 
 

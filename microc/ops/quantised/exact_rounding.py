@@ -203,7 +203,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     try:
         shape = np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
-        raise ModelError(f"shapes {types[0].shape} and {types[1].shape} do not broadcast") from None
+        raise ModelError(f"shapes do not broadcast; got {types[0].shape} and {types[1].shape}") from None
     return (TensorType(shape, attrs["out_dtype"]),)
 
 

@@ -207,7 +207,9 @@ def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Ar
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype != "int16" or table.shape != (513,):
-        raise ModelError(f"qsigmoid16 ({attrs['curve']}) of {x.dtype} with a table of {table.shape}")
+        raise ModelError(
+            f"qsigmoid16: operands have wrong types; got {x.dtype} and a table {table.shape}, expected int16 and (513,)"
+        )
     return (TensorType(x.shape, "int16"),)
 
 
@@ -255,7 +257,9 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
         return None
     scaling = input_scaling(node.op, scale_in)
     if scaling is None:
-        raise UnsupportedError(f"an input scale of {scale_in:.3g}", hint=FAR_APART)
+        raise UnsupportedError(
+            f"the input's scale is out of the range of fixed point; got {scale_in:.3g}", hint=FAR_APART
+        )
     rewrite = Rewrite(node, graph)
     operands = (node.inputs[0], rewrite.constant("table", signed_sigmoid_table()))
     attrs: dict[str, Attr] = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}

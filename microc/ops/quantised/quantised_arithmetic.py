@@ -73,7 +73,7 @@ def _arithmetic_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     try:
         shape = np.broadcast_shapes(types[0].shape, types[1].shape)
     except ValueError:
-        raise ModelError(f"shapes {types[0].shape} and {types[1].shape} do not broadcast") from None
+        raise ModelError(f"shapes do not broadcast; got {types[0].shape} and {types[1].shape}") from None
     return (TensorType(shape, attrs["out_dtype"]),)
 
 
@@ -374,11 +374,14 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     a, b, mantissas, bits = types
     if (a.dtype, b.dtype) != ("int8", "int8") or mantissas.shape != (256,) or bits.shape != (256,):
-        raise ModelError(f"qdiv of {a.dtype} and {b.dtype} with tables of {mantissas.shape} and {bits.shape}")
+        raise ModelError(
+            f"qdiv: operands have wrong types; got {a.dtype} and {b.dtype} with tables {mantissas.shape} and "
+            f"{bits.shape}, expected int8, int8 and twice (256,)"
+        )
     try:
         return (TensorType(np.broadcast_shapes(a.shape, b.shape), "int8"),)
     except ValueError:
-        raise ModelError(f"qdiv of shapes {a.shape} and {b.shape}, which do not broadcast") from None
+        raise ModelError(f"qdiv: shapes do not broadcast; got {a.shape} and {b.shape}") from None
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:

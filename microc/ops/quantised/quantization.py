@@ -89,7 +89,7 @@ def _dequantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if not dtypes.is_integer(types[0].dtype):
-        raise ModelError(f"dequantize of {types[0].dtype}")
+        raise ModelError(f"dequantize: the data have a wrong dtype; got {types[0].dtype}, expected integers")
     return (TensorType(types[0].shape, "float32"),)
 
 
@@ -131,7 +131,11 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
     if len(node.attr("scale")) == 1:
         return None
     if node.attr("rounding") != Ties.EVEN:
-        raise UnsupportedError("quantize with scales per channel, rounding half away from zero", where=str(node.loc))
+        raise UnsupportedError(
+            f"scales per channel need rounding to even; got rounding={node.attr('rounding')}, expected {Ties.EVEN}",
+            where=str(node.loc),
+            hint="quantise per tensor, or round half to even",
+        )
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
     scale, zero = _channel_parameters(node.attrs, len(tensor_type.shape))
     steps = rewrite.emit(
@@ -153,7 +157,9 @@ def _legalize_integer(node: Node, graph: Graph) -> Legalized:
     source, dtype = graph.types[node.inputs[0]], node.attr("out_dtype")
     if source.quant is None or len(source.quant.scale) != 1 or len(node.attr("scale")) != 1:
         raise UnsupportedError(
-            f"quantize of {source.dtype} values", where=str(node.loc), hint="both sides need one scale and zero point"
+            f"{source.dtype} input and result need one scale and zero point each",
+            where=str(node.loc),
+            hint="quantise both per tensor",
         )
     rewrite, (low, high) = Rewrite(node, graph), dtypes.int_range(dtype)
     scale, zero = source.quant.scale[0], source.quant.zero_point[0]

@@ -125,7 +125,7 @@ def emit_requantize(
             rewrite.emit("requantize_float", (x, operand), output, {**parameters.result, "scale": None})
         return
     if rounding not in (Multiplier.DOUBLE, Multiplier.SINGLE, Multiplier.WIDE):
-        raise UnsupportedError(f"the rounding {rounding!r}", hint="it is double, single or even")
+        raise UnsupportedError(f"unknown rounding; got {rounding!r}, expected double, single or even")
     mantissas, shifts = _quantize_multipliers(parameters.multipliers, 7 if rounding == Multiplier.WIDE else 30)
     if rounding == Multiplier.WIDE:
         mantissas = np.asarray(reduce_multiplier(mantissas))
@@ -349,11 +349,14 @@ _MAX_WIDE_SUM = 1 << 47
 def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the type: the first operand's shape, and the attribute ``out_dtype``."""
     if not dtypes.is_integer(attrs["out_dtype"]):
-        raise ModelError(f"quantisation to {attrs['out_dtype']}")
+        raise ModelError(f"out_dtype is no integer; got {attrs['out_dtype']!r}")
     for tensor_type in types[1:]:
         pairs = zip(tensor_type.shape[::-1], types[0].shape[::-1], strict=False)
         if len(tensor_type.shape) > len(types[0].shape) or any(own not in (1, extent) for own, extent in pairs):
-            raise ModelError(f"quantisation of shape {types[0].shape} with numbers of shape {tensor_type.shape}")
+            raise ModelError(
+                f"parameters do not broadcast to the data; got {tensor_type.shape}, expected axes of 1 or those of "
+                f"{types[0].shape}"
+            )
     return (TensorType(types[0].shape, attrs["out_dtype"]),)
 
 

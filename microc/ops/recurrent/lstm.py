@@ -87,7 +87,9 @@ def expand_lstm(node: Node, graph: Graph) -> Legalized:
     data, _, _, hidden, cell, *_ = node.inputs
     if computed := [name for name in (*node.inputs[1:3], *node.inputs[5:]) if name and name not in graph.consts]:
         raise UnsupportedError(
-            f"an LSTM whose {computed[0]!r} is computed", where=str(node.loc), hint="make weights and bias constants"
+            f"lstm: {computed[0]!r} is computed when the network runs; expected a constant",
+            where=str(node.loc),
+            hint="make weights and bias constants",
         )
     time_major, (batch, units) = bool(node.attr("time_major")), graph.types[hidden].shape
     shape = graph.types[data].shape
@@ -205,7 +207,10 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     data, weights, recurrent, hidden, cell, *bias = types
     given = ", ".join(f"{tensor_type.dtype} {tensor_type.shape}" for tensor_type in types)
     if len(data.shape) != 3 or len(hidden.shape) != 2 or data.dtype not in _DTYPES or len(bias) > 1:
-        raise ModelError(f"lstm of {given}")
+        raise ModelError(
+            f"lstm: data or hidden state have wrong types; got {given}, expected data of three axes and "
+            f"{', '.join(_DTYPES)}, hidden of two axes, and one bias at most"
+        )
     batch, units = hidden.shape
     of_weights, of_cell, of_bias = _DTYPES[data.dtype]
     shapes = [(4 * units, data.shape[2]), (4 * units, units), (batch, units), (batch, units), (4 * units,)]
@@ -213,7 +218,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     fits = all(t.shape == s and t.dtype in k for t, s, k in zip(types[1:], shapes, dtype_choices, strict=False))
     if not fits or data.shape[1 if attrs["time_major"] else 0] != batch or weights.dtype != recurrent.dtype:
         raise ModelError(
-            f"lstm of {given}", hint="data, weights (4 H, D), recurrent weights (4 H, H), hidden, cell, bias"
+            f"lstm: operands disagree; got {given}, expected data, weights (4 H, D), recurrent weights (4 H, H), "
+            f"hidden (B, H), cell (B, H) and bias (4 H,) in the dtypes for {data.dtype}"
         )
     rows = (*data.shape[:2], units)
     return tuple(TensorType(s, k) for s, k in ((rows, data.dtype), (hidden.shape, data.dtype), (cell.shape, of_cell)))

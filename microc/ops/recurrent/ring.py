@@ -32,7 +32,10 @@ def _check(history: TensorType, data: TensorType, axis: int) -> None:
     """Check that data and history differ only in their number of frames; raise ModelError if not."""
     others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history, data)]
     if not 0 <= axis < len(history.shape) or others[0] != others[1] or history.dtype != data.dtype:
-        raise ModelError(f"{data.dtype} {data.shape} along axis {axis} of a history of {history.dtype} {history.shape}")
+        raise ModelError(
+            f"history and data may differ along the axis only; got {history.dtype} {history.shape}, {data.dtype} "
+            f"{data.shape} and axis={axis}"
+        )
 
 
 def _planes(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
@@ -47,7 +50,10 @@ def _infer_shift(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     history, data = types
     _check(history, data, attrs["axis"])
     if data.shape[attrs["axis"]] > history.shape[attrs["axis"]]:
-        raise ModelError(f"{data.shape[attrs['axis']]} frames into a history of {history.shape[attrs['axis']]}")
+        raise ModelError(
+            f"shift_in: the data have more frames than the history; got {data.shape[attrs['axis']]}, expected at "
+            f"most {history.shape[attrs['axis']]}"
+        )
     return (TensorType(history.shape, history.dtype),)
 
 
@@ -91,7 +97,10 @@ def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     _check(ring, data, axis)
     whole = 0 < data.shape[axis] <= ring.shape[axis] and ring.shape[axis] % data.shape[axis] == 0
     if (position.size, position.dtype) != (1, "int32") or not whole:
-        raise ModelError(f"a ring of {ring.shape[axis]} frames for {data.shape[axis]} in a step")
+        raise ModelError(
+            f"the ring needs a multiple of the data's frames, and one int32 as its position; got {ring.shape[axis]} "
+            f"frames for {data.shape[axis]}, position {position.dtype} {position.shape}"
+        )
     return ring.shape[axis], data.shape[axis]
 
 
@@ -99,7 +108,10 @@ def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     kept, fresh = _check_ring(attrs, types)
     axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
     if step < 1 or count < 1 or back > kept + fresh or back - (count - 1) * step < 1:
-        raise ModelError(f"{count} frames, {step} apart, {back} before the end of {kept + fresh}")
+        raise ModelError(
+            f"ring_slice: frames are outside of ring and data; got count={count}, step={step} and back={back}, "
+            f"expected 1..{kept + fresh} frames before the end"
+        )
     shape = types[0].shape
     return (TensorType((*shape[:axis], count, *shape[axis + 1 :]), types[0].dtype),)
 

@@ -43,15 +43,21 @@ def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     """Infer output and new state from data, feature weights, time weights, bias and state."""
     data, feature, time, bias, state = types
     if len(data.shape) != 2 or len(feature.shape) != 2 or len(time.shape) != 2 or attrs["rank"] < 1:
-        raise ModelError(f"svdf of data {data.shape}, weights {feature.shape} and {time.shape}, rank {attrs['rank']}")
+        raise ModelError(
+            f"svdf: data and weights need two axes, rank 1 at least; got {data.shape}, {feature.shape}, {time.shape} "
+            f"and rank={attrs['rank']}"
+        )
     (batch, depth), (filters, memory) = data.shape, time.shape
     units = filters // attrs["rank"]
     if feature.shape != (filters, depth) or units * attrs["rank"] != filters or bias.shape != (units,):
         raise ModelError(
-            f"svdf of data {data.shape}, weights {feature.shape} and {time.shape}, bias {bias.shape}, rank {attrs['rank']}"
+            f"svdf: operands disagree; got data {data.shape}, weights {feature.shape} and {time.shape}, bias "
+            f"{bias.shape} and rank={attrs['rank']}, expected (B, D), (F, D), (F, memory) and (F / rank,)"
         )
     if state.size != batch * filters * memory:
-        raise ModelError(f"svdf with a state of {state.shape} for {filters} filters of {memory} steps, batch {batch}")
+        raise ModelError(
+            f"svdf: the state has a wrong size; got {state.shape}, expected {batch} x {filters} x {memory} elements"
+        )
     dtype = attrs.get("out_dtype") or data.dtype
     return TensorType((batch, units), dtype), TensorType(state.shape, state.dtype)
 
@@ -130,7 +136,9 @@ def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Seque
 def _svdf_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, feature, feature_bias, time, bias, state = types
     if feature_bias.shape != feature.shape[:1]:
-        raise ModelError(f"qsvdf with a feature bias of {feature_bias.shape} for weights {feature.shape}")
+        raise ModelError(
+            f"qsvdf: the feature bias has a wrong shape; got {feature_bias.shape}, expected {feature.shape[:1]}"
+        )
     return check_shapes(attrs, (data, feature, time, bias, state))
 
 
@@ -188,7 +196,10 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     constants = [constant(graph, name) for name in (weights, time, bias)]
     if rounding == Rounding.EVEN or any(array is None for array in constants):
         raise UnsupportedError(
-            "a quantised svdf whose weights are computed, or whose results round half to even", where=str(node.loc)
+            f"a quantised svdf needs constant weights and bias, and another rounding than {Rounding.EVEN}; got "
+            f"rounding={rounding}",
+            where=str(node.loc),
+            hint="make them constants, or keep the layer in float32",
         )
     w, t, b = (np.asarray(array, np.int64) for array in constants)
     (scale_x, zero_x), (scale_state, zero_state) = (scalar_quant(node, graph, name) for name in (data, state))
@@ -308,7 +319,9 @@ QSVDF = OpDef(
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "float32" and types[0].quant is None:
-        raise ModelError(f"svdf of {types[0].dtype}")
+        raise ModelError(
+            f"svdf: the data have a wrong dtype; got {types[0].dtype}, expected float32 or quantised integers"
+        )
     return check_shapes(attrs, types)
 
 

@@ -30,7 +30,10 @@ def _axis(name: str, attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
     """Return the axis counted from 0; raise ModelError if there is none or it has no elements."""
     rank = len(tensor_type.shape)
     if not -rank <= attrs["axis"] < rank or not tensor_type.shape[attrs["axis"]] or tensor_type.dtype == "bool":
-        raise ModelError(f"{name} of {tensor_type.dtype} {tensor_type.shape} along axis {attrs['axis']}")
+        raise ModelError(
+            f"{name}: the axis is outside of the data or empty, or the data are bool; got axis={attrs['axis']} of "
+            f"{tensor_type.dtype} {tensor_type.shape}"
+        )
     return int(attrs["axis"] % rank)
 
 
@@ -129,7 +132,7 @@ def _infer_topk(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     axis = _axis("topk", attrs, types[0])
     shape = list(types[0].shape)
     if not 1 <= attrs["k"] <= shape[axis]:
-        raise ModelError(f"the {attrs['k']} largest of {shape[axis]} elements")
+        raise ModelError(f"topk: k exceeds the elements along the axis; got k={attrs['k']}, expected 1..{shape[axis]}")
     shape[axis] = attrs["k"]
     return (TensorType(tuple(shape), types[0].dtype), TensorType(tuple(shape), attrs["out_dtype"]))
 

@@ -52,7 +52,10 @@ _DEFAULTS = defaults_of(_ATTRS)
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     rank = len(types[0].shape)
     if not -rank <= attrs["axis"] < rank or types[0].dtype not in NUMBERS:
-        raise ModelError(f"cumsum of {types[0].dtype} {types[0].shape} along axis {attrs['axis']}")
+        raise ModelError(
+            f"cumsum: the axis is outside of the data, or the data are no numbers; got axis={attrs['axis']} of "
+            f"{types[0].dtype} {types[0].shape}"
+        )
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
@@ -157,9 +160,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 def _infer_qcumsum(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if dtypes.nbytes(tensor_type.dtype) != 1 or tensor_type.dtype == "bool":
-        raise ModelError(f"a quantised cumsum of {tensor_type.dtype}")
+        raise ModelError(f"qcumsum: the data have a wrong dtype; got {tensor_type.dtype}, expected int8 or uint8")
     if not -len(tensor_type.shape) <= attrs["axis"] < len(tensor_type.shape):
-        raise ModelError(f"a quantised cumsum of shape {tensor_type.shape} along axis {attrs['axis']}")
+        raise ModelError(f"qcumsum: the axis is outside of the data; got axis={attrs['axis']} of {tensor_type.shape}")
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 

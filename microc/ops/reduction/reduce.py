@@ -39,7 +39,9 @@ def _axes(attrs: Mapping[str, Any], shape: tuple[int, ...], name: str) -> tuple[
     rank = len(shape)
     axes = sorted({axis % rank for axis in attrs["axes"] if -rank <= axis < rank})
     if not axes or len(axes) != len(attrs["axes"]) or 0 in shape:
-        raise ModelError(f"{name} of shape {shape} over axes {attrs['axes']}")
+        raise ModelError(
+            f"{name}: axes must be different axes of data that are not empty; got axes={attrs['axes']} of {shape}"
+        )
     return tuple(axes)
 
 
@@ -47,7 +49,7 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     tensor_type = types[0]
     axes = _axes(attrs, tensor_type.shape, name)
     if tensor_type.dtype == "bool":
-        raise ModelError(f"{name} of bool")
+        raise ModelError(f"{name}: the data have a wrong dtype; got bool, expected numbers")
     ones = [1 if axis in axes else extent for axis, extent in enumerate(tensor_type.shape)]
     kept = ones if attrs["keepdims"] else [extent for axis, extent in enumerate(ones) if axis not in axes]
     return (TensorType(tuple(kept), attrs.get("out_dtype") or tensor_type.dtype),)

@@ -30,13 +30,20 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     starts, widths = attrs["starts"], attrs["widths"]
     if (data.dtype, weights.dtype) not in _DTYPES:
         raise ModelError(
-            f"band_sums of {data.dtype} by {weights.dtype}", hint="float32 by float32, or uint64 by uint16"
+            f"band_sums: operands have wrong dtypes; got {data.dtype} and {weights.dtype}, expected float32 and "
+            "float32, or uint64 and uint16"
         )
     if not data.shape or len(starts) != len(widths) or not starts:
-        raise ModelError(f"band_sums of shape {data.shape} with {len(starts)} starts and {len(widths)} widths")
+        raise ModelError(
+            f"band_sums: every band needs a start and a width; got {len(starts)} starts and {len(widths)} widths for "
+            f"data {data.shape}"
+        )
     reach = max(start + width for start, width in zip(starts, widths, strict=True))
     if reach > data.shape[-1] or weights.shape != (sum(widths),):
-        raise ModelError(f"band_sums of shape {data.shape} up to {reach} with weights of shape {weights.shape}")
+        raise ModelError(
+            f"band_sums: bands exceed the data, or weights have a wrong shape; got bands up to {reach} of "
+            f"{data.shape} and weights {weights.shape}, expected weights {(sum(widths),)}"
+        )
     return (TensorType((*data.shape[:-1], len(starts)), data.dtype),)
 
 

@@ -50,16 +50,21 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     inner = {"float32": "float32", "int16": "int32"}.get(data.dtype)
     if inner is None or coefficients.dtype != inner or state.dtype != inner:
         raise ModelError(
-            f"biquads of {data.dtype} by {coefficients.dtype} with a state of {state.dtype}",
-            hint="float32 throughout, or int16 data with int32 coefficients and state",
+            f"biquads: operands have wrong dtypes; got data {data.dtype}, coefficients {coefficients.dtype} and "
+            f"state {state.dtype}, expected float32 throughout, or int16, int32 and int32"
         )
     if not -len(data.shape) <= attrs["axis"] < len(data.shape) or len(coefficients.shape) != 2:
-        raise ModelError(f"biquads of shape {data.shape} along axis {attrs['axis']} by {coefficients.shape}")
+        raise ModelError(
+            f"biquads: the axis is outside of the data, or coefficients have no two axes; got axis={attrs['axis']} "
+            f"of {data.shape} and coefficients {coefficients.shape}"
+        )
     if coefficients.shape[1] != 5 or not coefficients.shape[0]:
-        raise ModelError(f"biquads with coefficients of shape {coefficients.shape}", hint="(sections, 5)")
+        raise ModelError(
+            f"biquads: the coefficients have a wrong shape; got {coefficients.shape}, expected (sections, 5)"
+        )
     wanted = state_shape(data.shape, attrs["axis"], coefficients.shape[0], data.dtype)
     if state.shape != wanted:
-        raise ModelError(f"biquads with a state of shape {state.shape}", hint=f"{wanted}")
+        raise ModelError(f"biquads: the state has a wrong shape; got {state.shape}, expected {wanted}")
     return TensorType(data.shape, data.dtype), TensorType(state.shape, inner)
 
 

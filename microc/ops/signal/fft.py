@@ -152,10 +152,14 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
-            f"rfft of {tensor_type.dtype} of length {length}", hint="the length is a power of two from 4 on"
+            f"rfft: wrong length or dtype; got fft_length={length} and {tensor_type.dtype}, expected a power of two "
+            f"from 4 on and {' or '.join(DTYPES)}"
         )
     if not tensor_type.shape or not 1 <= tensor_type.shape[-1] <= length:
-        raise ModelError(f"rfft of shape {tensor_type.shape} of length {length}")
+        raise ModelError(
+            f"rfft: the data's last axis does not fit; got {tensor_type.shape}, expected 1..{length} samples "
+            "(fft_length)"
+        )
     return (TensorType((*tensor_type.shape[:-1], length + 2), tensor_type.dtype),)
 
 
@@ -272,10 +276,14 @@ def _infer_inverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
-            f"irfft of {tensor_type.dtype} of length {length}", hint="the length is a power of two from 4 on"
+            f"irfft: wrong length or dtype; got fft_length={length} and {tensor_type.dtype}, expected a power of two "
+            f"from 4 on and {' or '.join(DTYPES)}"
         )
     if not tensor_type.shape or tensor_type.shape[-1] != length + 2:
-        raise ModelError(f"irfft of shape {tensor_type.shape} of length {length}")
+        raise ModelError(
+            f"irfft: the data's last axis does not fit; got {tensor_type.shape}, expected {length + 2} numbers "
+            "(fft_length + 2)"
+        )
     return (TensorType((*tensor_type.shape[:-1], length), tensor_type.dtype),)
 
 

@@ -34,11 +34,14 @@ def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     check_dtypes("filter_bank", types, "uint32", *("int16",) * 5)
     if any(len(tensor_type.shape) != 1 for tensor_type in types[:3]):
         raise ModelError(
-            f"filter_bank of shapes {', '.join(str(tensor_type.shape) for tensor_type in types[:3])}, expected one axis"
+            "filter_bank: energies and weights need one axis; got "
+            f"{', '.join(str(tensor_type.shape) for tensor_type in types[:3])}"
         )
     if any(tensor_type.shape != (attrs["channels"] + 1,) for tensor_type in types[3:]):
         raise ModelError(
-            f"filter_bank of {attrs['channels']} channels with {[tensor_type.shape for tensor_type in types[3:]]} places"
+            "filter_bank: tables have wrong shapes; got "
+            f"{', '.join(str(tensor_type.shape) for tensor_type in types[3:])}, expected {(attrs['channels'] + 1,)} "
+            "(channels + 1)"
         )
     return (TensorType((attrs["channels"],), "uint64"),)
 
@@ -126,7 +129,7 @@ _MOST_RIGHT = 31
 def _infer_root(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     check_dtypes("filter_bank_square_root", types, "uint64", "int32")
     if types[1].size != 1:
-        raise ModelError(f"filter_bank_square_root with {types[1].size} scales")
+        raise ModelError(f"filter_bank_square_root: the scale has a wrong size; got {types[1].size}, expected 1")
     return (TensorType(types[0].shape, "uint32"),)
 
 

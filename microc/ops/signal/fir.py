@@ -35,11 +35,14 @@ def _axis(attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (data,), length = types, attrs["length"]
     if not -len(data.shape) <= attrs["axis"] < len(data.shape):
-        raise ModelError(f"frame of shape {data.shape} along axis {attrs['axis']}")
+        raise ModelError(f"frame: the axis is outside of the data; got axis={attrs['axis']} of {data.shape}")
     axis = _axis(attrs, data)
     count = count_frames(data.shape[axis], length, attrs["step"])
     if not count:
-        raise ModelError(f"frames of {length} from {data.shape[axis]} samples")
+        raise ModelError(
+            f"frame: the data are shorter than a frame; got {data.shape[axis]} samples, expected length={length} at "
+            "least"
+        )
     return (TensorType((*data.shape[:axis], count, length, *data.shape[axis + 1 :]), data.dtype),)
 
 
@@ -129,15 +132,27 @@ MOST_SHIFT = 30
 def _fir_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, taps = types
     if data.dtype not in DTYPES or taps.dtype != data.dtype:
-        raise ModelError(f"fir of {data.dtype} by taps of {taps.dtype}", hint="both float32 or both int16")
+        raise ModelError(
+            f"fir: data and taps have wrong dtypes; got {data.dtype} and {taps.dtype}, expected both float32 or both "
+            "int16"
+        )
     if not -len(data.shape) <= attrs["axis"] < len(data.shape) or len(taps.shape) != 2 or 0 in taps.shape:
-        raise ModelError(f"fir of shape {data.shape} along axis {attrs['axis']} by taps of shape {taps.shape}")
+        raise ModelError(
+            f"fir: the axis is outside of the data, or taps have no two axes; got axis={attrs['axis']} of "
+            f"{data.shape} and taps {taps.shape}"
+        )
     if attrs["shift"] > (MOST_SHIFT if data.dtype == "int16" else 0):
-        raise ModelError(f"fir of {data.dtype} shifted by {attrs['shift']}", hint=f"integers by {MOST_SHIFT} at most")
+        raise ModelError(
+            f"fir: the shift is out of range; got shift={attrs['shift']}, expected "
+            f"{f'at most {MOST_SHIFT}' if data.dtype == 'int16' else 0} for {data.dtype}"
+        )
     axis = attrs["axis"] % len(data.shape)
     count = taps.shape[0] * count_frames(data.shape[axis], taps.shape[1], attrs["down"])
     if not count:
-        raise ModelError(f"fir of {taps.shape[1]} taps over {data.shape[axis]} samples")
+        raise ModelError(
+            f"fir: the data are shorter than the filter; got {data.shape[axis]} samples, expected {taps.shape[1]} "
+            "(taps) at least"
+        )
     return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), data.dtype),)
 
 

@@ -33,11 +33,17 @@ MOST_SUBTRACTED = 1 << 17
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "uint64":
-        raise ModelError(f"log2_fixed of {types[0].dtype}", hint="it takes uint64")
+        raise ModelError(f"log2_fixed: the data have a wrong dtype; got {types[0].dtype}, expected uint64")
     if attrs["offset"] > _MOST or attrs["least"] > _MOST:
-        raise ModelError(f"log2_fixed with offset {attrs['offset']}, least {attrs['least']}", hint=f"at most {_MOST}")
+        raise ModelError(
+            f"log2_fixed: attributes are out of range; got offset={attrs['offset']} and least={attrs['least']}, "
+            f"expected at most {_MOST}"
+        )
     if abs(attrs["subtract"]) > MOST_SUBTRACTED:
-        raise ModelError(f"log2_fixed less {attrs['subtract']}", hint=f"at most {MOST_SUBTRACTED}, which saturates")
+        raise ModelError(
+            f"log2_fixed: subtract is out of range; got {attrs['subtract']}, expected "
+            f"-{MOST_SUBTRACTED}..{MOST_SUBTRACTED}"
+        )
     return (TensorType(types[0].shape, "int16"),)
 
 

@@ -38,7 +38,10 @@ def _infer_subtraction(attrs: Mapping[str, Any], types: Sequence[TensorType]) ->
     """Infer the types from the signal and the noise estimate."""
     check_dtypes("spectral_subtraction", types, "uint32", "uint32")
     if types[0].shape != types[1].shape or len(types[0].shape) != 1:
-        raise ModelError(f"spectral_subtraction of shapes {types[0].shape} and {types[1].shape}")
+        raise ModelError(
+            f"spectral_subtraction: signal and noise need one axis of the same extent; got {types[0].shape} and "
+            f"{types[1].shape}"
+        )
     return TensorType(types[0].shape, "uint32"), TensorType(types[0].shape, "uint32")
 
 
@@ -110,7 +113,10 @@ def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     """
     check_dtypes("pcan", types, "uint32", "uint32", "int16")
     if types[0].shape != types[1].shape or types[2].shape != (125,):
-        raise ModelError(f"pcan of {types[0].shape} and {types[1].shape} with a table of {types[2].shape}")
+        raise ModelError(
+            f"pcan: operands have wrong shapes; got signal {types[0].shape}, noise {types[1].shape} and table "
+            f"{types[2].shape}, expected the same for signal and noise, and (125,)"
+        )
     return (TensorType(types[0].shape, "uint32"),)
 
 

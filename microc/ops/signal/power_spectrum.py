@@ -56,15 +56,24 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     data, window = types
     length = attrs["fft_length"]
     if length & (length - 1) or length > LONGEST:
-        raise ModelError(f"power_spectrum of length {length}", hint=f"a power of two, at most {LONGEST}")
+        raise ModelError(
+            f"power_spectrum: fft_length has a wrong value; got {length}, expected a power of two, at most {LONGEST}"
+        )
     if data.dtype not in RESULTS or window.dtype != data.dtype:
         raise ModelError(
-            f"power_spectrum of {data.dtype} with a window of {window.dtype}", hint="both float32 or both int16"
+            f"power_spectrum: data and window have wrong dtypes; got {data.dtype} and {window.dtype}, expected both "
+            "float32 or both int16"
         )
     if not data.shape or not 1 <= data.shape[-1] <= length or window.shape != data.shape[-1:]:
-        raise ModelError(f"power_spectrum of shape {data.shape} with a window of {window.shape}, length {length}")
+        raise ModelError(
+            f"power_spectrum: data and window have wrong shapes; got {data.shape} and {window.shape}, expected "
+            f"1..{length} samples (fft_length) and {data.shape[-1:]}"
+        )
     if attrs["shift"] > (MOST_SHIFT if data.dtype == "int16" else 0):
-        raise ModelError(f"power_spectrum of {data.dtype} shifted by {attrs['shift']}", hint="integers by 60 at most")
+        raise ModelError(
+            f"power_spectrum: the shift is out of range; got shift={attrs['shift']}, expected "
+            f"{f'at most {MOST_SHIFT}' if data.dtype == 'int16' else 0} for {data.dtype}"
+        )
     return (TensorType((*data.shape[:-1], length // 2 + 1), RESULTS[data.dtype]),)
 
 

@@ -28,7 +28,8 @@ _ZERO = ir.const(0, "int32")
 def check_dtypes(name: str, types: Sequence[TensorType], *wanted: str) -> None:
     if tuple(tensor_type.dtype for tensor_type in types) != wanted:
         raise ModelError(
-            f"{name} of {', '.join(tensor_type.dtype for tensor_type in types)}", hint=f"it takes {', '.join(wanted)}"
+            f"{name}: operands have wrong dtypes; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
+            f"expected {', '.join(wanted)}"
         )
 
 
@@ -36,7 +37,10 @@ def _infer_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     check_dtypes("signal_window", types, "int16", "int16")
     last, rank = types[0].shape[-1:], len(types[1].shape)
     if not 1 <= rank <= len(types[0].shape) or types[1].shape != (*(1,) * (rank - 1), *last):
-        raise ModelError(f"a window of shape {types[1].shape} for data of shape {types[0].shape}")
+        raise ModelError(
+            f"signal_window: the window has a wrong shape; got {types[1].shape} for data {types[0].shape}, expected "
+            "the data's last axis, behind axes of 1 at most"
+        )
     return (TensorType(types[0].shape, "int16"),)
 
 
@@ -110,7 +114,10 @@ def _infer_energy(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     check_dtypes("signal_energy", types, "int16")
     shape, first, last = types[0].shape, attrs["start"], attrs["end"]
     if len(shape) != 1 or shape[0] % 2 or not 0 <= first <= last <= shape[0] // 2:
-        raise ModelError(f"signal_energy of shape {shape} from {first} to {last}")
+        raise ModelError(
+            f"signal_energy: the data need one axis of real and imaginary parts, start and end in it; got {shape}, "
+            f"start={first} and end={last}"
+        )
     return (TensorType((shape[0] // 2,), "uint32"),)
 
 

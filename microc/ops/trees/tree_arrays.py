@@ -161,13 +161,20 @@ def _check_numbers(tree: Tree, where: str, features: int | None) -> None:
     most = _LARGEST["int32"] if features is None else features - 1
     if asked.size and not (asked.min() >= 0 and asked.max() <= most):
         outside = asked[(asked < 0) | (asked > most)][0]
-        raise ModelError(f"a tree asks for feature {outside}, expected 0..{most}", where=where)
+        raise ModelError(f"a tree compares a feature that is none; got {outside}, expected 0..{most}", where=where)
     ways = np.asarray(tree.mode)[inner]
     if ways.size and not (ways.min() >= 0 and ways.max() <= ALWAYS):
-        raise ModelError(f"a node of a tree compares by {ways.min()}..{ways.max()}", where=where)
+        raise ModelError(
+            f"a tree has a node of an unknown comparison; got mode {ways[(ways < 0) | (ways > ALWAYS)][0]}, expected "
+            f"0..{ALWAYS}",
+            where=where,
+        )
     held = np.asarray(tree.values)[~inner]
     if not np.isfinite(held.astype(np.float64)).all():
-        raise ModelError("a leaf of a tree is no number", where=where)
+        raise ModelError(
+            f"a leaf of a tree is not finite; got {held[~np.isfinite(held.astype(np.float64))][0]}, expected a number",
+            where=where,
+        )
 
 
 def _walk(root: _Node) -> Iterator[_Node]:
@@ -194,11 +201,18 @@ def _order(tree: Tree, where: str) -> list[int]:
         place = stack.pop()
         order.append(place)
         if len(order) > count:
-            raise ModelError("a tree's nodes form a cycle", where=where)
+            raise ModelError(
+                f"the nodes of a tree form a cycle; got more than {count} nodes from the root on, expected each once",
+                where=where,
+            )
         if tree.left[place] >= 0:
             children = (int(tree.right[place]), int(tree.left[place]))
             if any(not 0 < child < count for child in children):
-                raise ModelError(f"node {place} of a tree has children {children[::-1]}, of {count} nodes", where=where)
+                raise ModelError(
+                    f"node {place} of a tree has children that are no nodes; got {children[::-1]}, expected "
+                    f"1..{count - 1}",
+                    where=where,
+                )
             stack += children
     return order
 
@@ -208,7 +222,7 @@ def _split(tree: Tree, index: int, simplified: Mapping[int, _Node], dtype: str, 
     left, right = simplified[int(tree.left[index])], simplified[int(tree.right[index])]
     threshold, mode = float(tree.threshold[index]), int(tree.mode[index])
     if isnan(threshold):
-        raise ModelError(f"node {index} of a tree compares with NaN", where=where)
+        raise ModelError(f"node {index} of a tree compares with NaN; expected a number", where=where)
     if mode & GREATER:  # the same with exchanged children
         left, right, mode = right, left, mode ^ ALWAYS
     bound, mode = _round_threshold(threshold, mode, dtype)

@@ -42,18 +42,34 @@ def _tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tables = attrs["tables"]
     if len(types) != _FIXED + len(tables) or [t for t in TABLES if t in tables] != list(tables):
-        raise ModelError(f"tree_ensemble of {len(types)} operands, with the tables {tables}")
+        raise ModelError(
+            f"tree_ensemble: operands and tables disagree; got {len(types)} operands and tables={tables}, expected "
+            f"{_FIXED} operands and one for each table, in the order {', '.join(TABLES)}"
+        )
     data, feature, threshold, left_leaves, leaves, values = types[:_FIXED]
     if len(data.shape) != 2 or len(values.shape) != 2 or threshold.dtype != data.dtype:
-        raise ModelError(f"tree_ensemble of {data.dtype}{data.shape} and thresholds of {threshold.dtype}")
+        raise ModelError(
+            f"tree_ensemble: operands have wrong types; got data {data.dtype} {data.shape}, thresholds "
+            f"{threshold.dtype} and values {values.shape}, expected two axes for data and values, thresholds in the "
+            "data's dtype"
+        )
     found = _tables(attrs, types)
     per_node = [tensor_type.size for tensor_type in (feature, threshold, left_leaves, found.get("mode", feature))]
     if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
-        raise ModelError("tree_ensemble with tables of different lengths")
+        raise ModelError(
+            f"tree_ensemble: tables need one length for nodes, and one for leaves; got {per_node} and {leaves.size}"
+        )
     if any(len(tensor_type.shape) != 1 for tensor_type in (feature, threshold, left_leaves, leaves, *found.values())):
-        raise ModelError("tree_ensemble with tables of several axes, expected one")
+        raise ModelError(
+            "tree_ensemble: tables need one axis; got "
+            f"{', '.join(str(t.shape) for t in (feature, threshold, left_leaves, leaves, *found.values()))}"
+        )
     if attrs["combine"] not in COMBINE or not 1 <= values.shape[1] <= attrs["targets"]:
-        raise ModelError(f"tree_ensemble of {values.shape[1]} values for {attrs['targets']} targets")
+        raise ModelError(
+            f"tree_ensemble: combine or targets are out of range; got combine={attrs['combine']!r} and "
+            f"targets={attrs['targets']}, expected one of {', '.join(COMBINE)}, and {values.shape[1]} (values of a "
+            "leaf) at least"
+        )
     return (TensorType((data.shape[0], attrs["targets"]), _result_dtype(values.dtype)),)
 
 

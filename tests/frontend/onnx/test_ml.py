@@ -233,11 +233,11 @@ def test_a_broken_tree() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"nodes_featureids": [-7, 0, 0]}, "feature -7, expected 0..3"),
-        ({"nodes_featureids": [4, 0, 0]}, "feature 4, expected 0..3"),
-        ({"nodes_featureids": [1 << 40, 0, 0]}, "feature 1099511627776"),
+        ({"nodes_featureids": [-7, 0, 0]}, "got -7, expected 0..3"),
+        ({"nodes_featureids": [4, 0, 0]}, "got 4, expected 0..3"),
+        ({"nodes_featureids": [1 << 40, 0, 0]}, "got 1099511627776"),
         ({"n_targets": 1 << 30}, "n_targets: got 1073741824"),
-        ({"target_weights": [float("nan"), 1.0]}, "a leaf of a tree is no number"),
+        ({"target_weights": [float("nan"), 1.0]}, "a leaf of a tree is not finite; got nan"),
     ],
 )
 def test_numbers_of_trees_are_refused(change: dict[str, Any], said: str) -> None:

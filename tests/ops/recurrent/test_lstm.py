@@ -42,7 +42,7 @@ def test_the_loop_is_the_reference(case: Case) -> None:
 def test_operands_that_do_not_fit_are_refused(changed: dict[int, tuple[int, ...]]) -> None:
     shapes: dict[int, Any] = {0: (1, 5, 4), 1: (12, 4), 2: (12, 3), 3: (1, 3), 4: (1, 3), 5: (12,)}
     kinds = [TensorType({**shapes, **changed}[k], "float32") for k in range(6)]
-    with pytest.raises(ModelError, match="lstm of float32"):
+    with pytest.raises(ModelError, match=r"lstm: .* float32"):
         registry.infer("lstm", {}, kinds)
 
 
@@ -51,5 +51,5 @@ def test_weights_have_to_be_known() -> None:
     names = OPERATORS[0].operand_names
     node = Node("lstm", names, ("y", "h", "c"), attributes(OPERATORS[0], case))
     graph = Graph("g", names, ("y",), (node,), dict(zip(names, case.types, strict=True)), {names[1]: np.ones((12, 4))})
-    with pytest.raises(UnsupportedError, match="'recurrent' is computed"):
+    with pytest.raises(UnsupportedError, match="'recurrent' is computed when"):
         expand_lstm(node, graph)
