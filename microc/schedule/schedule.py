@@ -307,7 +307,9 @@ def trace_from_json(text: str) -> tuple[Step, ...]:
         rows = json.loads(text)
         return tuple(Step(row[0], tuple(freeze_argument(a) for a in row[1:])) for row in rows)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise ScheduleError("the trace is not a JSON list of steps", hint='[["split", "k", [null, 4]], ...]') from error
+        raise ScheduleError(
+            "the trace is not a JSON list of steps", hint='write [["split", "k", [null, 4]], ...]'
+        ) from error
 
 
 def replay_trace(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:

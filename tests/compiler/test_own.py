@@ -155,7 +155,7 @@ def _builder(*words: str, **attrs: Any) -> Callable[[], Any]:
         (_compile(instruments=[3]), UsageError, "before(name, graph)"),
         (_compile(schedules=[dense_add]), UsageError, "microc.ScheduleRule"),
         (_compile(schedules=[microc.ScheduleRule("a", lambda *_: None)] * 2), UsageError, "one name"),
-        (_compile(schedules=[microc.ScheduleRule("a", lambda *_: [3])]), ProgramError, "gives no schedule"),
+        (_compile(schedules=[microc.ScheduleRule("a", lambda *_: [3])]), ProgramError, "something else than schedules"),
         (_builder("dens", "x"), UsageError, "did you mean dense"),
         (_builder("relu", "y"), UsageError, "no value of the graph"),
         (_builder("relu", "x", kernel_size=3), ModelError, "no attribute 'kernel_size'"),

@@ -77,26 +77,26 @@ def test_a_window_moves_to_a_tile_of_rows(lowered: bool) -> None:
 REFUSED: dict[str, tuple[Steps, str]] = {
     "two blocks": (lambda s: s.compute_at("acc", "p_out").blockize("p_out"), "more than one block"),
     "interleaved": (lambda s: s.split("k", (None, 4)).reorder("k_1", "k_0").blockize("k_0"), "interleaved"),
-    "fused": (lambda s: s.fuse("p", "o").split("p_o", (None, 4)).blockize("p_o_1"), "no sum of digits"),
-    "twice": (lambda s: tiled(s).blockize("k_1"), "loop 'k_1' is a part of a block"),
-    "a part moves": (lambda s: tiled(s).compute_at("acc", "p_out"), "block 'acc' is a part of block 'acc_o'"),
-    "a part is cached": (lambda s: tiled(s).cache_write("acc", "workspace"), "is a part of block 'acc_o'"),
-    "something moves in": (lambda s: tiled(s).reverse_compute_at("out", "o_1"), "loop 'o_1' is a part of a block"),
+    "fused": (lambda s: s.fuse("p", "o").split("p_o", (None, 4)).blockize("p_o_1"), "is not a mixed-radix number"),
+    "twice": (lambda s: tiled(s).blockize("k_1"), "loop 'k_1' is inside a block"),
+    "a part moves": (lambda s: tiled(s).compute_at("acc", "p_out"), "block 'acc' is inside block 'acc_o'"),
+    "a part is cached": (lambda s: tiled(s).cache_write("acc", "workspace"), "is inside block 'acc_o'"),
+    "something moves in": (lambda s: tiled(s).reverse_compute_at("out", "o_1"), "loop 'o_1' is inside a block"),
     "across": (lambda s: tiled(s).reorder("p_1", "p_0"), "not perfectly nested"),
     "reduction outside": (lambda s: tiled(s).reverse_compute_at("out", "k_0"), "inside the reduction"),
     "elements that lie apart": (
         lambda s: s.split("o", (None, 2)).reorder("p", "o_1", "o_0", "k").reverse_compute_at("out", "o_1"),
-        "makes elements of 'acc' that lie apart",
+        "writes elements of 'acc' with gaps",
     ),
     "half a tile": (
         lambda s: s.split("p_out", (None, 2)).blockize("p_out_1").reverse_compute_at("out_o", "p"),
         "does not read 'acc' one element at a time",
     ),
     "tail": (lambda s: tiled(s).pad_reduction("acc_o"), "is a tile"),
-    "rfactor": (lambda s: tiled(s).rfactor("acc_o", "k_0"), "no reduction whose parts"),
+    "rfactor": (lambda s: tiled(s).rfactor("acc_o", "k_0"), "is no reduction by add"),
     "nothing to tensorize": (
         lambda s: s.split("k", (None, 4)).blockize("k_1").tensorize("out", "dot4_int8_int8"),
-        "the block holds no loops",
+        "holds no loops",
     ),
 }
 

@@ -213,12 +213,15 @@ def test_a_consumer_is_computed_where_its_operand_is_made(lowered: bool) -> None
     ("steps", "said"),
     [
         (lambda s: s.rfactor("acc", "p"), "does not reduce along 'p'"),
-        (lambda s: s.rfactor("out", "p_out"), "no reduction whose parts"),
+        (lambda s: s.rfactor("out", "p_out"), "is no reduction by add"),
         (lambda s: s.rfactor("acc", "p_out"), "is not around block 'acc'"),
-        (lambda s: s.split("k", (None, 3)).rfactor("acc", "k_1"), "turns that are not whole"),
-        (lambda s: (t := s.compute_at("acc", "p_out")).rfactor("acc", t.loops_of("acc")[-1]), "shares its loops"),
+        (lambda s: s.split("k", (None, 3)).rfactor("acc", "k_1"), "has a guarded tail"),
+        (
+            lambda s: (t := s.compute_at("acc", "p_out")).rfactor("acc", t.loops_of("acc")[-1]),
+            "other blocks share the loops",
+        ),
         (lambda s: s.reverse_compute_inline("out"), "block 'acc' reduces"),
-        (lambda s: s.reverse_compute_inline("acc"), "is not elementwise over one tensor"),
+        (lambda s: s.reverse_compute_inline("acc"), "is not elementwise over one intermediate tensor"),
     ],
 )
 def test_parts_that_cannot_be_told_apart(steps: Steps, said: str) -> None:

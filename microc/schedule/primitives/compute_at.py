@@ -33,7 +33,9 @@ def stored_buffer(block: ir.Block) -> ir.Buffer:
     stores = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Store)} - own
     if len(stores) != 1:
         raise ScheduleError(
-            f"block {block.name!r} writes {len(stores)} buffers", hint="only blocks with one output move"
+            f"block {block.name!r} has no single output; got "
+            f"{', '.join(sorted(repr(s.name) for s in stores)) or 'none'}, expected one buffer",
+            hint="name a block that writes one buffer",
         )
     return next(iter(stores))
 
@@ -172,13 +174,18 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     own_result = stored_buffer(consumer)
     readers = [b.name for b in inside if b is not consumer and own_result in buffers_read(b)]
     if readers:  # it would come behind them
-        raise ScheduleError(f"reverse_compute_at: block {readers[0]!r} in loop {loop!r} reads what {block!r} makes")
+        raise ScheduleError(
+            f"reverse_compute_at: block {readers[0]!r} in loop {loop!r} reads the result of {block!r}, which would "
+            "be computed behind it",
+            hint="choose a loop outside of that block",
+        )
     produced = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
     read = [b for b in buffers_read(consumer.body) if b in produced]
     if len(read) != 1:
         raise ScheduleError(
-            f"reverse_compute_at: block {block!r} reads {len(read)} of the tensors made in loop {loop!r}",
-            hint="it must consume exactly one",
+            f"reverse_compute_at: block {block!r} reads {len(read)} of the tensors computed in loop {loop!r}; "
+            "expected exactly one",
+            hint="choose the loop of the one producer",
         )
     buffer = read[0]
     producer = next(b for b in inside if stored_buffer(b) == buffer)
@@ -187,8 +194,9 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     region = accessed_region(target, outer, buffer, writes=True)
     if not _writes_contiguously(target, outer, buffer):
         raise ScheduleError(
-            f"reverse_compute_at: a turn of loop {loop!r} makes elements of {buffer.name!r} that lie apart",
-            hint="name a loop whose turns make whole tiles: reorder it outside of what it was split from",
+            f"reverse_compute_at: an iteration of loop {loop!r} writes elements of {buffer.name!r} with gaps; "
+            "expected whole tiles",
+            hint="choose a loop whose iterations write whole tiles: reorder it outside of the loop that it was split from",
         )
     exprs = (e for s in walk_stmt(drop_blocks(consumer.body)) for e in stmt_exprs(s))
     reads = {x.indices for e in exprs for x in walk_expr(e) if isinstance(x, ir.Load) and x.buffer == buffer}
@@ -198,8 +206,9 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
         counted = _counter(index, own)
         if len(reads) != 1 or counted is None or not _is_whole_tiles(start, size, extent, counted[1]):
             raise ScheduleError(
-                f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time",
-                hint="compute the producer at the consumer instead; tiles must lie within what a turn makes",
+                f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time from the "
+                f"tiles that an iteration of {loop!r} writes",
+                hint="use compute_at for the producer, or keep its tiles inside of what an iteration writes",
             )
         spatial[counted[0]] = _covering_iterations(start, size, counted[1])
     new_nest = _build_nest(func, consumer, spatial, (*outer, target))
@@ -242,17 +251,28 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     producer = find_block(func.body, block)
     buffer = stored_buffer(producer)
     if not isinstance(producer.body, ir.Store) or producer.init is not None:
-        raise ScheduleError(f"compute_inline: block {block!r} reduces", hint="only elementwise blocks can be inlined")
+        raise ScheduleError(
+            f"compute_inline: block {block!r} reduces; expected an elementwise block", hint="use compute_at"
+        )
     if buffer in func.params:
-        raise ScheduleError(f"compute_inline: block {block!r} writes the output {buffer.name!r}")
+        raise ScheduleError(
+            f"compute_inline: block {block!r} writes the output {buffer.name!r}; expected an intermediate buffer",
+            hint="use reverse_compute_inline",
+        )
     others = [b.name for b in outermost_blocks(func.body) if b is not producer and stored_buffer(b) == buffer]
     if others:
-        raise ScheduleError(f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too")
+        raise ScheduleError(
+            f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too; expected one writer",
+            hint="compute_inline before decompose_reduction and decompose_padding",
+        )
     counters = _store_iters(producer, buffer)
     store = producer.body
     # Its indices must be plain iterators: these are substituted by the indices of each read.
     if any(counter is None or counter[0] != index for counter, index in zip(counters, store.indices, strict=True)):
-        raise ScheduleError(f"compute_inline: block {block!r} stores at computed indices")
+        raise ScheduleError(
+            f"compute_inline: block {block!r} stores at computed indices; expected an iterator along each axis",
+            hint="use compute_at",
+        )
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, ir.Load) and e.buffer == buffer:
@@ -276,15 +296,19 @@ def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     ]
     if len(producers) != 1 or consumer.init is not None or not isinstance(consumer.body, ir.Store):
         raise ScheduleError(
-            f"reverse_compute_inline: block {block!r} is not elementwise over one tensor that is made before",
-            hint="compute_inline puts producers into their consumers",
+            f"reverse_compute_inline: block {block!r} is not elementwise over one intermediate tensor; got "
+            f"{len(producers)} producers",
+            hint="use compute_inline for the producers",
         )
     producer, result = producers[0], consumer.body
     buffer = stored_buffer(producer)
     if not isinstance(producer.body, ir.Store) or producer.init is not None:
         raise ScheduleError(f"reverse_compute_inline: block {producer.name!r} reduces", hint="use reverse_compute_at")
     if any(buffer in buffers_read(other) for other in blocks):
-        raise ScheduleError(f"reverse_compute_inline: {buffer.name!r} has other readers")
+        raise ScheduleError(
+            f"reverse_compute_inline: {buffer.name!r} has other readers than block {block!r}",
+            hint="use compute_inline or reverse_compute_at",
+        )
     # The consumer must be a bijection between its iterators and the operand's elements: one read, by every iterator exactly once,
     # in any order, over the whole shape, without a guard. Then each element that is produced gives one element of the result.
     iters = {it.var: it.extent for it in consumer.iters}

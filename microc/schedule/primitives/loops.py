@@ -40,13 +40,15 @@ def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
     """Raise ScheduleError unless the factors are valid and cover the loop."""
     if len(factors) < 2 or sum(f is None for f in factors) > 1 or any(f is not None and f < 1 for f in factors):
         raise ScheduleError(
-            f"split {loop.var.name!r} by {factors}: give two or more positive factors, at most one None",
-            hint="split('k', (None, 4)) makes an outer loop and an inner one of 4",
+            f"split: wrong factors of {loop.var.name!r}; got {factors}, expected two or more positive ones, at most "
+            "one None",
+            hint="write split('k', (None, 4)) for an outer loop and an inner one of 4",
         )
     extent = extent_of(loop)
     if None not in factors and prod(f for f in factors if f is not None) < extent:
         raise ScheduleError(
-            f"split {loop.var.name!r} of {extent} by {factors} leaves iterations out",
+            f"split: the factors of {loop.var.name!r} leave iterations out; got {factors}, expected a product of "
+            f"{extent} at least",
             hint="let one factor be None so that it is computed",
         )
 
@@ -78,7 +80,10 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
 def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
     """Return the loops from the outermost to the innermost of ``names``; ScheduleError unless they are perfectly nested."""
     if len(set(names)) != len(names) or not names:
-        raise ScheduleError(f"{names}: name each loop once")
+        raise ScheduleError(
+            f"loops must be named once each; got {', '.join(names) or 'none'}",
+            hint="name each loop once, outermost first",
+        )
     by_name = {name: find_loop(func.body, name) for name in names}
     depth = {name: len(loops_around(func.body, loop)) for name, loop in by_name.items()}
     outer = by_name[min(names, key=lambda n: depth[n])]
@@ -87,7 +92,8 @@ def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
         inner = chain[-1].body
         if not isinstance(inner, ir.For):
             raise ScheduleError(
-                f"loops {', '.join(names)} are not perfectly nested: {chain[-1].var.name!r} holds more than one statement",
+                f"loops {', '.join(names)} are not perfectly nested: {chain[-1].var.name!r} holds more than one "
+                "statement",
                 hint="move the other statements first, or decompose the reduction after reordering",
             )
         chain.append(inner)
@@ -99,7 +105,8 @@ def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
     """Raise ScheduleError unless the loops are nested in the order of ``names``, without others between them."""
     if [loop.var.name for loop in chain] != list(names):
         raise ScheduleError(
-            f"fuse({', '.join(names)}): the loops are nested as {', '.join(loop.var.name for loop in chain)}",
+            f"fuse: the loops are in another order; got {', '.join(names)}, expected "
+            f"{', '.join(loop.var.name for loop in chain)}",
             hint="reorder them next to each other, outermost first",
         )
 
@@ -168,7 +175,7 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
     loops may reduce."""
     old = find_loop(func.body, loop)
     if kind not in ir.FOR_KINDS:
-        raise ScheduleError(f"a loop cannot be {kind!r}", hint="kinds: " + ", ".join(ir.FOR_KINDS))
+        raise ScheduleError(f"a loop cannot be {kind!r}", hint="choose one of " + ", ".join(ir.FOR_KINDS))
     if kind not in ("serial", "unrolled") and _reduces(func, old):
         raise ScheduleError(
             f"loop {loop!r} reduces and cannot be {f'bound to {kind}' if '.' in kind else kind}",
@@ -191,14 +198,16 @@ def check_parallel(func: ir.PrimFunc, step: str) -> None:
             in_unit = sorted(b.name for b in accessed if b.scope in ir.UNIT_SCOPES)
             if in_unit:
                 raise ScheduleError(
-                    f"{step}: the turns of parallel loop {loop.var.name!r} would share {in_unit[0]!r} in a tensor unit's memory",
+                    f"{step}: the iterations of parallel loop {loop.var.name!r} would share {in_unit[0]!r} in a "
+                    "tensor unit's memory",
                     hint="a unit takes instructions from one thread: leave loops around them serial",
                 )
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
             shared = sorted(b.name for b in written if not _has_own_parts(func, loop, b))
             if shared:
                 raise ScheduleError(
-                    f"{step}: the turns of parallel loop {loop.var.name!r} would share the workspace {shared[0]!r}",
+                    f"{step}: the iterations of parallel loop {loop.var.name!r} would share the workspace "
+                    f"{shared[0]!r}",
                     hint=f"set_scope({shared[0]!r}, 'local') or 'register' before, once its readers are in the loop as well",
                 )
 
@@ -239,7 +248,10 @@ def rename_block(func: ir.PrimFunc, block: str, name: str) -> ir.PrimFunc:
     """Rename a block, for example to the name that rules look for (:mod:`microc.tir.names`)."""
     old = find_block(func.body, block)
     if has_block(func.body, name):
-        raise ScheduleError(f"rename_block: there is a block {name!r} already")
+        raise ScheduleError(
+            f"rename_block: the name is taken; got {name!r}",
+            hint="choose another than " + ", ".join(sorted(b.name for b in outermost_blocks(func.body))),
+        )
     return replace(func, body=replace_stmt(func.body, old, replace(old, name=name)))
 
 
@@ -254,7 +266,9 @@ def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) ->
 def _check_note(key: str, known: frozenset[str]) -> None:
     """Raise ScheduleError for an annotation that nothing reads."""
     if key not in known:
-        raise ScheduleError(f"nothing reads a note {key!r}", hint="known: " + ", ".join(sorted(known)))
+        raise ScheduleError(
+            f"annotate: unknown annotation; got {key!r}", hint="choose one of " + ", ".join(sorted(known))
+        )
 
 
 # ---- The primitive double_reduction: a reduction computes twice its sum, because its consumer multiplies twice the sum
@@ -270,7 +284,10 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
     summing, starting = find_block(func.body, block), find_block(func.body, f"{block}_init")
     total, constant = stored_buffer(summing), find_buffer(func, weight)
     if constant.scope != "const" or not dtypes.is_integer(constant.dtype) or constant not in buffers_read(summing):
-        raise ScheduleError(f"double_reduction: {weight!r} is no integer constant that block {block!r} reads")
+        raise ScheduleError(
+            f"double_reduction: {weight!r} must be an integer constant that block {block!r} reads; got "
+            f"{constant.dtype} in {constant.scope}"
+        )
 
     def start(s: ir.Stmt) -> ir.Stmt:
         return ir.Store(s.buffer, s.indices, s.value << 1) if isinstance(s, ir.Store) else s
@@ -284,7 +301,7 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
         if len([x for x in exprs if id(x) in shifted or _is_shifted_sum(x, "shr", 31, total)]) != uses:
             raise ScheduleError(
                 f"double_reduction: block {reader.name!r} uses {total.name!r} undoubled",
-                hint="it may be read as x << 1 or, for its sign, x >> 31 only",
+                hint="let it read x << 1 or, for the sign, x >> 31 only",
             )
         body = replace_stmt(
             body, reader, replace(reader, body=map_stmt(reader.body, lambda s: s, _replace_by_id(shifted)))
@@ -321,6 +338,6 @@ def compile_with(func: ir.PrimFunc, flags: str) -> ir.PrimFunc:
     if unknown:
         raise ScheduleError(
             f"{unknown[0]!r} is no option for a kernel",
-            hint="known: " + ", ".join(sorted(known)) + ", with commas between",
+            hint="choose of " + ", ".join(sorted(known)) + ", with commas between",
         )
     return replace(func, annotations=(*(note for note in func.annotations if note[0] != FLAGS), (FLAGS, flags)))

@@ -26,6 +26,7 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import replace_buffers, stmt_exprs, substitute, walk_expr, walk_stmt
+from microc.tir.text.print import expr_text
 
 # ---- Primitives that remove guards of borders and tails: pad_reduction, storage_align, decompose_padding
 
@@ -46,13 +47,19 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     for name in names:
         what = find_block(func.body, name)
         if outermost_blocks(what.body):
-            raise ScheduleError(f"pad_reduction: block {name!r} is a tile", hint="pad_reduction before blockize")
+            raise ScheduleError(
+                f"pad_reduction: block {name!r} is a tile; expected a block without blocks in it",
+                hint="pad_reduction before blockize",
+            )
         bounds = loop_bounds(loops_around(func.body, what))
         extents = {}
         for i in what.iters:
             reach = bounds_of(i.binding, bounds)
             if reach is None:
-                raise ScheduleError(f"pad_reduction: {i.var.name!r} of block {name!r} has no known range")
+                raise ScheduleError(
+                    f"pad_reduction: iterator {i.var.name!r} of block {name!r} has no known range",
+                    hint="schedule loops of constant extents",
+                )
             extents[i.var] = max(i.extent, reach[1] + 1)
         ranges = {var: (0, extent - 1) for var, extent in extents.items()}
         for buffer, indices in _accesses(what):
@@ -61,8 +68,9 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             new = tuple(max(n, reach[1] + 1) if reach else n for n, reach in zip(old, reaches, strict=True))
             if new != buffer.shape and buffer in func.params:
                 raise ScheduleError(
-                    f"pad_reduction: block {name!r} would read beyond {buffer.name!r}",
-                    hint="cache_read gives it a copy that can grow",
+                    f"pad_reduction: block {name!r} would read beyond {buffer.name!r}; got {tuple(buffer.shape)}, "
+                    f"expected {new}",
+                    hint="cache_read first: it makes a copy that can grow",
                 )
             sizes[buffer] = new
         iters = tuple(replace(i, extent=extents[i.var]) for i in what.iters)
@@ -86,7 +94,8 @@ def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.
     old = find_buffer(func, buffer)
     if old in func.params or not 0 <= axis < len(old.shape) or factor < 1:
         raise ScheduleError(
-            f"storage_align: axis {axis} of {buffer!r} cannot be a multiple of {factor}",
+            f"storage_align: axis or factor of {buffer!r} is out of range; got axis {axis} and factor {factor}, "
+            f"expected 0..{len(old.shape) - 1} of an intermediate buffer and 1 at least",
             hint="name an axis of an intermediate buffer, counted from 0",
         )
     shape = list(old.shape)
@@ -105,7 +114,10 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         case ir.Store(buffer, indices, ir.Select(condition, value, ir.Const() as border)):
             pass
         case _:
-            raise ScheduleError(f"decompose_padding: block {block!r} has no border", hint="it stores no select")
+            raise ScheduleError(
+                f"decompose_padding: block {block!r} stores no select of a value and a constant border",
+                hint="name the block of a padding",
+            )
     stored_buffer(what)
     loops = loops_around(func.body, what)
     nest: ir.Stmt = what
@@ -163,10 +175,16 @@ def _ranges(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int
     ranges: dict[ir.Expr, tuple[int, int]] = {}
     for term in ir.conjuncts(condition):
         if not _is_comparison(term):
-            raise ScheduleError(f"decompose_padding: the border of block {block.name!r} is no comparison of indices")
+            raise ScheduleError(
+                f"decompose_padding: the border of block {block.name!r} is no comparison of indices; got "
+                f"{expr_text(term)}, expected a < b or a >= b"
+            )
         terms, offset = linear(simplify(term.a - term.b))
         if len(terms) != 1 or set(terms.values()) != {1} or not terms.keys() <= extents.keys():
-            raise ScheduleError(f"decompose_padding: the border of block {block.name!r} is no box")
+            raise ScheduleError(
+                f"decompose_padding: the border of block {block.name!r} is no box; got {expr_text(term)}, expected "
+                "one iterator and a constant on each side"
+            )
         (var,) = terms
         low, high = ranges.get(var, (0, extents[var] - 1))
         # var + offset < 0, or var + offset >= 0
@@ -222,9 +240,15 @@ FORMS = (*dtypes.HALF, WORDS)
 def stored_dtype(buffer: ir.Buffer, form: str) -> str:
     """Return the dtype of a constant's elements in a format; ScheduleError if the buffer cannot have it."""
     if buffer.scope != "const" or buffer.dtype != "float32":
-        raise ScheduleError(f"set_dtype: {buffer.name!r} is no constant of float32, which {form} may hold")
+        raise ScheduleError(
+            f"set_dtype: {buffer.name!r} cannot be stored as {form}; got {buffer.dtype} in {buffer.scope}, expected "
+            "a constant of float32"
+        )
     if form == WORDS and (not buffer.shape or buffer.shape[-1] % 2):
-        raise ScheduleError(f"set_dtype: the last axis of {buffer.name!r} is odd", hint="store it as float16")
+        raise ScheduleError(
+            f"set_dtype: the last axis of {buffer.name!r} is odd; got shape {buffer.shape}, expected pairs for {form}",
+            hint="store it as float16",
+        )
     return "int32" if form == WORDS else form
 
 
@@ -240,7 +264,7 @@ def convert_to_halves(array: Array, form: str) -> Array:
     """Convert the elements of a constant to a format of 16 bits; ScheduleError if that does not hold every number."""
     dtype = "float16" if form == WORDS else form
     if not dtypes.is_exact_in(array, dtype):
-        raise ScheduleError(f"set_dtype: {dtype} does not hold every number", hint="round them first")
+        raise ScheduleError(f"set_dtype: {dtype} does not hold every number of the constant", hint="round them first")
     halves = dtypes.round_to_half(array, dtype)
     if form != WORDS:
         return halves

@@ -25,6 +25,7 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
+from microc.tir.text.print import expr_text
 
 # ---- decompose_reduction: the initialisation of a reduction becomes a block of its own, before the reduction loops.
 # defer_init: a sum starts from zero, and its readers add its initial value.
@@ -35,10 +36,13 @@ def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tu
     if block.init is None:
         raise ScheduleError(
             f"decompose_reduction: block {block.name!r} has no initialisation left",
-            hint="it reduces nothing, or was done",
+            hint="decompose a block that reduces, once",
         )
     if all(x is not loop for x in around):
-        raise ScheduleError(f"decompose_reduction: loop {loop.var.name!r} is not around block {block.name!r}")
+        raise ScheduleError(
+            f"decompose_reduction: loop {loop.var.name!r} is not around block {block.name!r}; expected one of "
+            f"{', '.join(x.var.name for x in around)}"
+        )
     outer = around[: next(k for k, x in enumerate(around) if x is loop)]
     for it in block.iters:
         carried = free_vars(it.binding) & {x.var for x in outer}
@@ -70,9 +74,16 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         case ir.Store(total, indices, start) if all(isinstance(index, ir.Var) for index in indices):
             pass
         case _:
-            raise ScheduleError(f"defer_init: block {block!r} has no initialisation by its own place")
+            raise ScheduleError(
+                f"defer_init: block {block!r} has no initialisation whose indices are iterators; expected one that "
+                "is not decomposed",
+                hint="defer_init before decompose_reduction",
+            )
     if total.dtype != "int32" or total in func.params:
-        raise ScheduleError(f"defer_init: {total.name!r} is a result, or no int32")
+        raise ScheduleError(
+            f"defer_init: {total.name!r} must be an intermediate int32; got "
+            f"{'an output' if total in func.params else 'a buffer'} of {total.dtype}"
+        )
     zero = ir.const(0, "int32")
     if start == zero:
         return func
@@ -215,16 +226,20 @@ def _split_iterator(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], 
     length = 1
     for term, k in sorted(own.items(), key=lambda item: item[1]):
         if not isinstance(term, ir.Var) or k < length:
-            raise _refuse(block, f"{it.var.name} is no sum of digits that the loops inside count")
+            raise _refuse(
+                block,
+                f"iterator {it.var.name} is not a mixed-radix number of the inner loops, which must count distinct "
+                f"values; got {expr_text(it.binding)}",
+            )
         length += k * (extents[term] - 1)
     if offset or any(k < 0 for k in outer.values()):
-        raise _refuse(block, f"{it.var.name} does not count from 0")
+        raise _refuse(block, f"iterator {it.var.name} does not count from 0; got {expr_text(it.binding)}")
     rest = _sum(own)
     if not outer:
         return _Part(it, None, 1, 1, ir.const(0, "int32"), outer, rest)
     step = gcd(*outer.values()) if own else 1
     if length > step:
-        raise _refuse(block, f"tiles along {it.var.name} overlap, or are interleaved")
+        raise _refuse(block, f"tiles along {it.var.name} overlap, or are interleaved; got {length} values every {step}")
     var = ir.Var(fresh_name(taken, f"{it.var.name}_o"))
     counted = _sum({term: k // step for term, k in outer.items()})
     return _Part(it, var, step, -(-it.extent // step), counted, outer, rest)
@@ -243,7 +258,7 @@ def _check_inner_loops(block: ir.Block, loops: tuple[ir.For, ...], parts: list[_
     counted = [v for part in parts for v in free_vars(part.rest)]
     for x in loops:
         if extent_of(x) > 1 and counted.count(x.var) != 1:
-            raise _refuse(block, f"loop {x.var.name!r} counts along {counted.count(x.var)} of its iterators")
+            raise _refuse(block, f"loop {x.var.name!r} must count along one iterator; got {counted.count(x.var)}")
 
 
 def _guard_in_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops: tuple[ir.For, ...]) -> ir.Expr:
@@ -257,7 +272,7 @@ def _guard_in_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops: t
             if outer == part.terms or not outer:
                 start = part.start() if outer else ir.const(0, "int32")
                 return simplify(start + _sum(own) + offset) < test.b
-    raise _refuse(block, "it is guarded by what tiles do not count")
+    raise _refuse(block, f"its guard {expr_text(test)} is counted otherwise than by tiles")
 
 
 # ---- rfactor: a reduction becomes independent partial reductions along one of its loops, and one reduction over these
@@ -276,7 +291,9 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     combine, value = _operator_and_term(reduction)
     nest = loop_nest(func, reduction)
     if around and nest is not around[0]:
-        raise ScheduleError(f"rfactor: block {block!r} shares its loops", hint="rfactor before compute_at")
+        raise ScheduleError(
+            f"rfactor: other blocks share the loops of block {block!r}", hint="rfactor before compute_at"
+        )
     _check_loop(reduction, factored, around)
     taken = names_in(func.body) | {p.name for p in func.params}
     buffer, store = stored_buffer(reduction), reduction.body
@@ -339,8 +356,8 @@ def _operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
             if own in (a, b) and a != b:
                 return combine, b if a == own else a
     raise ScheduleError(
-        f"rfactor: block {block.name!r} is no reduction whose parts can be reduced apart",
-        hint="its body is x = x + value (or *, max, min), its initialisation its own",
+        f"rfactor: block {block.name!r} is no reduction by {', '.join(_COMBINES)} with an initialisation",
+        hint="rfactor before decompose_reduction, a block whose body is x = x + value (or *, max, min)",
     )
 
 
@@ -348,16 +365,24 @@ def _check_loop(block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> No
     """Raise ScheduleError unless the block reduces along ``loop``, without a tail, and not along a space iterator."""
     name = loop.var.name
     if all(x is not loop for x in around):
-        raise ScheduleError(f"rfactor: loop {name!r} is not around block {block.name!r}")
+        raise ScheduleError(
+            f"rfactor: loop {name!r} is not around block {block.name!r}; expected one of "
+            f"{', '.join(x.var.name for x in around)}"
+        )
     if {it.kind for it in block.iters if loop.var in free_vars(it.binding)} != {"reduce"}:
         raise ScheduleError(
             f"rfactor: block {block.name!r} does not reduce along {name!r}", hint="name one of its reduction loops"
         )
     if block.predicate is not None and loop.var in free_vars(block.predicate):
-        raise ScheduleError(f"rfactor: loop {name!r} has turns that are not whole", hint="split by a divisor")
+        raise ScheduleError(
+            f"rfactor: loop {name!r} has a guarded tail; expected whole iterations", hint="split by a divisor"
+        )
     mixed = [it for it in block.iters if it.kind == "space" and free_vars(it.binding) & _reduction_vars(block)]
     if mixed:
-        raise ScheduleError(f"rfactor: {mixed[0].var.name} of block {block.name!r} moves along a reduction loop")
+        raise ScheduleError(
+            f"rfactor: space iterator {mixed[0].var.name} of block {block.name!r} depends on a reduction loop; got "
+            f"{expr_text(mixed[0].binding)}"
+        )
 
 
 def _reduction_vars(block: ir.Block) -> set[ir.Var]:

@@ -39,7 +39,7 @@ CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
 
 def _check_scope(scope: str) -> None:
     if scope not in CACHE_SCOPES:
-        raise ScheduleError(f"unknown scope {scope!r}", hint="scopes: " + ", ".join(CACHE_SCOPES))
+        raise ScheduleError(f"unknown scope {scope!r}", hint="choose one of " + ", ".join(CACHE_SCOPES))
 
 
 def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
@@ -59,11 +59,14 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     _check_scope(scope)
     reader, source = find_block(func.body, block), find_buffer(func, buffer)
     if source not in buffers_read(reader):
-        raise ScheduleError(f"cache_read: block {block!r} does not read {buffer!r}")
+        raise ScheduleError(
+            f"cache_read: block {block!r} does not read {buffer!r}",
+            hint="choose one of " + ", ".join(sorted(b.name for b in buffers_read(reader))),
+        )
     if source in buffers_written(reader):
         raise ScheduleError(
-            f"cache_read: block {block!r} writes {buffer!r}, too, whose copy would not see that",
-            hint="cache_write keeps sums near",
+            f"cache_read: block {block!r} also writes {buffer!r}, and would read a stale copy",
+            hint="use cache_write, which keeps sums in another scope",
         )
     name = f"{buffer}_{scope}"
     copy = replace(source, name=fresh_name(names_in(func.body) | {p.name for p in func.params}, name), scope=scope)
@@ -74,7 +77,7 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     makers = [b.name for b in outermost_blocks(func.body) if id(b) in inside and source in buffers_written(b)]
     if makers:  # the copy is placed before the nest
         raise ScheduleError(
-            f"cache_read: block {makers[0]!r} makes {buffer!r} inside of the loops of {block!r}",
+            f"cache_read: block {makers[0]!r} writes {buffer!r} inside the loops of {block!r}",
             hint="cache_read first, then compute_at",
         )
 
@@ -133,7 +136,8 @@ def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
     old = find_buffer(func, buffer)
     if old in func.params:
         raise ScheduleError(
-            f"set_scope: {buffer!r} is a parameter", hint="cache_read or cache_write makes a buffer to place"
+            f"set_scope: {buffer!r} is a parameter; expected an intermediate buffer",
+            hint="cache_read or cache_write first: they make a buffer to place",
         )
     return replace(func, body=replace_buffers(func.body, {old: replace(old, scope=scope)}))
 
@@ -141,7 +145,7 @@ def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
 # ---- Primitives on the format of buffers: set_dtype, transform_layout, pack_bits
 #
 # They apply to intermediate buffers and to constant parameters. The data of a constant is repacked at compile time:
-# :func:`packed` repeats the steps of a trace on its array.
+# :func:`repack_constant` repeats the steps of a trace on its array.
 
 _FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
 """Primitives that store constants of few bits side by side."""
@@ -157,8 +161,8 @@ def _storable_buffer(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
     buffer = find_buffer(func, name)
     if buffer in func.params and buffer.scope != "const":
         raise ScheduleError(
-            f"{primitive}: {name!r} is an input or output, its form belongs to the network",
-            hint="cache_read or cache_write makes a buffer of its own",
+            f"{primitive}: {name!r} is an input or output, whose format belongs to the network",
+            hint="cache_read or cache_write first: they make a buffer of its own",
         )
     return buffer
 
@@ -174,7 +178,9 @@ def _exchange(
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, ir.AddressOf) and e.buffer == old:
-            raise ScheduleError(f"{old.name!r} is used by an intrinsic already", hint="repack before tensorize")
+            raise ScheduleError(
+                f"{old.name!r} is used by an intrinsic already", hint="change its format before tensorize"
+            )
         return load(e) if isinstance(e, ir.Load) and e.buffer == old else e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
@@ -195,7 +201,9 @@ def _holds(dtype: str, other: str) -> bool:
     try:
         return dtypes.contains_range_of(dtype, other)
     except InternalError as error:
-        raise ScheduleError(f"set_dtype: {error.what}", hint="int8, int16, int32, or uint8 for example") from error
+        raise ScheduleError(
+            f"set_dtype: {error.what}", hint="name a dtype as in int8, int16, int32 or uint8"
+        ) from error
 
 
 def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
@@ -212,7 +220,9 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
         new = replace(old, dtype=dtype)
     else:
         hint = f"choose a wider integer; constants of float32 may be {', '.join(padding.FORMS)}"
-        raise ScheduleError(f"set_dtype: {dtype} does not hold every {old.dtype}", hint=hint)
+        raise ScheduleError(
+            f"set_dtype: {dtype} does not hold every number of {old.name!r}; got {old.dtype}", hint=hint
+        )
 
     def load(e: ir.Load) -> ir.Expr:
         if dtype == padding.WORDS:
@@ -252,7 +262,10 @@ def _fill_factors(extent: int, factors: tuple[int | None, ...], name: str) -> tu
     """Return the factors of an axis, with None replaced by the quotient; ScheduleError if they do not divide the extent."""
     product = prod(f for f in factors if f is not None)
     if factors.count(None) > 1 or product < 1 or extent % product or (None not in factors and product != extent):
-        raise ScheduleError(f"transform_layout: {name!r} has an axis of {extent}, which {factors} does not divide")
+        raise ScheduleError(
+            f"transform_layout: the factors of an axis of {name!r} do not divide it; got {factors}, expected a "
+            f"product of {extent}, at most one None"
+        )
     return tuple(extent // product if f is None else f for f in factors)
 
 
@@ -290,13 +303,17 @@ def _parts(
 ) -> list[tuple[int, int, int]]:
     """Return (axis, extent, stride along the axis) of every part."""
     if len(factors) != len(shape):
-        raise ScheduleError(f"transform_layout: {name!r} has {len(shape)} axes, factors for {len(factors)} are given")
+        raise ScheduleError(
+            f"transform_layout: {name!r} needs factors for each axis; got {len(factors)}, expected {len(shape)}"
+        )
     parts = []
     for axis, (extent, axis_factors) in enumerate(zip(shape, factors, strict=True)):
         digits = _fill_factors(extent, axis_factors, name)
         parts += [(axis, digit, prod(digits[k + 1 :])) for k, digit in enumerate(digits)]
     if sorted(order) != list(range(len(parts))):
-        raise ScheduleError(f"transform_layout: {order} is no order of {len(parts)} parts")
+        raise ScheduleError(
+            f"transform_layout: order must name each part once; got {order}, expected 0..{len(parts) - 1}"
+        )
     return parts
 
 
@@ -304,7 +321,9 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
     """Store the rows of a constant matrix of int8 in the bits of a :class:`BitFields` format, which its numbers must fit."""
     old, form = _storable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
-        raise ScheduleError(f"pack_bits: {buffer!r} is no constant matrix of int8")
+        raise ScheduleError(
+            f"pack_bits: {buffer!r} must be a constant int8 matrix; got {old.dtype} {old.shape} in {old.scope}"
+        )
     rows, depth = old.shape
     new = replace(old, shape=form.shape(rows, depth), dtype=form.dtype)
 
@@ -345,7 +364,11 @@ def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, 
             # int8 weights double in place only if all are in -64..63; rules set int16 first.
             low, high = dtypes.int_range(str(array.dtype))
             if not (low <= 2 * int(array.min()) and 2 * int(array.max()) <= high):
-                raise ScheduleError(f"double_reduction: twice {buffer.name!r} does not fit", hint="set_dtype first")
+                raise ScheduleError(
+                    f"double_reduction: twice {buffer.name!r} does not fit {array.dtype}; got "
+                    f"{array.min()}..{array.max()}",
+                    hint="set_dtype first",
+                )
             array = array * 2
         elif primitive == "transform_layout" and args[0] == buffer.name:
             _, factors, order = args

@@ -45,11 +45,16 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, word: str) -> ir.PrimFunc:
         loops.append(inner)
         inner = inner.body
     if not isinstance(inner, ir.Block) or len(loops) != LOOPS[word]:
-        raise _refuse(loop, word, f"it has {LOOPS[word]} loops around one block, these are {len(loops)}")
+        raise _refuse(
+            loop,
+            word,
+            f"it has {LOOPS[word]} loops around one block; got {len(loops)}"
+            + ("" if isinstance(inner, ir.Block) else " around several statements"),
+        )
     if inner.init is not None:
-        raise _refuse(loop, word, "the reduction is not decomposed")
+        raise _refuse(loop, word, "the reduction is not decomposed: decompose_reduction first")
     if not _means(drop_blocks(inner.body), word):
-        raise _refuse(loop, word, "the block does something else")
+        raise _refuse(loop, word, f"block {inner.name!r} does something else")
     marked: ir.Stmt = inner
     for x in reversed(loops):
         notes = (*(note for note in x.annotations if note[0] != UNIT), (UNIT, word))
@@ -98,7 +103,9 @@ def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
     old = _unit_buffer(func, "double_buffer", buffer)
     target = find_loop(func.body, loop)
     if old.slots:
-        raise ScheduleError(f"double_buffer: {buffer!r} has {old.slots} tiles already", hint="it is done once")
+        raise ScheduleError(
+            f"double_buffer: {buffer!r} has {old.slots} tiles already; expected one", hint="double_buffer once"
+        )
     touching = [s for s in walk_stmt(target) if isinstance(s, ir.Block) and _touches(s, old)]
     if len(touching) != sum(isinstance(s, ir.Block) and _touches(s, old) for s in walk_stmt(func.body)):
         raise ScheduleError(
@@ -123,8 +130,8 @@ def _unit_buffer(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
     buffer = find_buffer(func, name)
     if buffer.scope not in ir.UNIT_SCOPES:
         raise ScheduleError(
-            f"{step}: {name!r} lies in no memory of a tensor unit",
-            hint="cache_read and set_scope put it into " + ", ".join(ir.UNIT_SCOPES),
+            f"{step}: {name!r} is in no memory of a tensor unit; got {buffer.scope}",
+            hint="cache_read or set_scope to one of " + ", ".join(ir.UNIT_SCOPES),
         )
     return buffer
 

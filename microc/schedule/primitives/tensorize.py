@@ -68,7 +68,7 @@ def match_byte_product(block: ir.Block, refuse: Callable[[str], ScheduleError]) 
                 return ByteProduct(block, block.body, x, w)
         case _:
             pass
-    raise refuse("the body is no product by constant bytes")
+    raise refuse("the body is no product by a constant int8 matrix")
 
 
 def loops_over_tile(
@@ -138,21 +138,26 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     # 1. The loops have the intrinsic's extents, and the block adds products of its dtypes.
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     if not isinstance(old, ir.For):
-        raise _refuse(loop, what, "the block holds no loops")
+        raise _refuse(loop, what, f"block {loop!r} holds no loops")
     block, points = _nest(old, what)
     if block.init is not None:
-        raise _refuse(loop, what, "the reduction is not decomposed")
+        raise _refuse(loop, what, f"the reduction of block {block.name!r} is not decomposed: decompose_reduction first")
     if block.predicate is not None and points[0].keys() & free_vars(block.predicate):
-        raise _refuse(loop, what, "the loop has a guarded tail")
+        raise _refuse(loop, what, "the loop has a guarded tail: split by a divisor, or pad_reduction")
     store = block.body
     if not (isinstance(store, ir.Store) and isinstance(store.value, ir.Bin) and store.value.op == "add"):
-        raise _refuse(loop, what, "the body is no sum")
+        raise _refuse(loop, what, f"block {block.name!r} is no sum")
     product = store.value.b
     if store.value.a != ir.Load(store.buffer, store.indices) or not isinstance(product, ir.Bin) or product.op != "mul":
-        raise _refuse(loop, what, "the body is no sum of products")
+        raise _refuse(loop, what, f"block {block.name!r} is no sum of products")
     a, b = _operand(product.a), _operand(product.b)
     if a is None or b is None or (a.dtype, b.dtype) != (what.a, what.b):
-        raise _refuse(loop, what, "the operands have other dtypes")
+        raise _refuse(
+            loop,
+            what,
+            "the operands have other dtypes; got "
+            f"{' and '.join('no load' if x is None else x.dtype for x in (a, b))}, expected {what.a} and {what.b}",
+        )
     # 2. Each operand's elements, relative to the first, are at the distances that the intrinsic reads: it gets two pointers. The
     # distance of indices times the strides of the buffer is a distance in memory, whatever axes the loops run along.
     bindings = {i.var: i.binding for i in block.iters}
@@ -161,14 +166,25 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
         steps = [_distance(load.indices, bindings, points[0], point) for point in points]
         strides = load.buffer.strides
         if [None if s is None else sum(map(mul, s, strides)) for s in steps] != list(order):
-            raise _refuse(loop, what, f"{load.buffer.name!r} is not read in the order {order}")
+            raise _refuse(
+                loop,
+                what,
+                f"{load.buffer.name!r} is not read in the intrinsic's order; got element offsets "
+                f"{[None if s is None else sum(map(mul, s, strides)) for s in steps]}, expected {list(order)}",
+            )
         if aligned and not _is_word_aligned(load, bindings, points[0], bounds):
-            raise _refuse(loop, what, f"{load.buffer.name!r} is not known to be read at whole words")
+            raise _refuse(
+                loop,
+                what,
+                f"{load.buffer.name!r} is not known to be read at word-aligned indices: storage_align its last axis",
+            )
     # 3. The block runs once, at the first point, and updates every output.
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, points[0]))) for i in block.iters)
     outputs = _output_indices(store, bindings, points, what.outputs)
     if outputs is None:
-        raise _refuse(loop, what, f"{store.buffer.name!r} is not written at one place for each output")
+        raise _refuse(
+            loop, what, f"{store.buffer.name!r} is not written at one index for each of {what.outputs} outputs"
+        )
     body = what.body(a, b, tuple(ir.Load(store.buffer, indices) for indices in outputs))
     return replace(func, body=replace_stmt(func.body, old, replace(block, iters=iters, body=body)))
 
@@ -179,11 +195,16 @@ def _nest(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list[Point]]:
     inner: ir.Stmt = loop
     for extent in intrin.extents:
         if not isinstance(inner, ir.For) or extent_of(inner) != extent:
-            raise _refuse(loop.var.name, intrin, "the loops have other extents")
+            raise _refuse(
+                loop.var.name,
+                intrin,
+                f"the loops have other extents; got {extent_of(inner) if isinstance(inner, ir.For) else 'no loop'}, "
+                f"expected {extent}",
+            )
         variables.append(inner.var)
         inner = inner.body
     if not isinstance(inner, ir.Block):
-        raise _refuse(loop.var.name, intrin, "the loops are not innermost")
+        raise _refuse(loop.var.name, intrin, "the loops are not innermost: reorder them inside")
     numbers = itertools.product(*(range(extent) for extent in intrin.extents))
     return inner, [dict(zip(variables, (ir.const(n, "int32") for n in row), strict=True)) for row in numbers]
 
@@ -262,9 +283,15 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
     product = _paired_product(loop)
     if product.weight.buffer.name != weight or product.data.dtype != dtype:
-        raise ScheduleError(f"tensorize_pairs {columns!r}: the factors are not {weight!r} and {dtype} activations")
+        raise ScheduleError(
+            f"tensorize_pairs {columns!r}: wrong factors; got {product.weight.buffer.name!r} and "
+            f"{product.data.dtype} activations, expected {weight!r} and {dtype}"
+        )
     if not can_pair(product.block, COLUMNS):
-        raise ScheduleError(f"tensorize_pairs {columns!r}: the sums or weights are not known to be small enough")
+        raise ScheduleError(
+            f"tensorize_pairs {columns!r}: the sums or weights of block {product.block.name!r} are not known to be "
+            f"small enough; expected annotations {SUM_BOUND} below {SUM_LIMIT} and {SMALLEST_WEIGHT} above -128"
+        )
     old = product.weight.buffer
     rows, depth = old.shape
     pairs = replace(old, shape=(rows // COLUMNS, depth), dtype="int16")
@@ -291,11 +318,14 @@ def _paired_product(loop: ir.For) -> ByteProduct:
     inner = loop.body
     block = inner.body if isinstance(inner, ir.For) else None
     if not isinstance(block, ir.Block) or not isinstance(inner, ir.For):
-        raise refuse("it must hold the loop over terms, and that the block")
+        raise refuse("it must hold the loop over terms, and that loop the block")
     if (extent_of(loop), extent_of(inner)) != (COLUMNS, TERMS) or block.init is not None:
-        raise refuse(f"{COLUMNS} columns of {TERMS} terms, decomposed, are needed")
+        raise refuse(
+            f"wrong loops or a reduction that is not decomposed; got {extent_of(loop)} columns of {extent_of(inner)} "
+            f"terms, expected {COLUMNS} of {TERMS}"
+        )
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
-        raise refuse("the loop has a guarded tail")
+        raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
     return match_byte_product(block, refuse)
 
 
@@ -377,13 +407,14 @@ def tensorize_taps(func: ir.PrimFunc, block: str, weight: str, axis: int) -> ir.
     if operands is None:
         raise ScheduleError(
             f"tensorize_taps: block {block!r} sums no products by {weight!r} along its axis {axis}",
-            hint="factors are numbers of 16 bits or fewer, the weights constants",
+            hint="name constant weights, and factors of 16 bits or fewer",
         )
     extent = operands.taps.extent
     loop = next((x for x in loops_around(func.body, reduction) if x.var == operands.taps.binding), None)
     if loop is None or extent_of(loop) != extent or reduction.predicate is not None:
         raise ScheduleError(
-            f"tensorize_taps: no loop counts axis {axis} of {weight!r} alone", hint="do it before split"
+            f"tensorize_taps: no single loop counts axis {axis} of {weight!r}; expected one of {extent} iterations",
+            hint="tensorize_taps before split",
         )
     old = operands.weight.buffer
     words = replace(old, shape=tuple(-(-n // PAIR) if k == axis else n for k, n in enumerate(old.shape)), dtype="int32")

@@ -48,11 +48,20 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     product, form = _match_bit_pairs(inner, bits, block), BitFields(bits, HALVES, block)
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16":
-        raise ScheduleError(f"tensorize_bits {loop!r}: the factors are not {weight!r} and 16-bit activations")
+        raise ScheduleError(
+            f"tensorize_bits {loop!r}: wrong factors; got {old.name!r} and {product.data.dtype} activations, "
+            f"expected {weight!r} and int16"
+        )
     if old.shape[1] % form.group:
-        raise ScheduleError(f"tensorize_bits {loop!r}: rows of {old.shape[1]} weights are no whole words")
+        raise ScheduleError(
+            f"tensorize_bits {loop!r}: rows of {weight!r} are no whole words; got {old.shape[1]} weights, expected a "
+            f"multiple of {form.group}"
+        )
     if block and extent_of(whole) * block != old.shape[1]:
-        raise ScheduleError(f"tensorize_bits {reduction!r}: its turns are no blocks of {block} weights")
+        raise ScheduleError(
+            f"tensorize_bits: iterations of {reduction!r} are no blocks of weights; got {extent_of(whole)} of "
+            f"{block}, expected {old.shape[1]} weights in all"
+        )
     words = replace(old, shape=(old.shape[0], form.size(old.shape[1])), dtype=form.dtype)
     first: dict[ir.Var, ir.Expr] = {inner.var: ir.const(0, "int32")}
     sums = product.store.buffer
@@ -103,12 +112,16 @@ def _match_bit_pairs(loop: ir.For, bits: int, shared: int) -> ByteProduct:
 
     block = loop.body
     if not isinstance(block, ir.Block) or extent_of(loop) != BIT_PAIRS_TERMS or block.init is not None:
-        raise refuse(f"a loop over {BIT_PAIRS_TERMS} terms that holds the decomposed block alone is needed")
+        raise refuse(
+            f"it must hold the decomposed block alone; got {extent_of(loop)} iterations, expected {BIT_PAIRS_TERMS}"
+        )
     if block.predicate is not None and loop.var in free_vars(block.predicate):
-        raise refuse("the loop has a guarded tail")
+        raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
     notes = dict(block.annotations)
     if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, shared) or not can_shift(block, bits):
-        raise refuse("the weights or the sums are not known to be small enough")
+        raise refuse(
+            f"weights of {bits} bits in blocks of {shared} and small sums are not known of block {block.name!r}"
+        )
     return match_byte_product(block, refuse)
 
 
@@ -157,7 +170,11 @@ def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reductio
     product, inner = _match_bit_columns(loop)
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16" or old.shape[1] % BIT_COLUMNS_TERMS:
-        raise ScheduleError(f"tensorize_bit_columns {columns!r}: the factors are not {weight!r} and 16-bit activations")
+        raise ScheduleError(
+            f"tensorize_bit_columns {columns!r}: wrong factors; got {old.name!r} in rows of {old.shape[1]} and "
+            f"{product.data.dtype} activations, expected {weight!r} in rows of a multiple of {BIT_COLUMNS_TERMS} and "
+            "int16"
+        )
     words = replace(old, shape=(old.shape[0] // COLUMNS, old.shape[1] // BIT_COLUMNS_TERMS), dtype="int32")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32"), inner.var: ir.const(0, "int32")}
     body = replace(product.block, iters=product.first(first), body=_column_updates(product, words))
@@ -180,13 +197,16 @@ def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
     inner = loop.body
     block = inner.body if isinstance(inner, ir.For) else None
     if not isinstance(inner, ir.For) or not isinstance(block, ir.Block) or block.init is not None:
-        raise refuse("it must hold the loop over terms, and that the decomposed block")
+        raise refuse("it must hold the loop over terms, and that loop the decomposed block")
     if (extent_of(loop), extent_of(inner)) != (COLUMNS, BIT_COLUMNS_TERMS):
-        raise refuse(f"{COLUMNS} columns of {BIT_COLUMNS_TERMS} terms are needed")
+        raise refuse(
+            f"wrong loops; got {extent_of(loop)} columns of {extent_of(inner)} terms, expected {COLUMNS} of "
+            f"{BIT_COLUMNS_TERMS}"
+        )
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
-        raise refuse("the loop has a guarded tail")
+        raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
     if not can_share(block, COLUMNS):
-        raise refuse("the sums or weights are not known to be small enough")
+        raise refuse(f"sums or weights of block {block.name!r} are not known to be small enough")
     return match_byte_product(block, refuse), inner
 
 

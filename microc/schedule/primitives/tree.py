@@ -11,6 +11,7 @@ from microc.errors import ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import blocks_in
 from microc.tir.rewrite import stmt_children, walk_stmt
+from microc.tir.text.print import expr_text
 
 # ---- A step of a schedule: a name and arguments, as they are printed and replayed.
 
@@ -49,7 +50,7 @@ def find_loop(body: ir.Stmt, name: str) -> ir.For:
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.var.name == name:
             return s
-    raise ScheduleError(f"there is no loop {name!r}", hint="loops: " + ", ".join(loop_names(body)))
+    raise ScheduleError(f"there is no loop {name!r}", hint="choose one of " + ", ".join(loop_names(body)))
 
 
 def outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
@@ -74,9 +75,7 @@ def outer_loop(body: ir.Stmt, name: str) -> ir.For:
     """Return the loop called ``name``; ScheduleError if it is inside of a block."""
     loop = find_loop(body, name)
     if all(s is not loop for s in outside_blocks(body)):
-        raise ScheduleError(
-            f"loop {name!r} is a part of a block, which is one unit", hint="name a loop around the block"
-        )
+        raise ScheduleError(f"loop {name!r} is inside a block, which is one unit", hint="name a loop around the block")
     return loop
 
 
@@ -93,9 +92,9 @@ def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
     for unit in outermost:
         if has_block(unit, name):
             raise ScheduleError(
-                f"block {name!r} is a part of block {unit.name!r}", hint=f"name {unit.name!r}, the unit"
+                f"block {name!r} is inside block {unit.name!r}, which is one unit", hint=f"name {unit.name!r}"
             )
-    raise ScheduleError(f"there is no block {name!r}", hint="blocks: " + ", ".join(b.name for b in blocks))
+    raise ScheduleError(f"there is no block {name!r}", hint="choose one of " + ", ".join(b.name for b in blocks))
 
 
 def has_block(body: ir.Stmt, name: str) -> bool:
@@ -112,14 +111,20 @@ def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
             return loops
         inner = (*loops, s) if isinstance(s, ir.For) else () if isinstance(s, ir.Block) else loops
         stack += [(child, inner) for child in stmt_children(s)[::-1]]
-    raise ScheduleError("the statement is not part of the function")
+    raise ScheduleError(
+        "the statement is not part of the function",
+        hint="give a statement of this function's body, as find_block and find_loop return it",
+    )
 
 
 def extent_of(loop: ir.For) -> int:
     """Return the constant extent of a loop; ScheduleError if it has none."""
     extent = ir.int_value(loop.extent)
     if extent is None:
-        raise ScheduleError(f"loop {loop.var.name!r} has no constant extent", hint="schedule a loop of fixed length")
+        raise ScheduleError(
+            f"loop {loop.var.name!r} has no constant extent; got {expr_text(loop.extent)}",
+            hint="schedule a loop of fixed length",
+        )
     return extent
 
 
@@ -195,5 +200,5 @@ def find_buffer(func: ir.PrimFunc, name: str) -> ir.Buffer:
     buffers = {p.name: p for p in func.params}
     buffers.update({s.buffer.name: s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)})
     if name not in buffers:
-        raise ScheduleError(f"there is no buffer {name!r}", hint="buffers: " + ", ".join(buffers))
+        raise ScheduleError(f"there is no buffer {name!r}", hint="choose one of " + ", ".join(buffers))
     return buffers[name]

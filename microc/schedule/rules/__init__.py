@@ -73,8 +73,9 @@ class ScheduleRule:
         schedules = [] if result is None else [result] if isinstance(result, Schedule) else list(result)
         if any(not isinstance(schedule, Schedule) or schedule.start != func for schedule in schedules):
             raise ProgramError(
-                f"schedule rule {self.name} gives no schedule of function {func.name}",
-                hint="return what steps make of the schedule that it was given, or None",
+                f"schedule rule {self.name} returns something else than schedules of function {func.name}; got "
+                f"{type(result).__name__}",
+                hint="return the schedule that it was given, after steps, or None",
             )
         return [with_lanes(schedule, target).named(self.name) for schedule in schedules]
 
