@@ -83,7 +83,9 @@ def quantize_multiplier(real: float, most: int = 30) -> tuple[int, int]:
     if not mantissa or shift < -31:
         return 0, 0
     if shift > most:
-        raise UnsupportedError(f"a multiplier of {real:.3g}, which is more than 2**{most}", hint=FAR_APART)
+        raise UnsupportedError(
+            f"a multiplier of scales is too large; got {real:.3g}, expected at most 2**{most}", hint=FAR_APART
+        )
     return mantissa, shift
 
 
@@ -92,7 +94,7 @@ def mantissa_and_shift(real: float) -> tuple[int, int]:
     if real == 0.0:
         return 0, 0
     if not (real > 0.0 and math.isfinite(real)):
-        raise UnsupportedError(f"a multiplier of {real}", hint=FAR_APART)
+        raise UnsupportedError(f"a multiplier of scales is not positive and finite; got {real}", hint=FAR_APART)
     fraction, shift = math.frexp(real)
     mantissa = math.floor(fraction * (1 << 31) + 0.5)
     return (mantissa // 2, shift + 1) if mantissa == 1 << 31 else (mantissa, shift)

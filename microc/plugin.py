@@ -236,7 +236,9 @@ def _run_plugin(source: Path) -> Plugin:
     """Run a plugin file and check its ``PLUGIN``."""
     spec = importlib.util.spec_from_file_location(f"microc_plugin_{source.stem}", source)
     if spec is None or spec.loader is None:
-        raise UsageError("a plugin is a Python file", where=str(source), hint="its name ends in .py")
+        raise UsageError(
+            f"a plugin is a Python file; got {source.name}", where=str(source), hint="rename it so that it ends in .py"
+        )
     module = importlib.util.module_from_spec(spec)
     try:
         sys.modules[spec.name] = module  # while it runs, dataclasses look their module up
@@ -251,7 +253,13 @@ def _run_plugin(source: Path) -> Plugin:
         sys.modules.pop(spec.name, None)
     plugin = getattr(module, "PLUGIN", None)
     if not isinstance(plugin, Plugin):
-        raise UsageError("the file defines no plugin", where=source.name, hint="PLUGIN = microc.plugin.Plugin(...)")
+        raise UsageError(
+            f"the file defines no plugin; got PLUGIN of type {type(plugin).__name__}"
+            if plugin is not None
+            else "the file defines no plugin: PLUGIN is missing",
+            where=source.name,
+            hint="write PLUGIN = microc.plugin.Plugin(...)",
+        )
     _check(plugin, source.name)
     return plugin
 
@@ -269,26 +277,35 @@ def _check(plugin: Plugin, where: str) -> None:
     for operator in plugin.operators:
         if (operator.scalar is None) == (operator.compute is None):
             raise UsageError(
-                f"operator {operator.name!r} needs scalar or compute, not both",
+                f"operator {operator.name!r} needs either scalar or compute; got "
+                f"{'none' if operator.scalar is None else 'both'}",
                 where=where,
-                hint="scalar gives one element, compute a tensor expression",
+                hint="give scalar for one element, or compute for a tensor expression",
             )
         if not tuple(operator.cases()):
-            raise UsageError(f"operator {operator.name!r} has no cases", where=where, hint="they are its tests")
+            raise UsageError(
+                f"operator {operator.name!r} has no cases, which are its tests",
+                where=where,
+                hint="yield one Case at least",
+            )
     for name in plugin.onnx:
         if not all(name.partition("::")[::2]):
             raise UsageError(f"{name!r} names no ONNX operator", where=where, hint="write it as domain::operator")
     known = {*SCALAR, *(extern.name for extern in plugin.externs)}
     for core in plugin.cores:
         if core.family not in FAMILIES:
-            raise UsageError(f"core {core.name!r} is of no family", where=where, hint="known: " + ", ".join(FAMILIES))
+            raise UsageError(
+                f"core {core.name!r} is of no family; got {core.family!r}",
+                where=where,
+                hint="choose one of " + ", ".join(FAMILIES),
+            )
         for s in core.sets:
             strange = sorted(s.bodies.keys() - known - {word.name for word in s.intrinsics})
             if strange:
                 raise UsageError(
-                    f"instruction set {s.name!r} has bodies of words that nobody knows: {', '.join(strange)}",
+                    f"instruction set {s.name!r} has bodies of unknown intrinsics: {', '.join(strange)}",
                     where=where,
-                    hint="take those of microc/isa/vocabulary, or give their meanings as intrinsics",
+                    hint="use those of microc/isa/vocabulary, or give their meanings as intrinsics",
                 )
     for intrinsic in plugin.externs:
         if (
@@ -299,5 +316,5 @@ def _check(plugin: Plugin, where: str) -> None:
             raise UsageError(
                 f"{intrinsic.name!r} cannot be the name of an extern",
                 where=where,
-                hint="a name of C that no function of TIR has",
+                hint="choose a name of C that no function of TIR has",
             )

@@ -43,8 +43,8 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     for tensor in tensors:
         if sizes_in(tensor.shape):
             raise ProgramError(
-                f"{op} takes no tensor of symbolic extents ({tensor.name})",
-                hint="write a function of the sizes that makes it, which microc.build(function, bounds=...) calls at some",
+                f"{op}: operands need constant extents; got {tensor.name} {tensor.shape}",
+                hint="write a function of the sizes that makes it, and pass it to microc.build(function, bounds=...)",
             )
     kinds = [TensorType(tensor.shape, tensor.dtype) for tensor in tensors]
     made = registry.infer(op, attrs, kinds)
@@ -70,7 +70,8 @@ def viewed(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
         return tensor
     if prod(wanted) != tensor.size:
         raise ProgramError(
-            f"{tensor.name} of shape {tensor.shape} cannot be viewed as {wanted}", hint=f"it has {tensor.size} elements"
+            f"{tensor.name} of shape {tensor.shape} cannot be viewed as {wanted}; expected {tensor.size} elements",
+            hint="give a shape of as many elements",
         )
 
     def element(*index: Expr) -> Expr:
@@ -110,7 +111,7 @@ def _viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
 
 def _refuse_constant(array: Array) -> te.Tensor:
     raise ProgramError(
-        "an operator with tables of its own is no tensor expression alone", hint="microc.GraphBuilder takes it"
+        "an operator with tables of its own is no tensor expression alone", hint="use microc.GraphBuilder for it"
     )
 
 

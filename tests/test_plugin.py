@@ -226,7 +226,7 @@ def test_an_extern_that_does_it_all() -> None:
         ("import nothing_of_this_name", "fails: ModuleNotFoundError"),
         ("x = (", "fails: SyntaxError"),
         ("x = 1", "defines no plugin"),
-        ("from microc.plugin import *\nPLUGIN = Plugin(operators=(OpDef('a', None, None),))", "needs scalar or compute"),
+        ("from microc.plugin import *\nPLUGIN = Plugin(operators=(OpDef('a', None, None),))", "needs either scalar or compute"),
         ("from microc.plugin import *\nPLUGIN = Plugin(operators=(OpDef('a', None, None, scalar=print),))", "has no cases"),
         ("from microc.plugin import *\nPLUGIN = Plugin(onnx={'Snake': print})", "domain::operator"),
         ("from microc.plugin import *\nPLUGIN = Plugin(externs=(extern('sin', (), ir.const(1, 'int32'), ''),))", "'sin'"),
@@ -280,7 +280,7 @@ def test_a_core_of_ones_own(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ('family="acme"', "of no family"),
-        ('sets=(InstructionSet("acme", "1", {"dot5": Body("return 0;")}),)', "that nobody knows: dot5"),
+        ('sets=(InstructionSet("acme", "1", {"dot5": Body("return 0;")}),)', "unknown intrinsics: dot5"),
     ],
 )
 def test_a_core_that_is_not_whole(change: str, says: str, tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def sgemm_call(region: Region) -> Code:
     )
     epilogue_loop = (f"for (int32_t i = 0; i < {rows * units}; ++i) {{", f"    {epilogue}", "}")
     call = (
-        f"cblas_sgemm(MICROC_ROWS, MICROC_AS_IS, {weight_order}, {rows}, {units}, {depth}, 1.0f, {a}, {depth}, {b}, {stride}, "
+        f"cblas_sgemm(MICROC_ROWS, MICROC_AS_IS, {weight_order}, {rows}, {units}, {depth}, 1.0f, {a}, {depth}, {b}, "
+        f"{stride}, "
         f"{'1.0f' if bias else '0.0f'}, out_0, {units});"
     )
     cost = CALL + PRODUCT * rows * units * depth + (2.0 if epilogue else 0.5) * rows * units
@@ -109,7 +110,7 @@ def _extents(region: Region) -> tuple[int, int, int]:
 def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Find the BLAS in a folder, or of this computer; ToolError if there is none."""
     if not FAMILIES[target.isa].threads:
-        raise UsageError(f"{NAME} is for computers, not for {target.cpu}", hint="leave out external")
+        raise UsageError(f"{NAME} is for computers; got {target.cpu}", hint="leave out external")
     library, folders = _installed_library() if not place else _in_folder(Path(place))
     if not library:
         where = f"in {place}" if place else "on this computer"
@@ -130,7 +131,11 @@ def _in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
     for name in _NAMES:
         for path in sorted(folder.glob(f"lib{name}.so*")):
             if not re.fullmatch(r"[A-Za-z0-9_\-+.,/:=]+", str(folder.resolve())):
-                raise UsageError("make and shells take the folder's name apart", where=str(folder), hint="rename it")
+                raise UsageError(
+                    "the folder's name has characters that make and shells interpret",
+                    where=str(folder),
+                    hint="rename it",
+                )
             return f":{path.name}", (str(folder.resolve()),)
     return "", ()
 

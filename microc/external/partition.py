@@ -267,11 +267,21 @@ def _check_code(taken: ClaimedRegion) -> None:
     data: Mapping[str, Array] = code.data
     for name in data:
         if not _NAME.fullmatch(name) or name == SCRATCH or re.fullmatch(r"(in|out)_\d+", name):
-            raise ProgramError(f"a constant cannot be called {name!r}", where=where, hint="a name of C in lower case")
+            raise ProgramError(
+                f"invalid name of a constant; got {name!r}",
+                where=where,
+                hint="choose a name of C in lower case that is not scratch, in_N or out_N",
+            )
     for header in taken.backend.headers:
         if not _INCLUDE.fullmatch(header) or ".." in header:
-            raise ProgramError(f"{header!r} is no header", where=where, hint="a relative path")
+            raise ProgramError(f"invalid path of a header; got {header!r}", where=where, hint="give a relative path")
     if not code.lines or code.workspace < 0 or code.instructions < 0:
-        raise ProgramError("code is statements of C, and costs what is no less than nothing", where=where)
+        raise ProgramError(
+            f"code needs statements of C, workspace and instructions from 0 on; got {len(code.lines)} lines, "
+            f"workspace={code.workspace} and instructions={code.instructions}",
+            where=where,
+        )
     if code.align < 4 or code.align & (code.align - 1):
-        raise ProgramError(f"nothing is aligned to {code.align} bytes", where=where, hint="a power of two, 4 or more")
+        raise ProgramError(
+            f"nothing is aligned to {code.align} bytes", where=where, hint="choose a power of two, 4 or more"
+        )

@@ -29,10 +29,16 @@ def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
         for name in names:
             _check(graph, what, name)
         if len(set(names)) != len(names):
-            raise UsageError(f"an {what} is named twice: {', '.join(names)}", where=graph.name)
+            raise UsageError(
+                f"an {what} is named twice; got {', '.join(names)}", where=graph.name, hint="name each tensor once"
+            )
     both = sorted(set(inputs) & set(outputs))
     if both:
-        raise UsageError(f"{both[0]!r} cannot be an input and an output at once", where=graph.name)
+        raise UsageError(
+            f"{both[0]!r} cannot be an input and an output at once",
+            where=graph.name,
+            hint="name another tensor behind or before it",
+        )
     ends = tuple(outputs) or graph.outputs
     needed = _find_needed(graph, ends, frozenset(inputs))
     reached = tuple(name for name in graph.inputs if name in needed)
@@ -53,10 +59,14 @@ def _check(graph: Graph, what: str, name: str) -> None:
         raise UsageError(
             f"there is no tensor {name!r}",
             where=graph.name,
-            hint=nearest(name, graph.types) or "microc check MODEL --tensors lists all tensors",
+            hint=nearest(name, graph.types) or "list all tensors: microc check MODEL --tensors",
         )
     if name in graph.consts:
-        raise UsageError(f"{name!r} is a constant and cannot be an {what}", where=graph.name)
+        raise UsageError(
+            f"{name!r} is a constant and cannot be an {what}",
+            where=graph.name,
+            hint="name a tensor that is computed when the network runs",
+        )
 
 
 def _find_needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> set[str]:
@@ -83,13 +93,17 @@ def _check_inputs(
 ) -> None:
     idle = [name for name in inputs if name not in needed]
     if idle:
-        raise UsageError(f"{', '.join(map(repr, ends))} does not depend on {idle[0]!r}", where=graph.name)
+        raise UsageError(
+            f"{', '.join(map(repr, ends))} does not depend on {idle[0]!r}",
+            where=graph.name,
+            hint="leave it out of the inputs, or name an output behind it",
+        )
     missing = [name for name in reached if name not in inputs]
     if missing:
         raise UsageError(
             f"{', '.join(map(repr, ends))} also depends on the input {missing[0]!r}",
             where=graph.name,
-            hint="name it among the inputs, or cut behind it on every way",
+            hint="name it among the inputs, or cut behind it on every path",
         )
 
 
@@ -120,16 +134,21 @@ def carry(graph: Graph, pairs: Mapping[str, str]) -> Graph:
         given, made = graph.types[name], graph.types[output]
         if given != made:
             raise UsageError(
-                f"the state {name!r} is {_type_text(given)}, what becomes of it, {output!r}, {_type_text(made)}",
+                f"the state {name!r} changes its type; got {_type_text(made)} from {output!r}, expected "
+                f"{_type_text(given)}",
                 where=graph.name,
-                hint="a state keeps shape and type: bind the shapes with --input-shape",
+                hint="bind the shapes with --input-shape so that the state keeps shape and dtype",
             )
     kept = tuple(name for name in graph.outputs if name not in pairs.values())
     twice = [output for output in pairs.values() if list(pairs.values()).count(output) > 1]
     if twice:
-        raise UsageError(f"{twice[0]!r} would become two states", where=graph.name, hint="each its own output")
+        raise UsageError(
+            f"{twice[0]!r} would become two states", where=graph.name, hint="name another output for each state"
+        )
     if not kept:
-        raise UsageError("no output would be left", where=graph.name, hint="keep one that is no state")
+        raise UsageError(
+            "no output would be left: all become states", where=graph.name, hint="keep one that is no state"
+        )
     return replace(
         graph,
         inputs=tuple(name for name in graph.inputs if name not in pairs),

@@ -99,7 +99,7 @@ def _contents(data: bytes) -> dict[str, bytes]:
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.compress_size == i.file_size for i in infos)
         if not stored or sum(info.file_size for info in infos) > len(data):
-            raise ValueError("its members are not stored as they are, one behind the other")
+            raise ValueError("its members are compressed or overlap; expected them stored one behind the other")
         if len({info.filename for info in infos}) != len(infos):
             raise ValueError("a member is listed twice")
         return {info.filename: archive.read(info) for info in infos}
@@ -108,10 +108,10 @@ def _contents(data: bytes) -> dict[str, bytes]:
 def _check_version(mark: bytes, name: str) -> None:
     text = mark.decode("ascii").strip()
     if not text.isdecimal() or len(text) > 9:
-        raise ValueError("it names no version")
+        raise ValueError(f"it names no version; got {text[:20]!r}")
     if int(text) != VERSION:
         raise ModelError(
-            f"the graph file has version {int(text)} of the format, this microc reads version {VERSION}",
+            f"the graph file has another version of the format; got {int(text)}, expected {VERSION}",
             where=name,
             hint="import the model again with this microc",
         )
@@ -128,9 +128,9 @@ def _array(content: bytes) -> Array:
     """Read a .npy member. Its header must have exactly numpy's form and match the bytes after it."""
     header = _HEADER.match(content)
     if header is None:
-        raise ValueError("an array is stored in a form that microc does not write")
+        raise ValueError("the header of an array has a form that microc does not write")
     dtype, start = np.dtype(header[1].decode()), header.end()
     shape = tuple(int(extent) for extent in header[2].replace(b",", b" ").split())
     if prod(shape) * dtype.itemsize != len(content) - start:
-        raise ValueError(f"an array of {dtype}{list(shape)} has {len(content) - start} bytes")
+        raise ValueError(f"an array has a wrong size; got {len(content) - start} bytes, expected {dtype}{list(shape)}")
     return np.ndarray(shape, dtype, content, start).copy()

@@ -43,11 +43,16 @@ def run(
 def _fits(what: str, graph: Graph, names: tuple[str, ...], given: Mapping[str, Array]) -> None:
     """Raise an error for arrays that are missing, superfluous, or of another shape or dtype."""
     if set(given) != set(names):
-        raise UsageError(f"{what}s {sorted(names)} expected, {sorted(given)} given")
+        raise UsageError(
+            f"wrong names of {what}s; got {', '.join(sorted(given)) or 'none'}, expected {', '.join(sorted(names))}"
+        )
     for name in names:
         kind = graph.types[name]
         if not _same(kind, given[name]):
-            raise UsageError(f"{what} {name!r} is {kind.dtype}{list(kind.shape)}, {_array_text(given[name])} given")
+            raise UsageError(
+                f"{what} {name!r} has a wrong type; got {_array_text(given[name])}, expected "
+                f"{kind.dtype}{list(kind.shape)}"
+            )
 
 
 def _same(kind: TensorType, array: Array) -> bool:

@@ -82,7 +82,10 @@ class _Lowering:
         """Return the buffer of a tensor; intermediate tensors get a workspace."""
         if id(tensor) not in self.buffers:
             if tensor.definition is None:
-                raise ProgramError(f"placeholder {tensor.name} is not among the parameters")
+                raise ProgramError(
+                    f"placeholder {tensor.name} is read and is no parameter",
+                    hint="name it among the inputs or constants of create_prim_func",
+                )
             name = self.fresh(tensor.name)
             self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
         return self.buffers[id(tensor)]
@@ -104,7 +107,10 @@ class _Lowering:
             case TensorRead(tensor, indices):
                 return ir.Load(self.buffer(tensor), tuple([go(i) for i in indices]))
             case Reduce():
-                raise ProgramError("a reduction must be the whole body of its compute")
+                raise ProgramError(
+                    "a reduction is a part of an expression; expected the whole body of its compute",
+                    hint="compute it by itself, and the rest in a compute that reads it",
+                )
             case _:
                 return map_children(x, go)
 

@@ -99,7 +99,7 @@ class Tensor:
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> TensorRead:
         items = indices if isinstance(indices, tuple) else (indices,)
         if len(items) != len(self.shape):
-            raise ProgramError(f"{self.name} has {len(self.shape)} axes, {len(items)} indices given")
+            raise ProgramError(f"{self.name}: wrong number of indices; got {len(items)}, expected {len(self.shape)}")
         return TensorRead(self, tuple(ir.as_index(item) for item in items))
 
 
@@ -150,7 +150,9 @@ def extern(
 def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:
     start = ir.as_expr(init, value.dtype)
     if start.dtype != value.dtype:
-        raise ProgramError(f"reduction of {value.dtype} starts from {start.dtype}")
+        raise ProgramError(
+            f"a reduction of {value.dtype} starts from {start.dtype}", hint=f"cast init to {value.dtype}"
+        )
     return Reduce(combine, value, axes, start)
 
 

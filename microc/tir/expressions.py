@@ -309,7 +309,7 @@ def const(value: int | float | bool, dtype: str) -> Const:
     low, high = dtypes.int_range(dtype)
     number = int(value)
     if number != value or not low <= number <= high:
-        raise ProgramError(f"{value} does not fit {dtype}")
+        raise ProgramError(f"{value} does not fit {dtype}; expected a whole number of {low}..{high}")
     return Const(number, dtype)
 
 
@@ -325,7 +325,10 @@ def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
     """Return a binary expression. ProgramError if dtypes differ; a Python number takes the other operand's dtype."""
     right = as_expr(b, a.dtype)
     if a.dtype != right.dtype:
-        raise ProgramError(f"{op} of {a.dtype} and {right.dtype}: cast one of them")
+        raise ProgramError(
+            f"{op}: operands have different dtypes; got {a.dtype} and {right.dtype}",
+            hint="cast one of them, as in x.astype('int32')",
+        )
     return Bin(op, a, right)
 
 

@@ -149,7 +149,11 @@ def select(condition: Expr, a: Expr, b: Expr | int | float) -> Expr:
     """Return ``condition ? a : b``; ProgramError if the dtypes differ."""
     other = as_expr(b, a.dtype)
     if condition.dtype != "bool" or other.dtype != a.dtype:
-        raise ProgramError(f"select({condition.dtype}, {a.dtype}, {other.dtype})")
+        raise ProgramError(
+            f"select: operands have wrong dtypes; got {condition.dtype}, {a.dtype} and {other.dtype}, expected bool "
+            "and twice the same",
+            hint="cast one of them, as in x.astype('int32')",
+        )
     return Select(condition, a, other)
 
 

@@ -42,8 +42,8 @@ def extent_of(value: object, what: str) -> Any:
         return index(value)  # type: ignore[arg-type]
     except TypeError as error:
         raise ProgramError(
-            f"{what} has an extent that is neither a number nor an expression over sizes",
-            hint='expressions over sizes are int32: n = te.var("n"), then n, n + 1, n // 2 ...',
+            f"{what} has an extent that is neither a number nor an expression over sizes; got {value!r}",
+            hint='write int32 expressions over sizes: n = te.var("n"), then n, n + 1, n // 2 ...',
         ) from error
 
 
@@ -59,7 +59,7 @@ def require_constant_sizes(func: ir.PrimFunc) -> None:
         names = ", ".join(scalar.name for scalar in func.scalars)
         raise ProgramError(
             f"function {func.name} has symbolic extents: {names}",
-            hint="microc.build(func, bounds=...) takes it for all sizes, tir.specialize(func, sizes) gives it at some",
+            hint="build it for all sizes by microc.build(func, bounds=...), or fix sizes by tir.specialize(func, sizes)",
         )
 
 
@@ -74,7 +74,9 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
     for scalar in func.scalars:
         if scalar.name not in sizes:
             raise ProgramError(
-                f"size {scalar.name} of {func.name} is not told", hint="sizes={'n': 64}, for all of them"
+                f"size {scalar.name} of {func.name} is missing; got {', '.join(sizes) or 'none'}, expected "
+                f"{', '.join(s.name for s in func.scalars)}",
+                hint="give all sizes, as in sizes={'n': 64}",
             )
     values: dict[ir.Var, ir.Expr] = {s: ir.const(sizes[s.name], s.dtype) for s in func.scalars}
 
@@ -84,7 +86,10 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
         found = ir.int_value(simplify(substitute(extent, values)))
         if found is None or found < 1:
             told = ", ".join(f"{s.name}={sizes[s.name]}" for s in func.scalars)
-            raise ProgramError(f"an extent of {func.name} is {found} at {told}", hint="extents are at least 1")
+            raise ProgramError(
+                f"an extent of {func.name} is out of range; got {found} at {told}, expected 1 at least",
+                hint="give larger sizes",
+            )
         return found
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:

@@ -172,7 +172,7 @@ def _beyond() -> Any:
 @pytest.mark.parametrize(
     ("wrong", "kind", "said"),
     [
-        (_read_wrongly, ProgramError, "x has 2 axes, 1 indices given"),
+        (_read_wrongly, ProgramError, "x: wrong number of indices; got 1, expected 2"),
         (_add_wrongly, ProgramError, "cast one of them"),
         (_store_nothing, ProgramError, "stores to no parameter"),
         (_beyond, ProgramError, "x"),

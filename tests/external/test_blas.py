@@ -120,7 +120,7 @@ def test_where_there_is_none_the_cure_is_said(tmp_path: Path, monkeypatch: pytes
     assert "apt-get install libopenblas-dev" in caught.value.hint
     with pytest.raises(ToolError, match=f"no BLAS in {tmp_path}"):
         find_blas(str(tmp_path), target_for("host"), ())
-    with pytest.raises(UsageError, match="not for cortex-m4"):
+    with pytest.raises(UsageError, match="got cortex-m4"):
         find_blas("", target_for("cortex-m4"), ())
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libblas.so.3" if name == "blas" else None)
     assert find_blas("", target_for("host"), ()).libraries == (":libblas.so.3",)
@@ -129,5 +129,5 @@ def test_where_there_is_none_the_cure_is_said(tmp_path: Path, monkeypatch: pytes
 def test_a_folder_that_a_shell_takes_apart_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "libblas.so").touch()
-    with pytest.raises(UsageError, match="take the folder's name apart"):
+    with pytest.raises(UsageError, match="that make and shells interpret"):
         find_blas(str(tmp_path / "a b"), target_for("host"), ())

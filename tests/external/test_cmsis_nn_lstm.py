@@ -96,7 +96,7 @@ def test_recurrent_products_that_do_not_fit_are_theirs_only_where_all_are_asked_
 
 
 def test_a_copy_that_keeps_no_hidden_state_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="begins anew") as caught:
+    with pytest.raises(UsageError, match="clears the state") as caught:
         open_copy(str(copy_of(tmp_path)), target_for("cortex-m4"), ["arm_lstm_unidirectional_s8"])
     assert "June 2026" in caught.value.hint
 

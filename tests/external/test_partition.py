@@ -105,9 +105,9 @@ def test_regions_never_make_a_circle() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (Code(("x;",), {"In": floats(1)}), "cannot be called 'In'"),
-        (Code(("x;",), {"scratch": floats(1)}), "cannot be called 'scratch'"),
-        (Code(("x;",), {"in_0": floats(1)}), "cannot be called 'in_0'"),
+        (Code(("x;",), {"In": floats(1)}), "got 'In'"),
+        (Code(("x;",), {"scratch": floats(1)}), "got 'scratch'"),
+        (Code(("x;",), {"in_0": floats(1)}), "got 'in_0'"),
         (Code(()), "statements of C"),
         (Code(("x;",), workspace=-4), "statements of C"),
     ],

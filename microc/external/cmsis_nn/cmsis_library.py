@@ -176,16 +176,21 @@ _NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidde
 def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Return the sources of ``functions`` from the copy at ``place``."""
     if not place:
-        raise UsageError(f"{NAME} is not part of microc", hint=_GET)
+        raise UsageError(f"{NAME} is not part of microc; expected the folder of a copy", hint=_GET)
     if FAMILIES[target.isa].flash_space:
-        raise UsageError(f"{NAME} is not for {target.cpu}", hint="leave out external")
+        raise UsageError(
+            f"{NAME} is not for {target.cpu}, whose constants are in an address space of their own",
+            hint="leave out external",
+        )
     functions = tuple(functions)
     root = _root(Path(place))
     declared = _read(root, root / "Include" / HEADER).decode("utf-8", "replace")
     for name in functions:
         _check_signature(name, declared, place)
     if any(map(_STATEFUL.search, functions)) and b"hidden_state" not in _read(root, root / "Include" / _TYPES):
-        raise UsageError("LSTM of this copy of CMSIS-NN begins anew with every call", where=place, hint=_NEWER)
+        raise UsageError(
+            "this copy of CMSIS-NN is too old: its LSTM clears the state at every call", where=place, hint=_NEWER
+        )
     files = _files(root)
     chosen = _source_files(files, functions)
     headers = {path: data for path, data in files.items() if path.endswith(".h")}
@@ -213,7 +218,7 @@ def _check_signature(name: str, header: str, place: str) -> None:
     count = declaration[1].count(",") + 1 if declaration else 0
     if count != FUNCTIONS[name]:
         what = f"takes {count} arguments, not {FUNCTIONS[name]}" if declaration else "is not there"
-        raise UsageError(f"{name} of this copy of CMSIS-NN {what}", where=place, hint=_GET)
+        raise UsageError(f"this copy of CMSIS-NN does not match: {name} {what}", where=place, hint=_GET)
 
 
 def _files(root: Path) -> dict[str, bytes]:
@@ -224,7 +229,11 @@ def _files(root: Path) -> dict[str, bytes]:
             if path.is_symlink() or not path.is_file() or _FLOATS.search(path.name):
                 continue
             if len(files) == _MOST_FILES:
-                raise UsageError(f"the copy of CMSIS-NN has more than {_MOST_FILES} files", where=str(root), hint=_GET)
+                raise UsageError(
+                    f"the folder is no copy of CMSIS-NN: it has more than {_MOST_FILES} files",
+                    where=str(root),
+                    hint=_GET,
+                )
             files[path.relative_to(root).as_posix()] = _read(root, path)
     return files
 
@@ -237,7 +246,7 @@ def _read(root: Path, path: Path) -> bytes:
         raise UsageError(
             f"cannot read the copy of CMSIS-NN: {error.strerror or error}", where=str(path), hint=_GET
         ) from error
-    raise UsageError("a file leads out of the copy of CMSIS-NN", where=str(path), hint=_GET)
+    raise UsageError("a file is outside of the copy of CMSIS-NN; got a path that leads out", where=str(path), hint=_GET)
 
 
 def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:

@@ -269,7 +269,8 @@ def svdf(region: Region) -> Code:
         dims("times", filters, memory, 1, 1),
         dims("biases", units, 1, 1, 1),
         dims("output", batch, units, 1, 1),
-        f"return (int){FUNCTIONS[dtype]}({first}&features, &totals, &params, &into, &out, &input, {given}, &state, {moved}, "
+        f"return (int){FUNCTIONS[dtype]}({first}&features, &totals, &params, &into, &out, &input, {given}, &state, "
+        f"{moved}, "
         f"&filters, feature, &times, time, &biases, bias, &output, {result});",
     )  # fmt: skip
     cost = CALL + batch * (filters * (ROW[kind] * depth + RESULT[kind] + 4.0 * memory) + units * RESULT[kind])

@@ -135,6 +135,7 @@ def _softmax16(region: Region, rows: int, classes: int, cost: float) -> Code:
     data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}
     lines = (
         structure("cmsis_nn_softmax_lut_s16", "tables", exp_lut="powers", one_by_one_lut="reciprocals"),
-        f"return (int)arm_softmax_s16(in_0, {rows}, {classes}, {node.attr('multiplier')}, {node.attr('shift')}, &tables, out_0);",
+        f"return (int)arm_softmax_s16(in_0, {rows}, {classes}, {node.attr('multiplier')}, {node.attr('shift')}, "
+        "&tables, out_0);",
     )
     return Code(lines, data, 0, cost, 400, ("arm_softmax_s16",), fails=True)

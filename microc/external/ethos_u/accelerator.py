@@ -91,8 +91,8 @@ def on_board(text: str, npu: str) -> str:
 
 def _contradiction(board: str, user: str) -> UsageError:
     return UsageError(
-        f"the board has {board}, not {user}",
-        hint=f"--external {NAME} takes what the board has; where yours differs, name a board file of your own",
+        f"the configuration contradicts the board; got {user}, expected {board}",
+        hint=f"--external {NAME} alone takes what the board has; if yours differs, write a board file of your own",
     )
 
 
@@ -110,24 +110,31 @@ def parse(text: str) -> Configuration:
         raise UsageError("driver= names no folder", hint=_EXAMPLE)
     if accelerator not in ACCELERATORS:
         if not accelerator:
-            raise UsageError(f"{NAME} stands for several accelerators", hint=_EXAMPLE)
+            raise UsageError(f"{NAME} needs the name of an accelerator", hint=_EXAMPLE)
         known = suggestion(accelerator, sorted(ACCELERATORS), "accelerators")
-        raise UsageError(f"there is no accelerator {accelerator!r} here", hint=known)
+        raise UsageError(f"unknown accelerator; got {accelerator!r}", hint=known)
     values = dict[str, str]()
     for word in rest:
         key, equals, value = word.partition("=")
         if key not in ("memory", "system") or not equals or not value or key in values:
-            raise UsageError(f"{word!r} says nothing about an accelerator", hint=_EXAMPLE)
+            raise UsageError(
+                f"wrong word of a configuration; got {word!r}, expected memory=... and system=..., once each",
+                hint=_EXAMPLE,
+            )
         if key == "memory" and value not in MEMORY_MODES:
-            raise UsageError(f"there is no memory mode {value!r}", hint=suggestion(value, MEMORY_MODES, "modes"))
+            raise UsageError(f"unknown memory mode; got {value!r}", hint=suggestion(value, MEMORY_MODES, "modes"))
         if key == "system" and not _WORD.fullmatch(value):
             raise UsageError(
-                f"{value!r} is no name of a system", hint="as in Vela's list: vela --list-configs Arm/vela.ini"
+                f"invalid name of a system; got {value!r}",
+                hint="choose one of Vela's list: vela --list-configs Arm/vela.ini",
             )
         values[key] = value
     chosen = Configuration(accelerator, values.get("memory", "Shared_Sram"), values.get("system", ""), driver)
     if not chosen.target.dedicated and chosen.memory.startswith(_DEDICATED):
-        raise UsageError(f"{accelerator} has no memory of its own", hint="memory=Shared_Sram or memory=Sram_Only")
+        raise UsageError(
+            f"{accelerator} has no memory of its own; got memory={chosen.memory}",
+            hint="choose memory=Shared_Sram or memory=Sram_Only",
+        )
     return chosen
 
 
@@ -167,22 +174,27 @@ def check_payload(data: bytes, accelerator: Accelerator, regions: Sequence[int])
     for registers, operation in _operations(_commands(data, accelerator)):
         for name, region, start, size, step in _memory_accesses(registers, operation):
             if start % step:
-                raise _invalid(f"{name} lie at byte {start:,} of region {region}, no multiple of {step}")
+                raise _invalid(f"{name} begin at byte {start:,} of region {region}, expected a multiple of {step}")
             if region >= len(regions) or start < 0 or size < 0 or start + size > regions[region]:
-                raise _invalid(f"{name} reach to byte {start + size:,} of region {region}, which has no such")
+                raise _invalid(
+                    f"{name} reach to byte {start + size:,} of region {region}, which has "
+                    f"{regions[region] if region < len(regions) else 0:,}"
+                )
 
 
 def _invalid(what: str) -> ToolError:
-    return ToolError(f"what Vela made is not sound: {what}", hint="another version of ethos-u-vela; 5.2.0 is known")
+    return ToolError(
+        f"Vela's output is not sound: {what}", hint="install another version of ethos-u-vela; 5.2.0 is known"
+    )
 
 
 def _commands(data: bytes, accelerator: Accelerator) -> Array:
     """Return the words of the only stream in a payload."""
     if len(data) % 4 or len(data) < 8:
-        raise _invalid(f"a payload of {len(data)} bytes")
+        raise _invalid(f"the payload has {len(data)} bytes, expected a multiple of 4 from 8 on")
     words = np.frombuffer(data, "<u4")
     if words[0] != MAGIC:
-        raise _invalid("a payload without COP1 in front")
+        raise _invalid(f"the payload begins with {data[:4]!r}, expected b'COP1'")
     position, is_configured, streams = 1, False, list[Array]()
     while position < len(words):
         word = int(words[position])
@@ -192,22 +204,27 @@ def _commands(data: bytes, accelerator: Accelerator) -> Array:
             position += 3
         elif action == STREAM and position + 1 + length <= len(words):
             if (position + 1) * 4 % ALIGN:
-                raise _invalid(f"the stream begins at byte {(position + 1) * 4}, no multiple of {ALIGN}")
+                raise _invalid(f"the stream begins at byte {(position + 1) * 4}, expected a multiple of {ALIGN}")
             streams.append(words[position + 1 : position + 1 + length])
             position += 1 + length
         elif action == NOTHING:
             position += 1
         else:
-            raise _invalid(f"driver action {action} at byte {4 * position}")
+            raise _invalid(f"driver action {action} at byte {4 * position} is unknown or cut off")
     if not is_configured or len(streams) != 1:
-        raise _invalid(f"{len(streams)} streams, {'one' if is_configured else 'no'} configuration")
+        raise _invalid(
+            f"it has {len(streams)} streams and {'one' if is_configured else 'no'} configuration, expected one of each"
+        )
     return streams[0]
 
 
 def _fits(word: int, accelerator: Accelerator) -> bool:
     product, log2_macs = word >> 28, word & 0xF
     if (product, log2_macs) != (accelerator.product, accelerator.log2_macs):
-        raise _invalid(f"it is for product {product} with {1 << log2_macs} products a cycle")
+        raise _invalid(
+            f"it is for product {product} with {1 << log2_macs} products a cycle, expected {accelerator.product} "
+            f"with {1 << accelerator.log2_macs}"
+        )
     return True
 
 
@@ -227,16 +244,16 @@ def _operations(words: Array) -> Iterator[tuple[Registers, int]]:
             continue
         position += 1
         if format_ or not (code in _OPERATIONS or code in _SETTINGS):
-            raise _invalid(f"command {word:#010x} at word {position - 1}")
+            raise _invalid(f"command {word:#010x} at word {position - 1} is unknown")
         if code in _SETTINGS:
             registers[code] = parameter
         elif code in (_CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY):
             yield registers, code
         elif code == _STOP:
             if position != len(whole):
-                raise _invalid("commands behind the end")
+                raise _invalid(f"{len(whole) - position} words follow the end of the stream")
             return
-    raise _invalid("a stream without end")
+    raise _invalid("the stream has no end")
 
 
 def _memory_accesses(registers: Registers, operation: int) -> Iterator[Reached]:

@@ -148,7 +148,10 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
     the folder has neither, or lacks the header that the setup needs.
     """
     if target.isa not in _FAMILIES:
-        raise UsageError(f"no {NAME} stands beside {target.cpu}", hint="a board with a Cortex-M, or --cpu cortex-m55")
+        raise UsageError(
+            f"{NAME} needs a Cortex-M as its host; got {target.cpu}",
+            hint="choose a board with a Cortex-M, or --cpu cortex-m55",
+        )
     if not configuration.driver:
         return Sources(NAME, _caller_sources(_ELSEWHERE), include=("",), licence=_LICENCE)
     folder = Path(configuration.driver).resolve()
@@ -162,7 +165,9 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
         what = f"there is no {DRIVER} in {folder}, nor in its folder include"
         raise UsageError(what, where=configuration.driver, hint=f"name {_BUILD}")
     if not re.fullmatch(r"[A-Za-z0-9_\-+./:=]+", str(folder)):
-        raise UsageError("make and shells take the folder's name apart", where=str(folder), hint="rename it")
+        raise UsageError(
+            "the folder's name has characters that make and shells interpret", where=str(folder), hint="rename it"
+        )
     headers = dict(_driver_files(folder, header, "*.h")) if header is not None and target.npu else {}
     return Sources(
         NAME,
@@ -201,7 +206,11 @@ def _driver_files(folder: Path, inside: Path, names: str) -> Iterator[tuple[str,
     """Yield files of the driver by the paths that they get."""
     for path in sorted(inside.glob(names)):
         if not path.resolve().is_relative_to(folder):
-            raise UsageError("a file leads out of the driver's folder", where=str(path), hint=f"name {_BUILD}")
+            raise UsageError(
+                "a file is outside of the driver's folder; got a path that leads out",
+                where=str(path),
+                hint=f"name {_BUILD}",
+            )
         try:
             data = read_bytes(path, _MOST)
         except OSError as error:
@@ -286,7 +295,7 @@ def code(region: Region, configuration: Configuration) -> Code:
     names = tflite_names(region.graph)
     ends = (*region.graph.inputs, *region.graph.outputs)
     if not isinstance(compiled, VelaModel) or {names[value] for value in ends} != set(compiled.places):
-        raise ToolError("Vela's model has other inputs and outputs than the region", hint="ethos-u-vela 5.2.0 is known")
+        raise ToolError("Vela's model has other inputs and outputs than the region", hint="install ethos-u-vela 5.2.0")
     fast = compiled.fast or compiled.scratch
     check_payload(compiled.payload, configuration.target, (len(compiled.weights), compiled.scratch, fast))
     offsets = {value: compiled.places[names[value]] for value in ends}

@@ -85,12 +85,12 @@ def compile_model(model: bytes, configuration: Configuration) -> VelaModel | Lef
         model_file = Path(folder) / "out" / "region_vela.tflite"
         summary = next(iter(sorted((Path(folder) / "out").glob("region_summary_*.csv"))), None)
         if not model_file.is_file() or summary is None or model_file.stat().st_size > LARGEST:
-            raise ToolError("Vela wrote no model, or no summary", hint="ethos-u-vela 5.2.0 is known")
+            raise ToolError("Vela wrote no model, or no summary", hint="install ethos-u-vela 5.2.0")
         try:
             with guard_flatbuffer(model_file.name):
                 return _read(model_file.read_bytes(), _cycles(summary), reasons(output))
         except ModelError as error:
-            raise ToolError(f"Vela's model cannot be read: {error.what}", hint="ethos-u-vela 5.2.0 is known") from error
+            raise ToolError(f"Vela's model cannot be read: {error.what}", hint="install ethos-u-vela 5.2.0") from error
 
 
 def reasons(output: str) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _cycles(summary: Path) -> float:
     try:
         return float(rows[0]["cycles_total"])
     except (IndexError, KeyError, ValueError) as error:
-        raise ToolError("Vela's summary says nothing about cycles", hint="ethos-u-vela 5.2.0 is known") from error
+        raise ToolError("Vela's summary has no cycles", hint="install ethos-u-vela 5.2.0") from error
 
 
 def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> VelaModel | LeftOperators:
@@ -153,7 +153,7 @@ def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> Vel
             }
         )
     if len(operators) != 1:
-        raise ModelError(f"it has {len(operators)} operators for the accelerator")
+        raise ModelError(f"it has {len(operators)} operators for the accelerator, expected one")
     (each,) = operators
     command, weights, scratch, fast, *inputs = (int(k) for k in each.InputsAsNumpy())
     outputs = [int(k) for k in each.OutputsAsNumpy()]
@@ -161,7 +161,9 @@ def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> Vel
     sizes = {k: int(np.prod(graph.Tensors(k).ShapeAsNumpy())) for k in (scratch, fast, *inputs, *outputs)}
     for k in (*inputs, *outputs):
         if not 0 <= offsets[k] <= sizes[scratch] - sizes[k]:
-            raise ModelError(f"{names[k]} lies at {offsets[k]}, outside of {sizes[scratch]} bytes")
+            raise ModelError(
+                f"{names[k]} begins at byte {offsets[k]}, outside of the {sizes[scratch]} bytes of the arena"
+            )
     payload, constants = (_data(model, graph.Tensors(k)) for k in (command, weights))
     fast_bytes = 0 if fast == scratch else -(-sizes[fast] // ALIGN) * ALIGN
     scratch_bytes = -(-sizes[scratch] // ALIGN) * ALIGN
@@ -181,7 +183,7 @@ def _offsets(model: Any, count: int) -> list[int]:
         numbers = np.frombuffer(data, "<i4").tolist()
         if numbers[:3] == [0, 1, count] and len(numbers) == 3 + count:
             return [int(word) for word in numbers[3:]]
-    raise ModelError("it does not say where its tensors lie")
+    raise ModelError("it has no offsets of its tensors")
 
 
 def _metadata(model: Any) -> Iterator[bytes]:

@@ -383,13 +383,14 @@ def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
     if not fills or not rest or body[: len(fills)] != tuple(fills):
         raise ScheduleError(
             f"prefetch: loop {loop.var.name!r} does not begin with copies into shared memory",
-            hint="cache_read(block, buffer, 'shared') and compute_at this loop make them",
+            hint="cache_read(block, buffer, 'shared') and compute_at this loop first",
         )
     wrong = sorted(b.name for s in fills for b in (buffers_written(s) - shared) | (buffers_read(s) & shared))
     if wrong:
         raise ScheduleError(
-            f"prefetch: what fills shared memory in loop {loop.var.name!r} uses {wrong[0]!r}, too",
-            hint="it may copy from memory of all groups only, and write nothing else",
+            f"prefetch: copies into shared memory in loop {loop.var.name!r} use {wrong[0]!r}, too; expected global "
+            "memory as source and nothing else written",
+            hint="compute_at other blocks outside of the copies",
         )
     doubled = {b: replace(b, shape=(2, *b.shape)) for b in shared}
     halves.update(doubled)

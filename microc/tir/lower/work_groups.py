@@ -100,8 +100,8 @@ def _phase(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir
         mine = [u for u in uses if u.buffer == buffer]
         if buffer.scope == "shared" and len({u.writes for u in mine}) == 2:
             raise ScheduleError(
-                f"one nest of items writes {buffer.name!r} into shared memory and reads it",
-                hint="compute_at a loop outside of the items: they wait for each other between nests",
+                f"one nest of items both writes {buffer.name!r} in shared memory and reads it",
+                hint="compute_at a loop outside of the items: items wait for each other between nests",
             )
     if not _any_clash(uses, before):
         return stmt, before | uses
@@ -219,13 +219,14 @@ def _axis_of(buffer: ir.Buffer, found: list[Access], kind: str) -> tuple[int, in
         own = None if loop is None else _part_of_item(access, loop)
         if own is None:
             raise ScheduleError(
-                f"{buffer.name!r} is of scope {buffer.scope}, and items of {kind} would use each other's part of it",
+                f"items of {kind} would use each other's part of {buffer.name!r}, which is of scope {buffer.scope}",
                 hint=f"set_scope({buffer.name!r}, 'shared'), or bind the loops of all blocks that use it alike",
             )
         chosen.add(own)
     if len(chosen) > 1:
         raise ScheduleError(
-            f"blocks give items of {kind} different parts of {buffer.name!r}",
+            f"blocks give items of {kind} different parts of {buffer.name!r}; got "
+            f"{', '.join(f'{step} elements along axis {axis}' for axis, step in sorted(chosen))}",
             hint="split their loops by the same factors before they are bound",
         )
     return chosen.pop()
@@ -305,7 +306,11 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
         if isinstance(body, ir.Alloc):
             allocated.append(body.buffer)
         elif body.kind in groups:
-            raise ScheduleError(f"{func.name}: two loops are bound to {body.kind}", hint="fuse them, or use .y and .z")
+            raise ScheduleError(
+                f"{func.name}: loops {groups[body.kind].var.name!r} and {body.var.name!r} are both bound to "
+                f"{body.kind}",
+                hint="fuse them, or use .y and .z",
+            )
         else:
             groups[body.kind] = body
         body = body.body
@@ -329,8 +334,8 @@ def _count(loop: ir.For) -> int:
     count = ir.int_value(loop.extent)
     if count is None:
         raise ScheduleError(
-            f"loop {loop.var.name!r} is bound to {loop.kind} and has no fixed number of turns",
-            hint="split it by a factor, and bind the part with that many",
+            f"loop {loop.var.name!r} is bound to {loop.kind} and has no constant extent",
+            hint="split it by a factor, and bind the loop of that extent",
         )
     return count
 
@@ -341,18 +346,18 @@ def _check(func: ir.PrimFunc, body: ir.Stmt) -> None:
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.kind in ir.GROUPS:
             raise ScheduleError(
-                f"{func.name}: loop {s.var.name!r} is bound to {s.kind} and does not stand around everything",
-                hint="one function is one launch: compute_at and reverse_compute_at bring all blocks into loops of groups",
+                f"{func.name}: loop {s.var.name!r} is bound to {s.kind} and is not around the whole function",
+                hint="bring all blocks into loops of groups by compute_at and reverse_compute_at: one function is one launch",
             )
         if isinstance(s, ir.For) and s.kind in ir.ITEMS:
             inner = (x for x in walk_stmt(s.body) if isinstance(x, ir.For) and x.kind == s.kind)
             for twice in inner:
                 raise ScheduleError(
                     f"{func.name}: loops {s.var.name!r} and {twice.var.name!r} inside it are both bound to {s.kind}",
-                    hint="compute_at a loop outside of the items: they do one nest after the other, together",
+                    hint="compute_at a loop outside of the items: they run one nest after the other, together",
                 )
         if isinstance(s, ir.Alloc) and s.buffer.scope == "workspace":
             raise ScheduleError(
-                f"{func.name}: an accelerator has no workspace, where {s.buffer.name!r} is",
+                f"{func.name}: an accelerator has no workspace, but {s.buffer.name!r} is in it",
                 hint=f"set_scope({s.buffer.name!r}, 'shared'), 'register' or 'local'",
             )

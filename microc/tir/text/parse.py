@@ -24,12 +24,18 @@ def fail(node: ast.AST, what: str, hint: str = "") -> NoReturn:
     raise ModelError(what, where=f"line {getattr(node, 'lineno', 1)}", hint=hint)
 
 
+def _excerpt(node: ast.AST) -> str:
+    """Return the beginning of a node's text."""
+    text = ast.unparse(node)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
 class CallParts:
     """The parts of a call ``T.a.b(positional, keyword=...)``; ``name`` is ``a.b``."""
 
     def __init__(self, node: ast.AST) -> None:
         if not isinstance(node, ast.Call):
-            fail(node, "a call of T is expected")
+            fail(node, f"a call of T is expected, got {_excerpt(node)}")
         self.node = node
         self.name = _dotted_name(node.func)
         self.args = node.args
@@ -54,7 +60,7 @@ def _dotted_name(node: ast.expr) -> str:
         parts.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name) or node.id != "T" or not parts:
-        fail(node, "only functions of T can be called")
+        fail(node, f"only functions of T can be called, got {_excerpt(node)}")
     return ".".join(reversed(parts))
 
 
@@ -63,19 +69,19 @@ def integer(node: ast.expr) -> int:
         return -integer(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
-    fail(node, "an integer literal is expected")
+    fail(node, f"an integer literal is expected, got {_excerpt(node)}")
 
 
 def string(node: ast.expr) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    fail(node, "a string literal is expected")
+    fail(node, f"a string literal is expected, got {_excerpt(node)}")
 
 
 def boolean(node: ast.expr) -> bool:
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
-    fail(node, "True or False is expected")
+    fail(node, f"True or False is expected, got {_excerpt(node)}")
 
 
 def dtype_name(node: ast.expr) -> str:
@@ -97,20 +103,20 @@ def _float(node: ast.expr, dtype: str) -> float:
     """Read a float literal, rounded to the dtype; ``"inf"``, ``"-inf"``, ``"nan"`` are in quotes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value not in ("inf", "-inf", "nan"):
-            fail(node, f"{node.value!r} is no float")
+            fail(node, f"'inf', '-inf' or 'nan' is expected, got {node.value!r}")
         return math.nan if node.value == "nan" else float(node.value)
     sign, inner = 1.0, node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         sign, inner = -1.0, node.operand
     if not isinstance(inner, ast.Constant) or not isinstance(inner.value, (int, float)) or dtype not in _LARGEST:
-        fail(node, "a float literal is expected")
+        fail(node, f"a {dtype} literal is expected, got {_excerpt(node)}")
     try:
         value = sign * float(inner.value)
     except OverflowError:
-        fail(node, f"the literal does not fit {dtype}")
+        fail(node, f"the literal {_excerpt(node)} does not fit {dtype}")
     rounded = float(ir.const(value, dtype).value) if abs(value) <= _LARGEST[dtype] else math.inf
     if not math.isfinite(rounded):
-        fail(node, f"the literal does not fit {dtype}")
+        fail(node, f"the literal {_excerpt(node)} does not fit {dtype}")
     return rounded
 
 
@@ -165,7 +171,7 @@ class ExprReader:
 
     def element(self, node: ast.expr) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
-            fail(node, "buffer[indices] is expected")
+            fail(node, f"buffer[indices] is expected, got {_excerpt(node)}")
         buffer = self.names.get(read(node.value.id))
         if not isinstance(buffer, ir.Buffer):
             fail(node, f"{node.value.id} is not a buffer here")
@@ -180,7 +186,7 @@ class ExprReader:
         try:
             return ir.const(integer(node), dtype)
         except InternalError as fault:
-            fail(node, fault.what)
+            fail(node, fault.what, fault.hint)
 
     def call(self, parts: CallParts) -> ir.Expr:
         name, args = parts.name, parts.args
@@ -232,11 +238,11 @@ Annotations = tuple[tuple[str, int | str], ...]
 
 def _annotations(node: ast.expr) -> Annotations:
     if not isinstance(node, ast.Dict):
-        fail(node, "annotations are written {'key': value}")
+        fail(node, f"annotations {{'key': value}} are expected, got {_excerpt(node)}")
     pairs: list[tuple[str, int | str]] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            fail(node, "annotations are written {'key': value}")
+            fail(node, f"annotations {{'key': value}} are expected, got {_excerpt(node)}")
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
         pairs.append((string(key), string(value) if is_text else integer(value)))
     return tuple(pairs)
@@ -252,7 +258,7 @@ def _thread(parts: CallParts) -> str:
 
 def _target(node: ast.expr) -> str:
     if not isinstance(node, ast.Name):
-        fail(node, "a name is expected")
+        fail(node, f"a name is expected, got {_excerpt(node)}")
     return read(node.id)
 
 
@@ -305,7 +311,7 @@ class Scope(ExprReader):
         parts.take(2, 2, "scope", "align", "slots")
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
-            fail(shape, "a shape is a tuple of extents")
+            fail(shape, f"a tuple of extents is expected, got {_excerpt(shape)}")
         found = string(parts.options["scope"]) if "scope" in parts.options else scope
         if found not in ir.SCOPES:
             fail(parts.node, f"buffer {name}: scope {found!r}", "known: " + ", ".join(ir.SCOPES))

@@ -31,14 +31,14 @@ def test_the_drivers_folder_lies_beside_a_file() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "stands for several accelerators"),
-        ("driver=d", "stands for several accelerators"),
-        ("ethos-u85-256", "there is no accelerator 'ethos-u85-256' here"),
-        ("ethos-u55-128,fast", "'fast' says nothing"),
+        ("", "needs the name of an accelerator"),
+        ("driver=d", "needs the name of an accelerator"),
+        ("ethos-u85-256", "unknown accelerator; got 'ethos-u85-256'"),
+        ("ethos-u55-128,fast", "wrong word of a configuration; got 'fast'"),
         ("ethos-u55-128,driver=", "names no folder"),
-        ("ethos-u55-128,memory=Sram_Only,memory=Shared_Sram", "says nothing"),
-        ("ethos-u55-128,memory=Fast", "no memory mode 'Fast'"),
-        ("ethos-u55-128,system=a b", "is no name of a system"),
+        ("ethos-u55-128,memory=Sram_Only,memory=Shared_Sram", "wrong word of a configuration"),
+        ("ethos-u55-128,memory=Fast", "unknown memory mode; got 'Fast'"),
+        ("ethos-u55-128,system=a b", "invalid name of a system; got 'a b'"),
         ("ethos-u55-128,memory=Dedicated_Sram", "has no memory of its own"),
     ],
 )
@@ -70,9 +70,9 @@ def test_a_board_says_what_is_left_out(said: str, npu: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("said", "what"),
     [
-        ("ethos-u55-256", "the board has ethos-u55-128, not ethos-u55-256"),
-        ("memory=Sram_Only", "the board has memory=Shared_Sram, not memory=Sram_Only"),
-        ("ethos-u55-128,system=Mine", "the board has system=S, not system=Mine"),
+        ("ethos-u55-256", "got ethos-u55-256, expected ethos-u55-128"),
+        ("memory=Sram_Only", "got memory=Sram_Only, expected memory=Shared_Sram"),
+        ("ethos-u55-128,system=Mine", "got system=Mine, expected system=S"),
     ],
 )
 def test_what_contradicts_a_board_is_refused(said: str, what: str) -> None:

@@ -122,7 +122,7 @@ def test_what_is_not_sound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @installed
 def test_only_an_arm_core_has_one_beside_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no ethos-u stands beside"):
+    with pytest.raises(UsageError, match="ethos-u needs a Cortex-M as its host"):
         microc.compile(network(), external={"ethos-u": U55})
     with pytest.raises(UsageError, match=f"no lib{LIBRARY}.a in"):
         firmware(external={"ethos-u": f"{U55},driver={tmp_path}"})
