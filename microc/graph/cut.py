@@ -10,7 +10,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import UsageError, nearest, suggestion
-from microc.graph.ir import Graph, Node, TensorType
+from microc.graph.ir import Graph, TensorType
 
 # ---- Cutting: the part of a graph that computes given outputs from given inputs.
 
@@ -51,7 +51,12 @@ def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
         outputs=ends,
         state=state,
         updates={name: graph.updates[name] for name in state},
-    ).with_nodes(_without(node, inputs) for node in graph.nodes if _makes(node, needed, inputs))
+    ).with_nodes(
+        # A node that stays because of its other results no longer has those that are inputs now.
+        replace(node, outputs=tuple("" if name in inputs else name for name in node.outputs))
+        for node in graph.nodes
+        if any(name in needed and name not in inputs for name in node.outputs if name)
+    )
 
 
 def _check(graph: Graph, what: str, name: str) -> None:
@@ -107,15 +112,6 @@ def _check_inputs(
         )
 
 
-def _makes(node: Node, needed: set[str], inputs: Sequence[str]) -> bool:
-    return any(name in needed and name not in inputs for name in node.outputs if name)
-
-
-def _without(node: Node, inputs: Sequence[str]) -> Node:
-    """Drop the results of a node that are inputs now."""
-    return replace(node, outputs=tuple("" if name in inputs else name for name in node.outputs))
-
-
 # ---- Carrying: inputs that are fed with an output of the previous run become state of the graph.
 
 
@@ -153,12 +149,12 @@ def carry(graph: Graph, pairs: Mapping[str, str]) -> Graph:
         graph,
         inputs=tuple(name for name in graph.inputs if name not in pairs),
         outputs=kept,
-        state={**graph.state, **{name: _zero(graph.types[name]) for name in pairs}},
+        state={**graph.state, **{name: _zero_state(graph.types[name]) for name in pairs}},
         updates={**graph.updates, **pairs},
     )
 
 
-def _zero(kind: TensorType) -> Array:
+def _zero_state(kind: TensorType) -> Array:
     zero = kind.quant.zero_point[0] if kind.quant else 0
     return np.full(kind.shape, zero, dtypes.to_numpy(kind.dtype))
 

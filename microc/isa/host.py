@@ -29,16 +29,13 @@ REFERENCE = TensorUnit(
 
 def with_unit(core: Core, unit: TensorUnit) -> Core:
     """Return ``core`` with a tensor unit beside it, as ``<core>+<unit>``."""
-    bodies = {word.name: Body("", _issue(len(word.params))) for word in UNIT_WORDS}
+    # Issuing an instruction costs the processor a store for each operand, and one to the register that starts it.
+    operands = {word.name: len(word.params) for word in UNIT_WORDS}
+    bodies = {name: Body("", (("alu", count), ("store", count + 1))) for name, count in operands.items()}
     beside = InstructionSet(
         f"tensor unit {unit.name}", "1", MappingProxyType(bodies), frozenset({TENSOR_UNIT}), tensor_unit=unit
     )
     return replace(core, name=f"{core.name}+{unit.name}", sets=(*core.sets, beside))
-
-
-def _issue(operands: int) -> tuple[tuple[str, int], ...]:
-    """Return what issuing an instruction costs the processor: its operands, and a register that starts it."""
-    return (("alu", operands), ("store", operands + 1))
 
 
 # ---- The computer that the compiler runs on: nothing is known but that it loads words at any address

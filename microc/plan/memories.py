@@ -61,7 +61,11 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
         round(sum(waits[call.kernel] for call in module.calls)),
         round(sum(gains[name] for name in inside)),
     )
-    timed = tuple(_add_waits(call, round(waits[call.kernel])) for call in module.calls)
+    more = {call.kernel: round(waits[call.kernel]) for call in module.calls}
+    timed = tuple(
+        replace(call, waits=call.waits + more[call.kernel], cycles=call.cycles + more[call.kernel])
+        for call in module.calls
+    )
     return replace(module, calls=timed, plan=replace(module.plan, code=code))
 
 
@@ -91,10 +95,6 @@ def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capaci
 def reserved_code_bytes(kernel: Kernel) -> int:
     """Return the bytes reserved for a kernel that runs from RAM."""
     return round(MARGIN * kernel.code_bytes) + BESIDE
-
-
-def _add_waits(call: Call, cycles: int) -> Call:
-    return replace(call, waits=call.waits + cycles, cycles=call.cycles + cycles)
 
 
 # ---- Weights in RAM: copies of constants in an arena, resident or made by the call before the one that reads them.
@@ -211,15 +211,15 @@ class _Search:
     def __init__(self, wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> None:
         self.wanted, self.waits, self.memories = wanted, waits, memories
         self.numbers = range(len(memories))
-        self.units = sorted(wanted.units, key=lambda u: (-self._gain(u), u.size, u.name))
-        self.ways = {u: self._ways(u) for u in self.units}
+        self.units = sorted(wanted.units, key=lambda u: (-self._gain_per_byte(u), u.size, u.name))
+        self.ways = {u: self._usable_memories(u) for u in self.units}
         self.best: Homes = {}
         self.cost = inf
         self._placements = count()
         self._pairs = 0
         self._fits: dict[tuple[int, frozenset[str], bool], bool] = {}
 
-    def _ways(self, unit: Unit) -> list[int]:
+    def _usable_memories(self, unit: Unit) -> list[int]:
         """Return the memories that are large enough for a unit, the one with the least waits first."""
         large = (m for m in self.numbers if unit.size <= self.memories[m].size and self.waits[unit][m] < inf)
         return sorted(large, key=lambda m: (self.waits[unit][m], m))
@@ -227,7 +227,7 @@ class _Search:
     def _least(self, unit: Unit) -> float:
         return min((self.waits[unit][m] for m in self.ways[unit]), default=inf)
 
-    def _gain(self, unit: Unit) -> float:
+    def _gain_per_byte(self, unit: Unit) -> float:
         """Return the cycles that the best memory saves over the worst, per byte and call."""
         waits = [cycles for cycles in self.waits[unit] if cycles < inf]
         return (max(waits) - min(waits)) / (max(unit.size, 1) * (unit.last - unit.first + 1))

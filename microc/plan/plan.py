@@ -118,12 +118,12 @@ class Search:
         def bases(names: Iterable[str]) -> frozenset[int]:
             return frozenset(numbers[base] for name in names if (base := module.base_of(name)[0]) in numbers)
 
-        self.touched = [bases((*c.reads, *c.writes)) for c in module.calls]
+        self.accessed_values = [bases((*c.reads, *c.writes)) for c in module.calls]
         self.scratch = [sum(self.sizes[numbers[n]] for n in c.workspace) for c in module.calls]
         self.kept = bases((*module.outputs, *module.state))
         users: list[list[int]] = [[] for _ in self.names]
-        for k, touched in enumerate(self.touched):
-            for n in touched:
+        for k, accessed in enumerate(self.accessed_values):
+            for n in accessed:
                 users[n].append(k)
         self.users = [_bits(calls) for calls in users]
         self.earlier = [_bits(calls) for calls in self.needs]
@@ -139,9 +139,9 @@ class Search:
 
     def after(self, state: _State, k: int, place: int = 0) -> _State:
         """Return the state after call ``k``."""
-        done, touched = state.done | 1 << k, self.touched[k]
-        starting = frozenset(n for n in touched if not state.live >> n & 1)
-        ending = frozenset(n for n in touched if n not in self.kept and not self.users[n] & ~done)
+        done, accessed = state.done | 1 << k, self.accessed_values[k]
+        starting = frozenset(n for n in accessed if not state.live >> n & 1)
+        ending = frozenset(n for n in accessed if n not in self.kept and not self.users[n] & ~done)
         during = state.size + sum(self.sizes[n] for n in starting)
         # A call's results may overlap the operands that die with it.
         # A call's results may overlap the operands that die with it.

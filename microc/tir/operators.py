@@ -139,10 +139,6 @@ TOKENS: Mapping[type[ast.AST], str] = MappingProxyType(
 # ``fabs``, ``fmin``, ``fmax`` and ``fmod`` are exact or correctly rounded.
 
 
-def _through_double(f: Callable[[float], float]) -> Callable[[Any], Any]:
-    return lambda x: type(x)(f(float(x)))
-
-
 def _absolute(x: Any) -> Any:
     return abs(x)
 
@@ -189,7 +185,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "ceil": np.ceil,
         "cos": np.cos,
         "cosh": np.cosh,
-        "erf": _through_double(math.erf),
+        "erf": lambda x: type(x)(math.erf(float(x))),  # numpy has none
         "exp": np.exp,
         "exp2": np.exp2,
         "expm1": np.expm1,

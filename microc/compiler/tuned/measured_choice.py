@@ -189,12 +189,14 @@ def choose_records(
         key: [default, *_by_algorithm([record for record in others if record not in without])]
         for key, (default, others) in known.items()
     }
+    # Kernels with the same default share its code, so the code of one depends on the choice of the others: a group is one item.
     groups = _groups([task for task in tasks if task.key in measured])
     alternatives = [_group_choices(group, [measured[task.key] for task in group]) for group in groups]
     options = [
         [_option(group, number, alternative) for number, alternative in enumerate(group_alternatives)]
         for group, group_alternatives in zip(groups, alternatives, strict=True)
     ]
+    # The first alternative of a group is its default: growth is counted from there.
     limit = None if flash is None else flash + sum(group_alternatives[0].flash for group_alternatives in options)
     points = pareto_front([_best(group_alternatives) for group_alternatives in options], limit)
     weighed = (lambda point: (point.flash, point.loss)) if least else (lambda point: (point.loss, point.flash))

@@ -201,7 +201,7 @@ def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
         {**headers, **{path: files[path] for path in chosen}, **kept},
         include=("Include",),
         licence="Apache-2.0",
-        version=_version(root),
+        version=next(_releases(root), ""),
     )
 
 
@@ -273,11 +273,6 @@ def _defined_functions(text: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def _library_words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text))
-
-
-def _version(root: Path) -> str:
-    """Return the newest release that the pack's description names, else an empty string."""
-    return next(_releases(root), "")
 
 
 def _releases(root: Path) -> Iterator[str]:

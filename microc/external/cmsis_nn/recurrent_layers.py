@@ -88,7 +88,7 @@ def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
         by_gate = [array.reshape(4, -1) for array in _by_row(quant, 4 * _units(region))]
         if any((array != array[:, :1]).any() for array in by_gate):
             return "weights of a gate have several scales"
-        if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest(quant) >= 1 << 30:
+        if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest_scale(quant) >= 1 << 30:
             return "its sums do not fit into 32 bits"
     return ""
 
@@ -195,7 +195,7 @@ def _by_row(found: Scaled, rows: int) -> tuple[Array, Array]:
     return np.broadcast_to(found.multiplier, rows), np.broadcast_to(found.shift, rows)
 
 
-def _largest(found: Scaled) -> float:
+def _largest_scale(found: Scaled) -> float:
     """Return the largest of the scales."""
     return float(np.ldexp(found.multiplier.astype(np.float64), found.shift - 31).max())
 

@@ -68,16 +68,12 @@ class Unary:
     edges: str = ""
 
 
-def _zero(x: Expr) -> Expr:
-    return ir.const(0, x.dtype)
-
-
 def _call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
     return lambda _, x: ir.call(name, x)
 
 
 def _relu(_: Mapping[str, Any], x: Expr) -> Expr:
-    return ir.select(x < 0, _zero(x), x) if dtypes.is_float(x.dtype) else ir.maximum(x, 0)
+    return ir.select(x < 0, ir.const(0, x.dtype), x) if dtypes.is_float(x.dtype) else ir.maximum(x, 0)
 
 
 def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:

@@ -33,7 +33,7 @@ _SURFACE = frozenset({"activation", "rounding"})
 _UNKNOWN = 1 << 62
 """Bound of sums with a computed bias, of which nothing is known; 32 bits are assumed to hold them."""
 _WIDE_SUM_LIMIT = 1 << 47
-"""Exclusive bound of 64-bit sums: TFLite's ``MultiplyByQuantizedMultiplier(int64_t)`` asserts that its argument has 48 bits."""
+"""Exclusive bound of 64-bit sums: TFLite's ``MultiplyByQuantizedMultiplier(int64_t)`` asserts -2**47 <= x < 2**47."""
 
 
 @frozen

@@ -68,7 +68,8 @@ def _compute_bank(call: OpCall) -> te.Tensor:
 
     def build(buffers: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (energies, weights, complements, frequencies, firsts, widths), (out,) = buffers, results
-        c, j, energy, rise, fall = Var("c"), Var("j"), Var("energy", "uint64"), *_sums()
+        c, j, energy = Var("c"), Var("j"), Var("energy", "uint64")
+        rise, fall = (Buffer(name, (1,), "uint64", "register") for name in ("rising", "falling"))
         frequency, first = (ir.cast("int32", table[c]) for table in (frequencies, firsts))
         add = ir.seq(
             *(
@@ -88,10 +89,6 @@ def _compute_bank(call: OpCall) -> te.Tensor:
 
     results = (("out", (channels,), "uint64"),)
     return te.extern("bank", [operand.tensor() for operand in operands], results, build)[0]
-
-
-def _sums() -> tuple[Buffer, Buffer]:
-    return Buffer("rising", (1,), "uint64", "register"), Buffer("falling", (1,), "uint64", "register")
 
 
 _PLACE = Constant(Use.OFFSET, 0, (1 << 15) - 1)

@@ -88,7 +88,7 @@ def _start(combine: str, dtype: str) -> int | float:
 # ---------------------------------------------------------------- reference
 
 
-def _ways(x: Any, threshold: Any) -> int:
+def _compare_with_threshold(x: Any, threshold: Any) -> int:
     return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
 
 
@@ -107,7 +107,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
             node, leaf, left = first_node, first_leaf, count
             while left > 1:
                 below = int(left_leaves[node])
-                if mode[node] & _ways(x[feature[node]], threshold[node]):
+                if mode[node] & _compare_with_threshold(x[feature[node]], threshold[node]):
                     node, left = node + 1, below
                 else:
                     node, leaf, left = node + below, leaf + below, left - below

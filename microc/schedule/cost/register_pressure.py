@@ -255,7 +255,7 @@ class _Life:
     times: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def touched(self) -> list[int]:
+    def access_times(self) -> list[int]:
         """The times of uses and definitions."""
         return sorted({*self.uses, *self.defined})
 
@@ -306,8 +306,8 @@ def _lives(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Life]:
             (life.defined if event.defines else life.uses).append(time)
     end = len(events)
     for life in lives:
-        touched = life.touched
-        life.times = [(touched[0], touched[-1] + 1)]
+        access_times = life.access_times
+        life.times = [(access_times[0], access_times[-1] + 1)]
     for name in lasting.intersection(first):
         begin, last = first[name], latest[name]
         start = last.times[0][0]
@@ -343,7 +343,7 @@ def _choose_spills(lives: Iterable[_Life], demand: list[int], registers: int) ->
             order.append((life.weight / (full + 1), k, life))
     spilled = []
     for _, _, life in sorted(order, key=lambda entry: entry[:2]):
-        busy = frozenset(life.touched)
+        busy = frozenset(life.access_times)
         idle = [t for begin, end in life.times for t in range(begin, end) if t not in busy]
         if any(demand[t] > registers for t in idle):
             for t in idle:
@@ -355,7 +355,7 @@ def _choose_spills(lives: Iterable[_Life], demand: list[int], registers: int) ->
 def _uses_in_register(life: _Life, demand: list[int], registers: int) -> set[int]:
     """Return the uses that find a spilled value still in a register, and add that register to ``demand``."""
     in_register = set()
-    for begin, end in pairwise(life.touched):
+    for begin, end in pairwise(life.access_times):
         between = range(begin + 1, end)
         if end not in life.defined and all(demand[t] < registers for t in between):
             in_register.add(end)

@@ -232,11 +232,11 @@ def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _split_rounding(s, inner[s.name]) if isinstance(s, ir.Block) else s
 
-    inner = {s.name: _innermost(func, s) for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
+    inner = {s.name: _innermost_loop_var(func, s) for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
     return replace(func, body=map_stmt(func.body, on_stmt))
 
 
-def _innermost(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
+def _innermost_loop_var(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
     """Return the variable of the innermost loop around a block that is not unrolled; None if there is none."""
     return next((x.var for x in reversed(loops_around(func.body, block)) if x.kind != "unrolled"), None)
 

@@ -91,13 +91,10 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     body = replace_stmt(func.body, reader, reading)
     anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
     copying = _copy_nest(func, copy.name, source, copy)
-    new = replace_stmt(body, _find_equal(body, anchor), ir.seq(copying, anchor))
+    # replace_stmt finds by identity, but each replacement above rebuilt the nest: `body` holds an equal copy of `anchor`.
+    placed = next(s for s in walk_stmt(body) if s == anchor)
+    new = replace_stmt(body, placed, ir.seq(copying, anchor))
     return replace(func, body=ir.Alloc(copy, new))
-
-
-def _find_equal(body: ir.Stmt, wanted: ir.Stmt) -> ir.Stmt:
-    """Return the statement in the tree that equals ``wanted``."""
-    return next(s for s in walk_stmt(body) if s == wanted)
 
 
 def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:

@@ -77,10 +77,12 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
     for rows, columns in itertools.product(_sizes(product.rows, unit.rows), _sizes(product.columns, unit.columns)):
         if 2 * rows * _align_up(4 * columns, unit.sums.align) > unit.sums.nbytes:
             continue
+        # Patches are gathered in the network's RAM; a strip of the unit's own rows is the least, whatever it takes.
         if patches and rows > unit.rows and rows * product.depth > PATCHES:
             continue
         # `late` needs several tiles of several rows; `depth` is a part of K only if that saves memory.
         for late, resident in itertools.product((True, False), (True, False) if resides else (False,)):
+            # Sums that the processor requantises at once: of all columns if it waits for a whole strip.
             sums = 4 * rows * (product.columns if late else columns)
             if sums > max(STRIP, 4 * unit.rows * unit.columns) or (late and (rows == 1 or columns == product.columns)):
                 continue
@@ -120,13 +122,9 @@ def _estimate_cycles(unit: TensorUnit, product: Product, b: Blocking) -> tuple[f
     # `late` overlaps storing the sums of a tile with the next tile; else the processor waits for every tile.
     tiles = tile + (o - 1) * max(overlapped, end) + end if b.late else o * (tile + end)
     once = unit.cycles("unit_load_weight", (product.columns, product.depth)) if b.resident else 0
-    tails = sum(extent % size > 0 for extent, size in zip(_extents(product), (b.rows, b.columns, b.depth), strict=True))
+    extents = zip((product.rows, product.columns, product.depth), (b.rows, b.columns, b.depth), strict=True)
+    tails = sum(extent % size > 0 for extent, size in extents)
     return (once + p * ((data if b.held else 0) + tiles)) * (1 + TAIL * tails), p * o * k, b.rows
-
-
-def _extents(product: Product) -> tuple[int, int, int]:
-    """Return rows, columns and depth of a product."""
-    return product.rows, product.columns, product.depth
 
 
 def schedule_on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:

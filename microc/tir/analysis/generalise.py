@@ -352,7 +352,7 @@ class _Generaliser:
     # ------------------------------------------------------------ statements
 
     def statement(self, together: Sequence[ir.Stmt]) -> ir.Stmt:
-        """Generalise a statement."""
+        """Generalise a statement: structure and names must agree, numbers become rules over the sizes."""
         first = together[0]
         if any(type(s) is not type(first) for s in together):
             raise StructureMismatch("its statements differ from size to size")
@@ -360,6 +360,7 @@ class _Generaliser:
             case ir.Store():
                 buffer, indices = self.access(together)  # type: ignore[arg-type]
                 return ir.Store(buffer, indices, self.expr([s.value for s in together]))  # type: ignore[attr-defined]
+            # Loop variables must be equal: expr() compares occurrences of variables as they are, nothing is renamed.
             case ir.For(var, _, _, kind, annotations):
                 self.same([(s.var, s.kind) for s in together], "loops")  # type: ignore[attr-defined]
                 extent = self.expr([s.extent for s in together])  # type: ignore[attr-defined]
@@ -377,6 +378,7 @@ class _Generaliser:
                 self.same([s.var for s in together], "names")  # type: ignore[attr-defined]
                 value = self.expr([s.value for s in together])  # type: ignore[attr-defined]
                 return ir.Let(var, value, self.statement([s.body for s in together]))  # type: ignore[attr-defined]
+            # Whole buffers must be equal: extents on the stack have no rule.
             case ir.Alloc(buffer) if buffer.scope in _ON_STACK:
                 self.same([s.buffer for s in together], "register tiles")  # type: ignore[attr-defined]
                 return ir.Alloc(buffer, self.statement([s.body for s in together]))  # type: ignore[attr-defined]

@@ -130,7 +130,9 @@ class Forms:
             case ir.Const(int() as value):
                 return _constant(np.array([value], np.int64))
             case ir.Var(name):
-                return _constant(self.sizes[name]) if name in self.sizes else self._loop(expr)
+                if name in self.sizes:
+                    return _constant(self.sizes[name])
+                return self._variable(expr) if self.extents.get(expr) is not None else None
             case ir.Bin(op, a, b):
                 x, y = self.of(a), self.of(b)
                 return None if x is None or y is None else self._binary(op, x, y)
@@ -162,9 +164,6 @@ class Forms:
                     sign, least = _LARGER[op] if holds else (-_LARGER[op][0], 1 - _LARGER[op][1])
                     difference = x.plus(y.times(np.array([-1]))).times(np.array([sign]))
                     yield Form(difference.terms, difference.low - least, difference.high - least)
-
-    def _loop(self, var: ir.Var) -> Form | None:
-        return self._variable(var) if self.extents.get(var) is not None else None
 
     def _variable(self, var: ir.Var) -> Form:
         if var in self.digits:

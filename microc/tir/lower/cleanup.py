@@ -259,7 +259,7 @@ def _hoist(loop: ir.For) -> ir.Stmt:
             continue
         if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
             continue
-        if loop.var not in _variables(filled[1]) and _is_box(*copied):
+        if all(loop.var not in free_vars(index) for index in filled[1].indices) and _is_box(*copied):
             return ir.seq(fill, ir.For(loop.var, loop.extent, ir.seq(*body[:k], *body[k + 1 :]), loop.kind))
     return loop
 
@@ -284,11 +284,6 @@ def _is_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
             return False
         seen |= terms.keys()
     return True
-
-
-def _variables(store: ir.Store) -> set[ir.Var]:
-    """Return the variables in the indices of a store."""
-    return {v for index in store.indices for v in free_vars(index)}
 
 
 # ---- Index lookups move out of loops that they do not depend on.

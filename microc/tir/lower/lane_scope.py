@@ -41,8 +41,8 @@ def quotient(value: ir.Expr, divisor: int) -> ir.Expr:
 
     With m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s), x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)).
     For 0 <= x < 2**31 this is below 1 / d if e <= 2**(s + 1), so both have the same floor. For -2**31 <= x < 0 the
-    product is below x / d, by at max_active 1 / d: its floor is one less than the truncated quotient, which subtracting ``x
-    >> 31`` corrects. m may need 33 bits as a signed number; then m - 2**32 is multiplied, and x addend to the high half.
+    product is below x / d, by at most 1 / d: its floor is one less than the truncated quotient, which subtracting ``x >>
+    31`` corrects. m may need 33 bits as a signed number; then m - 2**32 is multiplied, and x added to the high half.
     (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994.)
     """
     shift = next(s for s in range(32) if divisor - (1 << (32 + s)) % divisor <= 1 << (s + 1))
@@ -216,7 +216,7 @@ class LaneScope:
         return f"{ELEMENTS.get(element, 'i16')}x{self._count()}"
 
     def call(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
-        """Call a vector intrinsic; ``ahead`` of the loop, with the lanes of the first iteration, which has the max_active."""
+        """Call a vector intrinsic; ``ahead`` of the loop, with the lanes of the first iteration, which has the most."""
         lanes = self.max_active if ahead else self.active
         given = args if lanes is None else (*args, lanes)
         return ir.Call(f"{name}_{self.suffix(element)}", given, self.type(element))

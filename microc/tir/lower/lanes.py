@@ -50,7 +50,7 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
     """Lower loops annotated ``lanes`` or ``moved`` in ``stmt``."""
     plain: set[ir.Stmt] = set()
     # A loop without a vector form accesses its sums one by one. Loops that share these sums must do the same, so lowering
-    # starts again without that loop's tiles. Each round adds one loop to ``plain``: at max_active as many rounds as loops.
+    # starts again without that loop's tiles. Each round adds one loop to ``plain``: at most as many rounds as loops.
     while True:
         try:
             return _lower_loops(stmt, _tiles(stmt, plain), plain)

@@ -36,7 +36,7 @@ class _Event:
 
     def roles(self, stmt: ir.Stmt) -> tuple[bool, bool]:
         """Test whether a statement fills the buffer, and whether it empties it."""
-        queues = {QUEUES[call.name] for call in instructions(stmt) if self.buffer in _operands(call)}
+        queues = {QUEUES[call.name] for call in instructions(stmt) if self.buffer in _accessed_buffers(call)}
         return self.fills in queues, self.empties in queues
 
     def from_filler(self, word: str, count: int = 1) -> ir.Stmt:
@@ -53,14 +53,14 @@ def _token(word: str, before: int, after: int, event: int, count: int) -> ir.Stm
     return ir.Evaluate(ir.Call(word, tuple(ir.const(n, "int32") for n in (before, after, event, count)), "int32"))
 
 
-def _operands(call: ir.Call) -> tuple[ir.Buffer, ...]:
+def _accessed_buffers(call: ir.Call) -> tuple[ir.Buffer, ...]:
     """Return the buffers that an instruction accesses."""
     return tuple(a.buffer for a in call.args if isinstance(a, ir.AddressOf))
 
 
 def add_tokens(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> ir.Stmt:
     """Add tokens for the buffers in the unit's memories, and barriers, to ``stmt``, whose instructions are calls."""
-    events = tuple(_events(stmt, held))
+    events = tuple(_buffer_events(stmt, held))
     allocs, inner = [], stmt
     while isinstance(inner, ir.Alloc):
         allocs.append(inner.buffer)
@@ -77,7 +77,7 @@ def add_tokens(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> ir.Stmt:
 _BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
 
 
-def _events(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> Iterator[_Event]:
+def _buffer_events(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> Iterator[_Event]:
     """Yield the event of each buffer."""
     for number, buffer in enumerate(held):
         queues = {True: set[int](), False: set[int]()}
@@ -127,6 +127,8 @@ def _exchange_tokens(
     empties = [k for k, t in enumerate(roles) if t == (False, True)]
     if not fills or not empties:
         return
+    # A run of fills waits for free slots even at the sequence's start: the reader has sent a token for each slot in advance,
+    # and a run of reads that ends the sequence sends those for the next iteration.
     single = sorted(fills + empties)
     for position, k in enumerate(single):
         left = single[position - 1] if position else None
@@ -203,8 +205,8 @@ def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
         for buffer in (*loads, *([s.buffer] if isinstance(s, ir.Store) else [])):
             if buffer.scope in ir.UNIT_SCOPES:
                 raise ScheduleError(
-                    f"{buffer.name!r} lies in {buffer.scope}, which instructions of the tensor unit alone reach",
-                    hint="tensorize every block that reads or writes it; cache_read copies it for others",
+                    f"{buffer.name!r} is in {buffer.scope}, which instructions of the tensor unit alone reach",
+                    hint="tensorize every block that reads or writes it, or cache_read it for others",
                 )
     return _place_buffers(add_tokens(called, tuple(held.values())), tuple(held.values()))
 
@@ -254,7 +256,7 @@ def _call(nest: ir.For) -> ir.Stmt:
         case "unit_matmul", ir.Store(sums, place, ir.Bin("add", old, ir.Bin("mul", ir.Cast(_, a), ir.Cast(_, b)))) if (
             old == ir.Load(sums, place) and isinstance(a, ir.Load) and isinstance(b, ir.Load)
         ):
-            args = _product(nest, loops, first, ir.Load(sums, place), *_sides(a, b))
+            args = _product(nest, loops, first, ir.Load(sums, place), *_input_and_weight(a, b))
         case "unit_set", ir.Store(to, place, ir.Const() as value):
             rows, columns, strides = _rows(nest, loops, (ir.Load(to, place),))
             args = (_at(to, place, first, rows, columns, strides[0], writes=True), value)
@@ -275,7 +277,7 @@ def _fail(nest: ir.For, why: str) -> NoReturn:
     raise InternalError(f"the loops from {nest.var.name} inwards are no {_word(nest)}: {why}")
 
 
-def _sides(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
+def _input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
     """Return input and weight; the input is in the first of the unit's memories."""
     return (a, b) if a.buffer.scope == ir.UNIT_SCOPES[0] else (b, a)
 
