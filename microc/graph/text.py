@@ -48,7 +48,7 @@ class Scanner:
         while at < len(line):
             match = _TOKEN.match(line, at)
             if match is None:
-                self.fail(f"nothing is spelled {line[at : at + 20]!r}")
+                self.fail(f"unknown characters; got {line[at : at + 20]!r}, expected a name, number, string or sign")
             kind = match.lastgroup or ""
             found.append((kind, match[kind]))
             at = match.end()
@@ -92,7 +92,7 @@ class Scanner:
         try:
             return str(json.loads(self.take("string")))
         except ValueError:
-            self.fail("a string has a bad escape")
+            self.fail("a string has an invalid escape sequence")
 
     def word(self, what: str) -> str:
         return self.string() if self.next[0] == "string" else self.take("word", what)
@@ -235,7 +235,7 @@ class _Line(Scanner):
     def type(self) -> TensorType:
         dtype = self.take("word", "a dtype")
         if not dtypes.is_valid(dtype):
-            self.fail(f"{dtype!r} is no dtype")
+            self.fail(f"unknown dtype {dtype!r}")
         self.expect("[")
         shape = tuple(self.comma_separated(self.integer, "]"))
         if any(extent < 0 for extent in shape):
@@ -305,7 +305,7 @@ class _Line(Scanner):
         else:
             self.declaration(self.take("word"))
         if self.next != NOTHING:
-            self.fail(f"{self.next[1]!r} is too much")
+            self.fail(f"the end of the line expected, {self.next[1]!r} found")
 
     def declaration(self, what: str) -> None:
         parts = self.parts

@@ -197,19 +197,26 @@ class TensorUnit:
         }
         fault = ""
         if not re.fullmatch(r"[a-z0-9_]+", self.name):
-            fault = "a name is of small letters, digits and _"
+            fault = f"a name is of small letters, digits and _; got {self.name!r}"
         elif min(numbers) < 1 or self.start < 0 or max((*numbers, self.start)) > MOST:
-            fault = f"rows, columns, depth, tile_cycles and bus are 1 to {MOST}, start is 0 to {MOST}"
+            got = (*numbers, self.start)
+            fault = f"rows, columns, depth, tile_cycles and bus are 1 to {MOST}, start is 0 to {MOST}; got {got}"
         elif self.events < EVENTS:
             fault = f"tiles need {EVENTS} kinds of tokens, events are {self.events}"
         for name, memory in memories.items():
             align, (count, nbytes) = memory.align, rows[name]
             if align < 1 or align % 4 or memory.nbytes % align:
-                fault = fault or f"the {name} memory has whole rows of {align} bytes only, which are a multiple of 4"
+                fault = (
+                    fault
+                    or f"the {name} memory has whole rows, of a multiple of 4 bytes; got {memory.nbytes} bytes in rows of {align}"
+                )
             elif memory.nbytes < 2 * count * _divide_up(nbytes, align) * align or memory.nbytes > MOST:
-                fault = fault or f"the {name} memory holds two tiles at least, and {MOST} bytes at most"
+                fault = (
+                    fault
+                    or f"the {name} memory holds two tiles at least, and {MOST} bytes at most; got {memory.nbytes}"
+                )
         if fault:
-            raise UsageError(f"tensor unit {self.name!r}: {fault}", hint="microc/isa/host.py describes one")
+            raise UsageError(f"tensor unit {self.name!r}: {fault}", hint="follow the description in microc/isa/host.py")
 
     @property
     def macs(self) -> float:

@@ -198,7 +198,7 @@ class _Verifier:
     def condition(self, expr: ir.Expr, place: Place) -> None:
         self.expr(expr, place)
         if expr.dtype != "bool":
-            self.fail(f"the condition {expr_text(expr)} is {expr.dtype}")
+            self.fail(f"the condition {expr_text(expr)} is {expr.dtype}, expected bool")
 
     def expr(self, expr: ir.Expr, place: Place) -> None:
         match expr:
@@ -279,13 +279,13 @@ class _Verifier:
         if place.names.get(buffer.name) != buffer:
             self.fail(f"buffer {buffer.name} is not declared here (or with another shape, dtype or scope)")
         if len(indices) != len(buffer.shape):
-            self.fail(f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices given")
+            self.fail(f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}")
         for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             if index.dtype == "int32" and (number := ir.int_value(index)) is not None and 0 <= number < extent:
                 continue  # the index of nearly every register
             self.expr(index, place)
             if index.dtype != "int32":
-                self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}")
+                self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}, expected int32")
             self.within(index, extent, place, partial(_axis, axis, buffer))
 
     def address(self, a: ir.AddressOf, place: Place) -> None:

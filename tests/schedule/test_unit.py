@@ -116,7 +116,7 @@ def test_what_is_no_product_of_bytes_stays_with_the_processor() -> None:
         ({"bus": 0}, "bus are 1 to"),
         ({"events": 2}, "kinds of tokens"),
         ({"sums": Scratchpad(1024)}, "the sums memory holds two tiles"),
-        ({"input": Scratchpad(1000, 6)}, "a multiple of 4"),
+        ({"input": Scratchpad(1000, 6)}, "of a multiple of 4"),
     ],
 )
 def test_what_is_no_unit_is_refused(change: dict[str, Any], why: str) -> None:

@@ -113,7 +113,7 @@ WRONG: dict[str, tuple[ir.Stmt, str]] = {
     "operand dtypes": (store(Bin("add", ONE, const(1, "int64"))), "add of int32 and int64"),
     "store dtype": (ir.Store(X, (ONE,), N[0]), "int8 is stored to x, which is int32"),
     "index dtype": (ir.Store(X, (const(1, "int64"),), ONE), "index .* is int64"),
-    "rank": (ir.Store(OUT, (ONE,), ONE), "out has 2 axes, 1 indices"),
+    "rank": (ir.Store(OUT, (ONE,), ONE), "out: wrong number of indices; got 1, expected 2"),
     "bounds of a loop": (over(9, store(ONE, I)), r"axis 0 of x\[8\]: i may be 0\.\.8, allowed is 0\.\.7"),
     "negative index": (over(8, store(ONE, I - 1)), r"may be -1\.\.6"),
     "half a guard": (pad(I >= 1), r"may be 0\.\.8"),
