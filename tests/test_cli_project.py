@@ -106,7 +106,7 @@ def test_mistakes(project: Path, said: Any) -> None:
     (project / "microc.toml").write_text('board = "host"\n')
     assert "names no model" in said("check", code=2)["error"]["what"]
     (project / "microc.toml").write_text('model = ["a", "b"]\n')
-    assert "several models" in said("check", code=2)["error"]["what"]
+    assert "names 2 models" in said("check", code=2)["error"]["what"]
     (project / "microc.toml").write_text('[options]\noptimise = "size"\n')
     assert said("check", code=2)["error"]["hint"] == "did you mean optimize?"
     assert not (project / "firmware").exists()

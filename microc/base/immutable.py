@@ -123,7 +123,7 @@ class Registry(Mapping[str, T], Generic[T]):
         current = self._current.get().by_name
         for name, entry in entries.items():
             if name in current and self[name] != entry:
-                raise UsageError(f"there is already {self.what} {name!r}", hint="give the plugin's another name")
+                raise UsageError(f"there is already {self.what} {name!r}", hint="choose another name in the plugin")
         if entries.keys() <= current.keys():
             yield
             return

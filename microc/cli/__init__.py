@@ -164,6 +164,4 @@ def _internal_error(error: Exception) -> InternalError:
     with tempfile.NamedTemporaryFile("w", prefix="microc-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(escape_unprintable("".join(traceback.format_exception(error))))
     what = error.what if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
-    return InternalError(
-        f"this is a defect of microc: {' '.join(what.split())}", hint=f"please report it with {file.name}"
-    )
+    return InternalError(f"this is a defect of microc: {' '.join(what.split())}", hint=f"report it, with {file.name}")

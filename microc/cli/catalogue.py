@@ -26,8 +26,8 @@ def boards(arguments: Arguments) -> show.Answer:
 
     if arguments.action == "list":
         if arguments.subject:
-            hint = f"microc boards show {arguments.subject}"
-            raise UsageError(f"list takes no name, {arguments.subject!r} was given", hint=hint)
+            hint = f"show one board: microc boards show {arguments.subject}"
+            raise UsageError(f"boards list: got {arguments.subject!r}, expected no name", hint=hint)
         all_boards = [board_row(load_board(name)) for name in list_boards()]
         rows = [
             (
@@ -44,7 +44,10 @@ def boards(arguments: Arguments) -> show.Answer:
             {"boards": all_boards}, show.table(("board", "core", "tried", "title", "flash", "RAM"), rows, 4)
         )
     if not arguments.subject:
-        raise UsageError(f"boards {arguments.action} takes a name or a file", hint="microc boards lists the names")
+        raise UsageError(
+            f"boards {arguments.action}: got no board, expected a name or a file",
+            hint="name one that microc boards lists",
+        )
     board = load_board(arguments.subject)
     data = board_row(board)
     if arguments.action == "validate":

@@ -88,17 +88,17 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
         return
     if count > 1:
         raise UsageError(
-            "- stands for standard input, which can be read once only", hint="give a file for the other argument"
+            f"-: standard input can be read once; got {count} times", hint="give a file for the other argument"
         )
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError(
-            "- stands for standard input, which is a terminal", hint="pipe a file in: cat x.npy | microc ..."
+            "-: standard input is a terminal, expected a file or a pipe", hint="pipe a file in: cat x.npy | microc ..."
         )
     data = sys.stdin.buffer.read(_MAX_PIPE_BYTES + 1)
     if not 0 < len(data) <= _MAX_PIPE_BYTES:
         raise UsageError(
-            f"{'no' if not data else f'more than {_MAX_PIPE_BYTES}'} bytes came on standard input",
-            hint="does the command before the pipe succeed?",
+            f"-: got {'no' if not data else f'more than {_MAX_PIPE_BYTES:,}'} bytes on standard input, expected a file",
+            hint="check that the command in front of the pipe succeeds" if not data else "give the file by its name",
         )
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         path = (

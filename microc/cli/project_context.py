@@ -92,7 +92,10 @@ def compile_bundle(arguments: Arguments) -> Bundle:
 
     options = compilation_options(arguments)
     if options.get("name"):
-        raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
+        raise UsageError(
+            f"--name: got {len(arguments.models)} networks, expected one",
+            hint="leave it out: networks are called after their files",
+        )
     _check_names(arguments.models)
     dump = options.get("dump")
     folders = [dump and dump / network_name(model.stem) for model in arguments.models]
@@ -233,7 +236,7 @@ def _fill_board(arguments: Arguments, config: Config) -> None:
 def _config_models(config: Config) -> list[Path]:
     """Return the models that the file names."""
     if not config.models:
-        raise UsageError("microc.toml names no model", where=str(config.path), hint='model = "model.tflite"')
+        raise UsageError("microc.toml names no model", where=str(config.path), hint='add it: model = "model.tflite"')
     return list(config.models)
 
 
@@ -241,7 +244,11 @@ def _only_model(config: Config) -> Path:
     """Return the only model of the file."""
     models = _config_models(config)
     if len(models) > 1:
-        raise UsageError("microc.toml names several models", where=str(config.path), hint="say which: give its file")
+        raise UsageError(
+            f"microc.toml names {len(models)} models, expected one",
+            where=str(config.path),
+            hint=f"give the file of one: {shlex.quote(str(models[0]))}",
+        )
     return models[0]
 
 
@@ -287,7 +294,7 @@ def _check_trust(arguments: Arguments, config: Config) -> None:
             raise UsageError(
                 f"microc.toml names {what}, whose code would run: {', '.join(path.name for path in named)}",
                 where=str(config.path),
-                hint=f"if the folder is yours, say so once: export {TRUST}={config.path.parent}; or give {flag}",
+                hint=f"if you trust the folder, allow it: export {TRUST}={config.path.parent}; or give {flag}",
             )
 
 
@@ -439,9 +446,9 @@ def _read_table(path: Path, tensor: Mapping[str, Any]) -> Array:
         array = table.astype(dtype)
     if dtypes.is_integer(tensor["dtype"]) and not np.array_equal(array.astype(table.dtype), table):
         raise UsageError(
-            f"{path.name} holds numbers that are no {tensor['dtype']}",
+            f"{path.name}: got numbers that are no {tensor['dtype']}",
             where=str(path),
-            hint="write integers of its range",
+            hint=f"write integers in the range of {tensor['dtype']}",
         )
     shape = tuple(tensor["shape"])
     return array.reshape(shape) if array.size == np.prod(shape) else array
@@ -466,8 +473,8 @@ def load_array(path: Path) -> Array:
         why = f": {printable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(f"{path} is no .npy file of numbers{why}", where=str(path), hint=hint) from error
     if not isinstance(array, np.ndarray):
-        hint = f'save each by itself: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'
-        raise UsageError(f"{path} holds several arrays", where=str(path), hint=hint)
+        hint = f'save each array to its own file: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'
+        raise UsageError(f"{path}: got {len(array)} arrays, expected one", where=str(path), hint=hint)
     return array
 
 

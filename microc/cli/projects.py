@@ -73,7 +73,9 @@ def demo(arguments: Arguments) -> show.Answer:
     }
     error = None
     if not result.passed:
-        error = VerificationError("the board is less accurate than the reference", where=board, hint="microc doctor")
+        error = VerificationError(
+            "the board is less accurate than the reference", where=board, hint="check the tools: microc doctor"
+        )
     return show.Answer(data, "\n".join(_demo_lines(result, missing)), error=error)
 
 
@@ -149,11 +151,11 @@ def export(arguments: Arguments) -> show.Answer:
         if not value
     ]
     if missing:
-        hint = "microc export MODEL --format arduino -o DIR; microc export --list shows the formats"
+        hint = "write microc export MODEL --format arduino -o DIR; microc export --list shows the formats"
         raise UsageError(f"export needs {', '.join(missing)}", hint=hint)
     assert arguments.model is not None and arguments.output is not None
     if arguments.board and arguments.target:
-        raise UsageError("--board and --target cannot both be given", hint="a board has its core")
+        raise UsageError("--board and --target cannot both be given", hint="leave out --target: a board has its core")
     export_format = load_format(arguments.format)  # raises for an unknown format before the slow compilation
     if arguments.board:
         check_board(export_format, load_board(arguments.board))
@@ -242,9 +244,9 @@ def _load_file(arguments: Arguments) -> tuple[Blob, Slots]:
     blob = read_blob(arguments.folder)
     if arguments.port in ("", AUTO):
         raise UsageError(
-            "a file does not say which board it is for",
+            f"{arguments.folder}: the file does not name its board; got no port, expected one",
             where=str(arguments.folder),
-            hint="name its line: --port PORT; microc ports lists those of this computer",
+            hint="name the port: --port PORT; microc ports lists those of this computer",
         )
     with ExitStack() as stack:
         client = stack.enter_context(open_client(**line(arguments), progress=progress(arguments)))

@@ -223,7 +223,7 @@ def explain(arguments: Arguments) -> show.Answer:
     from microc.reports.summary import report_module
 
     if arguments.board and arguments.target:
-        raise UsageError("--board and --target cannot both be given", hint="a board has its core")
+        raise UsageError("--board and --target cannot both be given", hint="leave out --target: a board has its core")
     explanation = explain_reports.explain(
         arguments.model,
         arguments.layer,
@@ -346,7 +346,9 @@ def bench(arguments: Arguments) -> show.Answer:
             hint="give the model that it was compiled from",
         )
     if not arguments.board_names:
-        raise UsageError("bench needs boards", hint="name them: --boards microbit,mps2-an386, or all-emulated")
+        raise UsageError(
+            "--boards: got none, expected one at least", hint="name them: --boards microbit,mps2-an386, or all-emulated"
+        )
     if arguments.meter:
         split_command(arguments.meter)
     boards = select_boards(arguments.board_names)
@@ -421,7 +423,7 @@ def read_report(path: Path) -> Any:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON", where=str(path), hint=hint) from error
+        raise UsageError(f"{path} is no JSON: {error}", where=str(path), hint=hint) from error
 
 
 def base_report(path: Path) -> Any:
@@ -536,7 +538,9 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
     elf, folder = arguments.source, arguments.project or arguments.source.parent
     if arguments.project is None and not (folder / PROJECT_MARKER).is_file():
         raise UsageError(
-            f"no project lies beside {elf.name}", where=str(elf), hint="say whose network it holds: --project DIR"
+            f"there is no project beside {elf.name}, expected one or --project",
+            where=str(elf),
+            hint="name the project of its network: --project DIR",
         )
     project = open_project(folder)
     yield measure_firmware(project, None if elf.resolve() == project.elf.resolve() else elf)

@@ -97,7 +97,7 @@ def repeat_record(arguments: Arguments) -> show.Answer:
 
     options = compilation_options(arguments)
     if len(arguments.ports) > 1:
-        raise UsageError("one record is measured at one port", hint="name one --port")
+        raise UsageError(f"--repeat: got {len(arguments.ports)} ports, expected one", hint="name one --port")
     record, result, unit = measure_record(
         arguments.model,
         arguments.target,
@@ -271,9 +271,12 @@ def tune(arguments: Arguments) -> show.Answer:
     if arguments.merge or arguments.prune is not None:
         return merge_or_prune(arguments)
     if arguments.model is None:
-        raise UsageError("there is no model to tune", hint="microc tune MODEL --board BOARD")
+        raise UsageError("tune: got no model, expected one", hint="give a model: microc tune MODEL --board BOARD")
     if not arguments.board and not arguments.target:
-        raise UsageError("there is nothing to measure on", hint="--board BOARD, or --target native for this computer")
+        raise UsageError(
+            "tune: got neither --board nor --target, expected one to measure on",
+            hint="add --board BOARD, or --target native for this computer",
+        )
     if "tuned" in compilation_options(arguments):
         raise UsageError(
             "tune: --tuned is not possible, since a search starts without records",

@@ -163,16 +163,17 @@ def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Opt
     made_from = manifest.get("sha256", {}).get("model", "")
     if made_from and hashlib.sha256(read_model_bytes(arguments.model_file)).hexdigest() != made_from:
         raise UsageError(
-            "the project was made from another model",
+            "--model: the project was compiled from another model, since the hash in manifest.json differs",
             where=str(arguments.model_file),
-            hint="its hash is in manifest.json",
+            hint="give the model that was compiled, or compile this one again",
         )
     options = manifest["options"]
     changed = [name for name in _MODEL_CHANGING if name in options]
     if changed or manifest.get("sizes"):
         what = changed[0] if changed else "sizes that vary"
         raise UsageError(
-            f"the project was compiled with {what}", hint="compare the model: microc verify MODEL --against"
+            f"--model: got a project compiled with {what}, which changes its inputs or outputs",
+            hint="compare the model instead: microc verify MODEL --against",
         )
     tensors = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     shapes = (
@@ -303,10 +304,13 @@ def _check_arguments(arguments: Arguments) -> None:
             "--labels, --expected and --answer require --data", hint="add it: microc verify firmware --data test.npz"
         )
     if arguments.samples < 1:
-        raise UsageError(f"cannot verify {arguments.samples} samples", hint="--samples 1 is the least")
+        raise UsageError(
+            f"--samples: got {arguments.samples} samples, expected 1 at least", hint="give --samples 1 or more"
+        )
     if arguments.against and arguments.source.is_dir() and arguments.model_file is None:
         raise UsageError(
-            "a project does not hold the model that it was made from", hint="add --model FILE, which was compiled"
+            "--against requires --model for a project, which does not contain its model",
+            hint="add the model that was compiled: --model FILE",
         )
     pixels(arguments)
     check_evidence_folder(arguments)

@@ -30,7 +30,7 @@ def watch(arguments: Arguments) -> show.Answer:
     from microc.run.session import Device
 
     if arguments.from_board and arguments.data is not None:
-        raise UsageError("--from-board cannot be combined with --data", hint="give one of them")
+        raise UsageError("--from-board cannot be combined with --data", hint="leave one out")
     if arguments.data is None and arguments.labels:
         raise UsageError(
             "--labels requires --data", hint="add it: microc watch firmware --data test.npz --labels labels"

@@ -39,7 +39,7 @@ TEST_STATUS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Levels of testing of a format."""
-_OWN_FORMAT = "docs/export.md shows a format of one's own"
+_OWN_FORMAT = "compare it with the format of your own in docs/export.md"
 DESCRIPTION = "format.toml"
 PACKAGE = "{name}_model"
 """Name of a package, its files and its targets; with the suffix it never equals a standard header or library."""
@@ -148,11 +148,9 @@ def load_format(name: str) -> Format:
     try:
         data = tomllib.loads(read_text(path, MAX_DESCRIPTION_BYTES))
     except OSError as error:
-        raise UsageError(
-            f"cannot read the format: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT
-        ) from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"the format is not TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
+        raise UsageError(f"{path.name} is no TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
     return _format(folder, path, data)
 
 
@@ -174,12 +172,12 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     if not wrong and data["status"] not in TEST_STATUS:
         wrong.append("status")
     if unknown or wrong:
-        what = f"knows no {unknown[0]!r}" if unknown else f"needs {wrong[0]!r}"
+        what = f"unknown key {unknown[0]!r}" if unknown else f"{wrong[0]!r} is missing, or of the wrong type"
         raise UsageError(
-            f"a format {what}",
+            f"format {folder.name}: {what}",
             where=str(path),
-            hint=f"texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, boards; lists: commands, families; "
-            f"a table: files; a bool: fixed; status: {', '.join(TEST_STATUS)}",
+            hint=f"use these keys: texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, boards; lists: commands, "
+            f"families; a table: files; a bool: fixed; status: {', '.join(TEST_STATUS)}",
         )
     commands, families = (tuple(data.pop(key)) for key in ("commands", "families"))
     files = MappingProxyType(dict(sorted(data.pop("files").items())))
@@ -196,7 +194,7 @@ def check_board(format_: Format, board: Board) -> None:
         raise UsageError(
             f"the format {format_.name} does not build for {board.target.cpu}",
             where=board.title,
-            hint=f"formats that do: {others}",
+            hint=f"choose another format: {others}; or another board",
         )
     emulated = board.raw.get("emulator") or board.raw.get("simulator")
     if format_.boards and board.raw.get("memory") and not emulated and format_.boards not in board.ids:
@@ -227,17 +225,20 @@ def export_files(
     format_ = load_format(name)
     check_board(format_, board)
     if is_relocatable(module.options):
-        raise UsageError("an export becomes part of a program: it is not loaded", hint="leave out relocatable")
+        raise UsageError(
+            f"relocatable: an export in format {format_.name} is linked into a program and cannot be loaded",
+            hint="leave out relocatable",
+        )
     if module.own is not None:
         raise UsageError(
-            "no export format carries external code",
+            "external: no export format contains external code",
             where=module.source,
             hint="leave out external, or take the project that microc compile writes, whose CMakeLists.txt builds it",
         )
     if format_.fixed and module.sizes:
         varying = ", ".join(size.label for size in module.sizes)
         raise UsageError(
-            f"the format {format_.name} is for networks of fixed sizes, this one leaves {varying} open",
+            f"format {format_.name}: got a network whose sizes vary ({varying}), expected fixed sizes",
             where=module.source,
             hint="bind them with --input-shape, or choose a format in C",
         )
@@ -278,7 +279,7 @@ def _render_template(template: str, context: PackageContext, format_: Format) ->
         return render(template, context, format_.folder)
     except jinja2.TemplateError as error:
         where = f"{format_.folder / template}:{getattr(error, 'lineno', None) or 1}"
-        raise UsageError(f"a template of the format is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
+        raise UsageError(f"format {format_.name}: wrong template: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
 def _fill_line(text: str, context: PackageContext, format_: Format) -> str:
@@ -287,16 +288,18 @@ def _fill_line(text: str, context: PackageContext, format_: Format) -> str:
         return render_line(text, context)
     except jinja2.TemplateError as error:
         where = str(format_.folder / DESCRIPTION)
-        raise UsageError(f"the format's {text!r} is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
+        raise UsageError(
+            f"format {format_.name}: wrong text {text!r}: {error}", where=where, hint=_OWN_FORMAT
+        ) from error
 
 
 def _check_inside(path: str, format_: Format) -> str:
     """Return a path in the export; UsageError if it leaves the export."""
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise UsageError(
-            f"the format writes to {path!r}, outside of the export",
+            f"format {format_.name}: got path {path!r}, expected one inside of the export",
             where=str(format_.folder / DESCRIPTION),
-            hint="paths are relative to the export, without ..",
+            hint="write paths relative to the export, without ..",
         )
     return path
 

@@ -90,7 +90,8 @@ class _Expressions(ExprPrinter):
             op, _, short = name.rpartition("_")
             if op not in BINARY or not BINARY[op].body:
                 raise UnsupportedError(
-                    f"{name} has no body in OpenCL C", hint="leave out what other cores have instructions for"
+                    f"{name} has no body in OpenCL C",
+                    hint="replace it by arithmetic: it is an instruction of other cores",
                 )
             body = BINARY[op].body.replace("{type}", kinds[short]).splitlines()
             head = f"static inline {kinds[short]} {name}({kinds[short]} a, {kinds[short]} b)"
@@ -167,7 +168,8 @@ class _Statements(StmtPrinter):
             return self._lines(replace(loop, kind="serial"))
         if lanes not in _LANES or not isinstance(store, ir.Store) or store.buffer.scope == "register":
             raise ScheduleError(
-                f"loop {loop.var.name!r} is no vector: one store in memory, 2, 4, 8 or 16 times",
+                f"loop {loop.var.name!r} is no vector: got {loop.extent} iterations of {type(store).__name__}, "
+                "expected 2, 4, 8 or 16 of one store to memory",
                 hint="split the loop and vectorize its inner part",
             )
         address = self.expr.element(store.buffer, _first_of_row(store.buffer, store.indices, loop.var))
@@ -197,7 +199,7 @@ class _Statements(StmtPrinter):
                 return f"{name}({', '.join(self._lanes(a, var, lanes) for a in args)})"
             case _:
                 raise ScheduleError(
-                    f"loop {var.name!r} is no vector: {type(value).__name__} of values that lie in no row",
+                    f"loop {var.name!r} is no vector: {type(value).__name__} has no form on vectors",
                     hint="leave vectorize out",
                 )
 
@@ -233,6 +235,7 @@ def _first_of_row(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) 
         or sum(var in free_vars(atom) for atom in terms) > 1
     ):
         raise ScheduleError(
-            f"loop {var.name!r} is no vector: {buffer.name!r} is not accessed element by element in a row"
+            f"loop {var.name!r} is no vector: {buffer.name!r} is not accessed at adjacent elements",
+            hint="leave vectorize out, or vectorize the loop over the last axis",
         )
     return (*outer, simplify(last - var))

@@ -167,7 +167,8 @@ class Program:
         if lengths == {0} or len(lengths) > 1:
             counts = ", ".join(str(len(array)) for array in arrays)
             raise UsageError(
-                f"the inputs of the example have {counts} frames", hint="one or more, as many of each input"
+                f"example: the inputs differ in their number of frames; got {counts}, expected one number, at least 1",
+                hint="give as many frames for each input",
             )
         return [tuple(RunShapes({}).fitting(tensors, frame)) for frame in zip(*arrays, strict=True)]
 
@@ -288,7 +289,8 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
 
     if options.external:
         raise UsageError(
-            "a library for several cores has no external code", hint="name one target, or leave out external"
+            f"external: not possible in a library for several cores; got target {targets!r}, expected one core",
+            hint="name one target, or leave out external",
         )
     from microc.run.desktop.load import build_levels, merge_levels
 

@@ -96,30 +96,37 @@ def bundle(*programs: Program) -> Bundle:
     Raises UsageError unless all are for one board and one goal and have different names.
     """
     if not programs:
-        raise UsageError("a firmware needs a network", hint=_PROGRAM_HINT)
+        raise UsageError("firmware: got no network, expected one at least", hint=_PROGRAM_HINT)
     for program in programs:
         validation.instance("a network of a firmware", program, Program, _PROGRAM_HINT)
     boards = {program.board.name for program in programs}
     if len(boards) > 1:
         raise UsageError(
-            f"the programs are for several boards: {', '.join(sorted(boards))}", hint="compile them for one"
+            f"firmware: the networks are for different boards; got {', '.join(sorted(boards))}, expected one",
+            hint="compile all networks for one board",
         )
     goals = {program.module.options["optimize"] for program in programs}
     if len(goals) > 1:
         raise UsageError(
-            f"the programs have several goals: {', '.join(sorted(goals))}", hint="use one --optimize for all"
+            f"firmware: the networks have different goals; got optimize {', '.join(sorted(goals))}, expected one",
+            hint="compile all networks with one --optimize",
         )
     if len(programs) > 1 and any("code_in_ram" in program.module.options for program in programs):
-        raise UsageError("firmware of several networks runs all code where it is linked", hint="leave out code_in_ram")
+        raise UsageError(
+            f"code_in_ram: not possible in a firmware of several networks; got {len(programs)} networks, expected one",
+            hint="leave out code_in_ram",
+        )
     names = Counter(program.module.name for program in programs)
     for name, times in names.items():
         if times > 1:
             raise UsageError(
-                f"{times} networks are called {name!r}", hint="compile them with different names (name=...)"
+                f"firmware: {times} networks are called {name!r}, expected different names",
+                hint="compile them with different names (name=...)",
             )
         if name in RESERVED_FOLDERS:
             raise UsageError(
-                f"a network of several cannot be called {name!r}", hint="compile it with another name (name=...)"
+                f"firmware: a network cannot be called {name!r}, a folder of the project",
+                hint="compile it with another name (name=...)",
             )
     owners: dict[str, str] = {}
     for module in (program.module for program in programs):

@@ -120,7 +120,10 @@ def source_of(model: Any, options: Options) -> Path | Graph:
     from microc.frontend.torch.reader import is_module
 
     if len(options.example_inputs) and not is_module(model):
-        raise UsageError("example_inputs are for a torch.nn.Module", hint="other models say themselves what they take")
+        raise UsageError(
+            f"example_inputs: got a model of type {type(model).__name__}, expected a torch.nn.Module",
+            hint="leave out example_inputs: other models contain the shapes of their inputs",
+        )
     if isinstance(model, (str, os.PathLike)):
         return validation.path("a model", model)
     if isinstance(model, Graph):
@@ -183,7 +186,10 @@ def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
     """
     chosen = make_options(**options)
     if chosen.bounds:
-        raise UsageError("a graph has one shape: bounds are for compile", hint="give input_shapes here")
+        raise UsageError(
+            f"bounds: a graph has fixed shapes; got bounds of {', '.join(map(str, chosen.bounds))}, expected none",
+            hint="give input_shapes instead, or give bounds to microc.compile",
+        )
     return read_model(source_of(model, chosen), chosen, stored_name=True)
 
 

@@ -105,7 +105,9 @@ def check_class_names(what: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise validation.invalid_value_error(what, value, "a list of names, in the order of the output")
     if len(value) == 1 or len(value) > CLASSES:
-        raise UsageError(f"{what} has {len(value):,} names", hint=f"2 to {CLASSES:,}, one for every class")
+        raise UsageError(
+            f"{what} has {len(value):,} names, expected 2 to {CLASSES:,}", hint="give one name for every class"
+        )
     return tuple(map(str, value))
 
 
@@ -128,7 +130,9 @@ def some_of(known: Sequence[str]) -> Check:
     def check(name: str, value: Any) -> frozenset[str]:
         found = check_names(name, value)
         if not found <= set(known):
-            raise UsageError(f"{name} cannot be {sorted(found)}", hint=" and ".join(known))
+            raise UsageError(
+                f"{name} cannot be {sorted(found)}", hint=f"choose from {', '.join(known)}; several are possible"
+            )
         return found
 
     return check
@@ -155,7 +159,10 @@ def check_normalization(name: str, value: Any) -> Normalization:
         )
     mean, deviation = (_reals(name, part) for part in value)
     if 0.0 in deviation:
-        raise UsageError(f"{name} divides by zero", hint="give a deviation that is not 0; 1 leaves numbers as they are")
+        raise UsageError(
+            f"{name} divides by zero: got deviation {validation.short_repr(value[1])}, expected none that is 0",
+            hint="give a deviation that is not 0; 1 leaves numbers as they are",
+        )
     return mean, deviation
 
 
@@ -191,12 +198,19 @@ def check_folder(name: str, value: Any) -> Path | None:
 def check_for_library(options: Any) -> None:
     """Raise UsageError if an option applies to the firmware of a board only."""
     if options.self_test is not None:
-        raise UsageError("a library has no self-test", hint="give a board: board='host' is a project for this computer")
+        raise UsageError(
+            "self_test: a library has no self-test; got no board, expected one",
+            hint="give a board: board='host' is a project for this computer",
+        )
     if options.relocatable:
-        raise UsageError("a library lies where this computer loads it", hint="give the board that loads the network")
+        raise UsageError(
+            "relocatable: this computer loads a library at any address; got no board, expected one",
+            hint="give the board that loads the network",
+        )
     if options.code_in_ram:
         raise UsageError(
-            "a library's code lies where this computer loads it", hint="give a board, or leave out code_in_ram"
+            "code_in_ram: this computer loads a library into RAM anyway; got no board, expected one",
+            hint="give a board, or leave out code_in_ram",
         )
 
 
@@ -205,15 +219,18 @@ def check_for_board(options: Any) -> None:
     against = {
         f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
         "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
-        "has no samples to check itself with": options.self_test is not None and "self_test",
+        "has no self-test": options.self_test is not None and "self_test",
         "has fixed sizes": bool(options.bounds) and "bounds",
-        "runs where it was sent": options.code_in_ram and "code_in_ram",
+        "runs where the board has written it": options.code_in_ram and "code_in_ram",
     }
     for fact, name in against.items():
         if name and options.relocatable:
-            raise UsageError(f"a network that is loaded {fact}", hint=f"leave out {name}, or relocatable")
+            raise UsageError(
+                f"{name} cannot be combined with relocatable: such a network {fact}",
+                hint=f"leave out {name}, or relocatable",
+            )
     if options.code_in_ram and options.protocol == "tuning":
-        what = "firmware that takes code over its line leaves the RAM to that"
+        what = "code_in_ram cannot be combined with protocol tuning, which reserves RAM for uploaded code"
         raise UsageError(what, hint="leave out code_in_ram, or protocol")
 
 
@@ -227,8 +244,7 @@ def check_bound(name: str, given: Any) -> Bound:
     )
     if found.minimum < 1 or found.step < 1 or found.maximum // found.step * found.step < found.minimum:
         raise UsageError(
-            f"no sizes from {found.minimum} to {found.maximum} in steps of {found.step}",
-            where=name,
+            f"{name}: no size is possible; got {found.minimum} to {found.maximum} in steps of {found.step}",
             hint="write the largest size, or MIN:MAX:STEP, with a multiple of the step in between",
         )
     return found
@@ -260,9 +276,15 @@ def check_passes(name: str, value: Any) -> tuple[Pass, ...]:
     ours = list(dict.fromkeys(each.name for each in PASSES))
     for each in found:
         if each.before not in ours:
-            raise UsageError(f"pass {each.name!r} stands before {each.before!r}", hint="one of: " + ", ".join(ours))
+            raise UsageError(
+                f"pass {each.name!r}: before={each.before!r} is no pass of microc",
+                hint="set before to one of: " + ", ".join(ours),
+            )
         if each.name in ours or sum(other.name == each.name for other in found) > 1:
-            raise UsageError(f"there is already a pass {each.name!r}", hint="give yours another name")
+            raise UsageError(
+                f"pass {each.name!r}: another pass has this name, expected a name of its own",
+                hint="give yours another name",
+            )
     return found
 
 
@@ -283,8 +305,13 @@ def check_schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
 
     wanted = "a list of microc.ScheduleRule(name, function)"
     found: tuple[ScheduleRule, ...] = validation.sequence_of(name, value, ScheduleRule, wanted)
-    if len({rule.name for rule in found}) < len(found):
-        raise UsageError("two schedule rules have one name", hint="reports show it: give each its own")
+    names = [rule.name for rule in found]
+    repeated = next((rule_name for rule_name in names if names.count(rule_name) > 1), None)
+    if repeated is not None:
+        raise UsageError(
+            f"{name}: {names.count(repeated)} schedule rules are called {repeated!r}, expected different names",
+            hint="give each rule its own name: reports show it",
+        )
     return found
 
 

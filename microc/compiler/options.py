@@ -666,5 +666,8 @@ def make_options(**values: Any) -> Options:
     if chosen.protocol == "mlperf":
         chosen = replace(chosen, io_in_arena=False)
     if not chosen.stream and (chosen.hop or chosen.stream_allow):
-        raise UsageError("hop and stream_allow say how a network streams", hint="name the time axis: stream=1")
+        raise UsageError(
+            f"{'hop' if chosen.hop else 'stream_allow'} requires stream; got none",
+            hint="name the time axis: stream=1",
+        )
     return chosen

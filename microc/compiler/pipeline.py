@@ -184,7 +184,10 @@ def _compile_read(
     """Check the options that depend on the target, name the network, and compile it."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
         known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
-        raise UsageError(f"{target.cpu} runs no threads", hint=f"leave out threads, which are for computers: {known}")
+        raise UsageError(
+            f"threads: got {options.threads}, expected 1 on {target.cpu}, which runs no threads",
+            hint=f"leave out threads, or choose a computer: {known}",
+        )
     named = replace(read, name=network_name(read.name))
     return _compile_static(named, source, target, options, progress, room)
 
@@ -311,14 +314,26 @@ def _compile_dynamic(
 ) -> Compiled:
     """Compile a model with dynamic sizes (``--bound``): kernels take sizes as parameters, the plan is for the largest."""
     if options.threads > 1:
-        raise UsageError("a network whose sizes vary runs in one thread", hint="leave out threads, or fix the sizes")
+        raise UsageError(
+            f"threads: got {options.threads}, expected 1 for a network whose sizes vary",
+            hint="leave out threads, or fix the sizes",
+        )
     if options.external:
-        raise UsageError("a network whose sizes vary has no external code", hint="leave out external, or fix the sizes")
+        raise UsageError(
+            f"external: got {', '.join(options.external)}, expected none for a network whose sizes vary",
+            hint="leave out external, or fix the sizes",
+        )
     if options.plan is not None:
-        raise UsageError("a network whose sizes vary takes no plan", hint="leave out plan, or fix the sizes")
+        raise UsageError(
+            f"plan cannot be combined with bounds: got {options.plan} for a network whose sizes vary",
+            hint="leave out plan, or fix the sizes",
+        )
     if options.stream or options.protocol == "mlperf":
-        what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
-        raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
+        what = "stream" if options.stream else "protocol mlperf"
+        raise UsageError(
+            f"{what} cannot be combined with bounds: the network's sizes vary, expected fixed sizes",
+            hint="leave out --bound",
+        )
     from microc.compiler.sizes.family import read_family
     from microc.compiler.sizes.open_functions import open_sizes
 
@@ -343,7 +358,7 @@ def _compile_dynamic(
     module = replace(module, fingerprint=fingerprint(module, target))
     if options.ram and arena_bytes(module) > options.ram:
         raise FitError(
-            f"the arena takes {arena_bytes(module):,} bytes, {options.ram:,} are allowed",
+            f"ram: the arena takes {arena_bytes(module):,} bytes, {options.ram:,} are allowed",
             where=module.source,
             hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
         )

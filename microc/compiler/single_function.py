@@ -38,7 +38,11 @@ def function_module(schedule: Schedule, target: Target, constants: Mapping[str, 
         if schedule.trace:
             steps = ", ".join(map(str, schedule.trace))
             hint = f"leave out steps of: {steps}"
-            raise ScheduleError(f"the steps make no function: {error.what}", where=error.where, hint=hint) from error
+            raise ScheduleError(
+                f"schedule of {schedule.func.name}: its steps leave an invalid function: {error.what}",
+                where=error.where,
+                hint=hint,
+            ) from error
         raise
     schedule = with_lanes(schedule, target)
     schedule = replace(schedule, func=unbind_loops(schedule.func))
@@ -99,7 +103,8 @@ def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
     inputs, outputs = (tuple(n for n in ends if (n in stored) == is_output) for is_output in (False, True))
     if not outputs:
         raise ProgramError(
-            f"function {func.name} stores to no parameter", hint="its outputs are those that it stores to"
+            f"function {func.name} stores to no parameter, expected one output at least",
+            hint="store to a parameter: the outputs are the parameters that the function stores to",
         )
     types = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
     consts = _constants(schedule, constants)
@@ -132,11 +137,15 @@ def _constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]
     packed = {}
     for param in params:
         if param.name not in given:
-            raise UsageError(f"constant {param.name!r} has no data", hint=f"constants={{{param.name!r}: array}}")
+            raise UsageError(
+                f"constant {param.name!r} has no data; expected {param.dtype}{list(param.shape)}",
+                hint=f"give constants={{{param.name!r}: array}}",
+            )
         array = as_array(f"constant {param.name}", given[param.name])
         if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
             raise UsageError(
-                f"constant {param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}",
+                f"constant {param.name!r}: got {array.dtype}{list(array.shape)}, "
+                f"expected {param.dtype}{list(param.shape)}",
                 hint="give it as the function reads it without a schedule; its shape cannot depend on sizes",
             )
         packed[param.name] = schedule.packed(param, array)

@@ -112,20 +112,26 @@ def build(
         return board_project.build(what)
     if isinstance(what, Sequence):
         if len({_name(each) for each in what}) < len(what):
-            raise UsageError("two of the functions have one name", hint="schedule.renamed(name) gives another")
+            raise UsageError(
+                f"functions: two have one name; got {', '.join(map(_name, what))}",
+                hint="give one another name: schedule.renamed(name)",
+            )
         one: Any = build
         given: dict[str, Any] = {"board": board, "constants": constants, "bounds": bounds, "threads": threads}
         return {_name(each): one(each, target, **given) for each in what}
     if target == OPENCL and board is None:
         if bounds or threads != 1:
             raise UsageError(
-                "an accelerator's kernels have fixed sizes and no threads", hint="leave out bounds and threads"
+                f"{'bounds' if bounds else 'threads'}: not possible with target {OPENCL}, "
+                "whose kernels have fixed sizes and no threads",
+                hint="leave out bounds and threads",
             )
         return OpenCLFunction(_schedule(what), constants or {})
     count = option_values.check_threads("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(
-            "threads are for libraries of functions whose sizes are fixed",
+            f"threads: got {count} with {'bounds' if bounds else f'board {board}'}, "
+            "expected a library of functions whose sizes are fixed",
             hint="leave out threads, or bounds and board",
         )
     if board is None:
@@ -148,7 +154,7 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     verify_function(func)
     core = _core(target)
     if optimize not in _GOALS:
-        raise UsageError(f"optimize={optimize!r} is no goal", hint="one of: " + ", ".join(_GOALS))
+        raise UsageError(f"optimize={optimize!r} is no goal", hint="choose one of: " + ", ".join(_GOALS))
     schedules = [schedule_as_written(func, core)]
     for op in _OPERATORS:
         with suppress(ScheduleError):  # a rule that expects blocks of other names
@@ -168,7 +174,7 @@ def _module(what: Any, target: Target, constants: Mapping[str, Any], bounds: Nam
     if not isinstance(what, ir.PrimFunc) and not callable(what):
         raise UsageError(
             f"{type(what).__name__} has no sizes that vary",
-            hint="bounds are for a PrimFunc of symbolic extents, or for a function that makes a schedule for sizes",
+            hint="leave out bounds, or give a PrimFunc of symbolic extents or a function that makes a schedule for sizes",
         )
     checked = validation.by_name("bound", bounds, option_values.check_bound, every="")
     make = at_sizes(what, checked)
@@ -182,7 +188,7 @@ def _schedule(what: object) -> Schedule:
         return what if what.rule else what.named("by hand")
     raise UsageError(
         f"{type(what).__name__} cannot be built",
-        hint="a PrimFunc, a microc.Schedule, a list of them, or the folder of a project",
+        hint="give a PrimFunc, a microc.Schedule, a list of them, or the folder of a project",
     )
 
 

@@ -49,9 +49,13 @@ def load_board(name_or_path: str | Path) -> Board:
         what = f"cannot read the board file: {error.strerror or error}"
         raise UsageError(what, where=str(path), hint=hint) from error
     except UnicodeDecodeError as error:
-        raise UsageError("the board file is not UTF-8 text", where=str(path)) from error
+        raise UsageError("the board file is not UTF-8 text", where=str(path), hint="save it as UTF-8") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"the board file is not TOML: {error}", where=str(path)) from error
+        raise UsageError(
+            f"the board file is not TOML: {error}",
+            where=str(path),
+            hint="correct it; boards/README.md explains the tables",
+        ) from error
     return _board(path.stem, path, text, data)
 
 
@@ -72,7 +76,9 @@ def load_board_copy(path: Path, name: str) -> Board:
         if core is not None and core.isa not in FAMILIES:
             raise ValueError(f"no family {core.isa!r}")
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"cannot read the project's board: {error}", where=str(path), hint="compile again") from error
+        raise UsageError(
+            f"cannot read the project's board: {error}", where=str(path), hint="compile the model again"
+        ) from error
     return _board(name, path, text, data, core)
 
 
@@ -160,29 +166,34 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> 
                     sorted(f"ports/{p.name}" for p in (file_access.runtime_c_folder() / "ports").glob("*.c"))
                 )
                 location = _location(path, text, [table, "sources"])
-                raise UsageError(f"there is no port file {source!r}", where=location, hint="known: " + ports)
+                raise UsageError(f"there is no port file {source!r}", where=location, hint="choose one of " + ports)
     _check_runners(path, text, data["flash"]["runner"])
     memory = data["memory"]
     for i, region in enumerate(memory):
         for other in memory[:i]:
             if region["name"] == other["name"]:
                 location = _location(path, text, ["memory", i, "name"])
-                raise UsageError(f"two memory regions are called {region['name']!r}", where=location)
+                raise UsageError(f"two memory regions are called {region['name']!r}", where=location, hint="rename one")
             if (
                 region["origin"] < other["origin"] + other["size"]
                 and other["origin"] < region["origin"] + region["size"]
             ):
                 location = _location(path, text, ["memory", i, "origin"])
-                raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=location)
+                raise UsageError(
+                    f"memory regions {other['name']!r} and {region['name']!r} overlap",
+                    where=location,
+                    hint="correct their origin and size",
+                )
     _check_memories(path, text, data, isa)
     _check_slots(path, text, data)
     _check_npu(path, text, data, isa)
     kinds = {region["kind"] for region in memory}
     if isa != "host" and (kinds != {"flash", "ram"} or "link" not in data or not data["console"]):
         raise UsageError(
-            "a microcontroller needs a flash and a RAM region, [link] and [console]",
+            f"board file: got {', '.join(sorted(kinds)) or 'no'} regions, tables {', '.join(sorted(data))}; "
+            "a microcontroller needs flash and RAM, [link] and [console]",
             where=str(path),
-            hint="see boards/README.md",
+            hint="add what is missing, as boards/README.md shows",
         )
 
 
@@ -201,16 +212,22 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) ->
             raise UsageError(
                 f"memory region {name!r} is no RAM, and holds no {region['holds'][0]}",
                 where=location,
-                hint="say holds of a region whose kind is ram",
+                hint="write holds in a region whose kind is ram",
             )
         if (
             "weights" in region["holds"]
             and "tensors" not in region["holds"]
             and any(other["kind"] == "ram" for other in data["memory"][:i])
         ):
-            raise UsageError(f"memory region {name!r} holds weights only, expected tensors, too", where=location)
+            raise UsageError(
+                f"memory region {name!r} holds weights only, expected tensors, too",
+                where=location,
+                hint='add "tensors" to holds',
+            )
         if name in RESERVED_WORDS:
-            raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=location)
+            raise UsageError(
+                f"memory region {name!r}: a word of C cannot be its name", where=location, hint="rename the region"
+            )
         has_own_script = "framework" not in data and isa in ("arm", "riscv")
         if not has_own_script and ("framework" not in data or region["holds"] != ["code"]):
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
@@ -226,10 +243,10 @@ def _check_code(data: Mapping[str, Any], number: int, location: str) -> None:
         raise UsageError(
             f"memory regions {others[0]!r} and {data['memory'][number]['name']!r} both hold code",
             where=location,
-            hint="say so of the one that waits least",
+            hint="leave out code of the slower one",
         )
     if any("data_origin" in other for other in data["memory"]):
-        what = "code and data have addresses of their own on this chip, which holds no code in RAM"
+        what = "memory holds code: not possible on this chip, whose code and data have separate addresses"
         raise UsageError(what, where=location, hint="leave out code")
 
 
@@ -242,9 +259,10 @@ def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
     flash = [(m["origin"], m["origin"] + m["size"]) for m in data["memory"] if m["kind"] == "flash"]
     if begin % _SLOT_ALIGN or not any(low < begin and end <= high for low, high in flash):
         raise UsageError(
-            f"two slots of {slots['bytes']} bytes from {begin:#x} on do not lie in the flash, at a multiple of {_SLOT_ALIGN}",
+            f"[slots]: got two of {slots['bytes']} bytes from {begin:#x} on, "
+            f"expected them inside of a flash region, behind its start, at a multiple of {_SLOT_ALIGN}",
             where=_location(path, text, ["slots", "base"]),
-            hint="put them at the end of a flash region, at its pages",
+            hint="put them at the end of a flash region, at the start of a page",
         )
 
 
@@ -274,7 +292,7 @@ def _check_runners(path: Path, text: str, entries: Sequence[Mapping[str, Any]]) 
     for i, entry in enumerate(entries):
         if "argv" not in entry and entry["name"] not in list_runners():
             location = _location(path, text, ["flash", "runner", i, "name"])
-            hint = "known: " + ", ".join(list_runners()) + ". One of your own needs argv."
+            hint = "choose one of " + ", ".join(list_runners()) + "; or give argv for one of your own"
             raise UsageError(f"there is no runner {entry['name']!r}", where=location, hint=hint)
 
 

@@ -93,10 +93,16 @@ class Client:
         models = self.info.models
         if not models:
             raise DeviceError(
-                "no network is in the board", where=self._link.where, hint="load one: microc load DIR --port PORT"
+                "the board contains no network, expected one",
+                where=self._link.where,
+                hint="load one: microc load DIR --port PORT",
             )
         if not 0 <= self._model_index < len(models):
-            raise UsageError(f"no model {self._model_index}: the firmware holds {len(models)}", where=self._link.where)
+            raise UsageError(
+                f"model: got number {self._model_index}, expected 0 to {len(models) - 1}",
+                where=self._link.where,
+                hint="name a network of the firmware",
+            )
         return models[self._model_index]
 
     def hello(self) -> DeviceInfo:
@@ -128,7 +134,9 @@ class Client:
         tensor = self._tensor(index)
         if len(data) > tensor.nbytes or (len(data) < tensor.nbytes and not part):
             raise UsageError(
-                f"tensor {index} takes {tensor.nbytes} bytes ({tensor.dtype}), not {len(data)}", where=self._link.where
+                f"tensor {index}: got {len(data)} bytes, expected {tensor.nbytes} ({tensor.dtype})",
+                where=self._link.where,
+                hint="give an array of its shape and dtype",
             )
         self._send_bytes(Operation.WRITE, struct.pack("<H", index), 0, data)
 
@@ -188,7 +196,9 @@ class Client:
         """
         last = self._last_kernel(first, last)
         if not 1 <= repeat <= 0xFFFFFFFF:
-            raise UsageError(f"cannot run {repeat} times", where=self._link.where)
+            raise UsageError(
+                f"repeat: got {repeat}, expected 1 to {0xFFFFFFFF:,}", where=self._link.where, hint="run at least once"
+            )
         least, most, total, done, chunk = 0xFFFFFFFF, 0, 0, 0, 1
         while done < repeat:
             count = min(chunk, repeat - done)
@@ -225,7 +235,7 @@ class Client:
             raise DeviceError(
                 f"the board's timer: {most:,} ticks for one execution; expected fewer than {_MOST_TICKS:,}",
                 where=self._link.where,
-                hint="its counter went backwards, or one execution took longer than it counts: choose a slower [timer]",
+                hint="choose a slower [timer] in the board file: the counter ran over, or went backwards",
             )
 
     def reset_state(self) -> None:
@@ -282,7 +292,11 @@ class Client:
         """Return a tensor's description; UsageError if the index is out of range."""
         tensors = self.model.tensors
         if not 0 <= index < len(tensors):
-            raise UsageError(f"no tensor {index}: {self.model.name!r} has {len(tensors)}", where=self._link.where)
+            raise UsageError(
+                f"no tensor {index}: {self.model.name!r} has {len(tensors)}",
+                where=self._link.where,
+                hint=f"give 0 to {len(tensors) - 1}",
+            )
         return tensors[index]
 
     def _last_kernel(self, first: int, last: int | None) -> int:
@@ -290,7 +304,11 @@ class Client:
         count = self.model.kernel_count
         last = count - 1 if last is None else last
         if not 0 <= first <= last < count:
-            raise UsageError(f"no kernels {first} to {last}: {self.model.name!r} has {count}", where=self._link.where)
+            raise UsageError(
+                f"no kernels {first} to {last}: {self.model.name!r} has {count}",
+                where=self._link.where,
+                hint=f"give numbers from 0 to {count - 1}",
+            )
         return last
 
     def _ask_model(self, index: int, max_payload: int, most: int) -> ModelInfo:
@@ -330,7 +348,7 @@ def ask_slots(client: Client) -> Slots:
     answer = client.ask(Operation.SLOTS)
     unit = answer[3] if len(answer) >= _SLOTS.size else 0
     if not 1 <= unit <= _MOST_UNIT or unit & (unit - 1):
-        raise DeviceError("the board's answer to SLOTS makes no sense", hint="flash the firmware again")
+        raise DeviceError("the board's answer to SLOTS is malformed", hint="flash the firmware again")
     version, active, _, room, memory, stack, commits, abi = _SLOTS.unpack_from(answer)
     core = printable(answer[_SLOTS.size :].decode(errors="replace"))
     return Slots(version, active if active < 2 else None, unit, room, memory, stack, commits, abi, core)

@@ -59,7 +59,7 @@ class Emulator:
     def __init__(self, board: Board, elf: Path | None, *, debug: bool = False) -> None:
         _emulator_table(board)
         if elf is None and not debug:
-            raise UsageError("an emulator without an image runs nothing", hint="pass an image, or debug=True")
+            raise UsageError("emulator: got no image, expected one", hint="pass an image, or debug=True")
         self.board = board
         self.argv: tuple[str, ...] = ()
         self._elf = elf
@@ -126,7 +126,7 @@ class Emulator:
     def gdb(self) -> str:
         """``host:port`` of the gdb server; UsageError if it was started without ``debug``."""
         if "gdb" not in self._ports:
-            raise UsageError("this emulator has no gdb server", hint="start it with debug=True")
+            raise UsageError("emulator: it has no gdb server, since debug is False", hint="start it with debug=True")
         return f"127.0.0.1:{self._ports['gdb']}"
 
     @property
@@ -212,11 +212,11 @@ class Control:
         except OSError as error:
             raise DeviceError(f"the emulator does not answer: {error}") from error
         except (ValueError, RecursionError) as error:
-            raise DeviceError(f"the emulator's answer makes no sense ({type(error).__name__})") from error
+            raise DeviceError(f"the emulator's answer is malformed ({type(error).__name__})") from error
         if not line:
             raise DeviceError("the emulator has ended")
         if not isinstance(reply, dict):
-            raise DeviceError("the emulator's answer makes no sense")
+            raise DeviceError("the emulator's answer is malformed: expected a JSON object")
         return cast(dict[str, Any], reply)
 
 

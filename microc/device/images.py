@@ -44,9 +44,13 @@ def read_segments(elf: Path) -> tuple[Segment, ...]:
                 (int(s["p_paddr"]), bytes(s.data())) for s in ELFFile(stream).iter_segments("PT_LOAD") if s["p_filesz"]
             ]
     except OSError as error:
-        raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
+        raise ToolError(
+            f"cannot read the program: {error.strerror or error}",
+            where=str(elf),
+            hint="build the project: microc build DIR",
+        ) from error
     except (ELFError, *DAMAGED_ELF) as error:
-        raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
+        raise ToolError(f"not an ELF file: {error}", where=str(elf), hint="name firmware.elf") from error
     return tuple(sorted(contents))
 
 
@@ -116,7 +120,9 @@ def convert_image(elf: Path, suffix: str, board: Board) -> Path:
     """Write the image beside ``elf`` in a format of :data:`FORMATS`; return its path."""
     parts = read_segments(elf)
     if not parts:
-        raise ToolError("the program has nothing to load", where=str(elf))
+        raise ToolError(
+            "the program has no segment to load", where=str(elf), hint="build the project again: microc build DIR"
+        )
     target = elf.with_suffix(f".{suffix}")
     with replace_atomically(target) as temporary:
         temporary.write_bytes(FORMATS[suffix](parts, board))

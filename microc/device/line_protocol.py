@@ -260,7 +260,7 @@ class Link:
 
     def invalid_answer(self, operation: Operation) -> DeviceError:
         """Return the error for an answer that violates the protocol."""
-        what = f"the board's answer to {operation.name} makes no sense"
+        what = f"the board's answer to {operation.name} is malformed"
         return DeviceError(what, where=self.where, hint="flash the firmware again")
 
     def _accept(self, operation: Operation, reply: Frame, size: int | None) -> bytes:

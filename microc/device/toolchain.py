@@ -341,7 +341,11 @@ def run_compiler(command: Sequence[str], folder: Path) -> None:
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ToolError(f"{command[0]} did not finish within {_COMPILE_SECONDS} s", where=str(folder)) from error
+        raise ToolError(
+            f"{command[0]} did not finish within {_COMPILE_SECONDS} s",
+            where=str(folder),
+            hint="close other programs, and repeat",
+        ) from error
     if result.returncode != 0:
         messages = "\n".join(result.stderr.strip().splitlines()[:_SHOWN_LINES])
         raise ToolError("the generated C does not compile", where=str(folder), hint=messages)
@@ -414,8 +418,8 @@ def library_cores(names: str) -> tuple[Target, ...]:
     ]
     if foreign:
         raise UsageError(
-            f"{foreign[0]} is no computer of this kind ({platform.machine()})",
-            hint="a library holds kernels for one kind",
+            f"library: got core {foreign[0]}, expected cores of this kind of computer ({platform.machine()})",
+            hint=f"leave out {foreign[0]}",
         )
     return cores
 

@@ -232,7 +232,7 @@ class SocketTransport:
             self._socket = self._connect()
         except OSError as error:
             raise DeviceError(
-                f"cannot connect: {error}", where=self.description, hint="is the emulator or serial server running?"
+                f"cannot connect: {error}", where=self.description, hint="start the emulator or serial server"
             ) from error
 
     def _connect(self) -> socket.socket:
@@ -272,7 +272,7 @@ class SocketTransport:
     def _lost_error(self, why: str) -> DeviceError:
         """Return the error for a lost connection."""
         return DeviceError(
-            f"the connection is gone: {why}", where=self.description, hint="did the emulator or serial server stop?"
+            f"the connection is gone: {why}", where=self.description, hint="start the emulator or serial server again"
         )
 
 
@@ -289,7 +289,9 @@ class PipeTransport:
         except OSError as error:
             self._errors.close()
             raise DeviceError(
-                f"cannot start the program: {error}", where=self.description, hint="is it built, and executable?"
+                f"cannot start the program: {error}",
+                where=self.description,
+                hint="build it, and check that it is executable",
             ) from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input = self._process.stdin
@@ -313,7 +315,11 @@ class PipeTransport:
             while data:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or not select.select([], [self._input], [], remaining)[1]:
-                    raise DeviceError("the program does not read what it is sent", where=self.description)
+                    raise DeviceError(
+                        "the program does not read its input",
+                        where=self.description,
+                        hint="check that it is the firmware",
+                    )
                 data = data[self._input.write(data) or 0 :]
         except (OSError, ValueError) as error:
             raise self._lost_error() from error
@@ -363,10 +369,12 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
     if address.startswith("socket://"):
         host, _, port = address.removeprefix("socket://").rstrip("/").rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UsageError("the address names no host and port", where=address, hint="write socket://127.0.0.1:5555")
+            raise UsageError(
+                "port: the address names no host and port", where=address, hint="write socket://127.0.0.1:5555"
+            )
         return SocketTransport(host.strip("[]"), int(port))
     if not address:
-        raise UsageError("the address is empty", hint="write /dev/ttyACM0, socket://HOST:PORT or pipe:./firmware")
+        raise UsageError("port: got an empty address", hint="write /dev/ttyACM0, socket://HOST:PORT or pipe:./firmware")
     return SerialTransport(address, baud)
 
 
@@ -375,7 +383,9 @@ def _pipe_command(address: str) -> list[str]:
     try:
         command = shlex.split(address.removeprefix("pipe:"))
     except ValueError as error:
-        raise UsageError(f"the address names no program: {error}", where=address) from error
+        raise UsageError(
+            f"port: the address names no program: {error}", where=address, hint="write pipe:./firmware"
+        ) from error
     if not command:
-        raise UsageError("the address names no program", where=address, hint="write pipe:./firmware")
+        raise UsageError("port: the address names no program", where=address, hint="write pipe:./firmware")
     return command

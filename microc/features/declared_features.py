@@ -45,16 +45,22 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
     input_type, width = network.types[name], _width(front)
     frames = input_type.size // width
     if frames * width != input_type.size or not frames:
-        hint = f"the features are {width} numbers a frame: give the pipeline as many as the network was trained on"
+        hint = "give the pipeline as many features a frame as the network was trained on"
         raise UsageError(
-            f"input {name!r} of shape {list(input_type.shape)} is no number of frames", where=network.name, hint=hint
+            f"input {name!r}: got shape {list(input_type.shape)}, expected a multiple of {width} features a frame",
+            where=network.name,
+            hint=hint,
         )
     _check_order(input_type, frames, width, bands_first, network.name, name)
     net = GraphBuilder("features")
     net.types.update(network.types)
     signal = front.write(net, front.samples(frames))
     if signal.shape[1] != frames:
-        raise UsageError(f"the pipeline makes {signal.shape[1]} frames where {frames} are wanted", where=network.name)
+        raise UsageError(
+            f"the pipeline makes {signal.shape[1]} frames, expected the {frames} of input {name!r}",
+            where=network.name,
+            hint="put Frames in front of the stages that combine frames",
+        )
     signal = _to_axis_order(signal, bands_first)
     features = net.graph("features", {"features": _to_input_type(signal, input_type, network.name, name)})
     reshaped = Node("reshape", features.outputs, (name,), {"shape": input_type.shape}, network.place(name))
@@ -70,8 +76,8 @@ def _input_of(network: Graph, name: str) -> str:
     if not name and len(network.inputs) == 1:
         return network.inputs[0]
     if name not in network.inputs:
-        what = f"the network has no input {name!r}" if name else "the network has several inputs"
-        hint = suggestion(name, network.inputs, "inputs") if name else "give input, one of " + ", ".join(network.inputs)
+        what = f"the network has no input {name!r}" if name else "input: got none, expected one of several"
+        hint = suggestion(name, network.inputs, "inputs") if name else "give input: " + " or ".join(network.inputs)
         raise UsageError(what, where=network.name, hint=hint)
     return name
 
@@ -81,7 +87,8 @@ def _width(front: Front) -> int:
     shape = front.graph(front.samples(1)).types["features"].shape
     if len(shape) < 3:
         raise UsageError(
-            "the pipeline makes samples, no frames", hint="end it with Frames, to say how many samples go in"
+            f"the pipeline makes samples of shape {list(shape)}, expected frames",
+            hint="add a stage Frames, which says how many samples make a frame",
         )
     width = 1
     for extent in shape[2:]:
@@ -94,9 +101,10 @@ def _check_order(kind: TensorType, frames: int, width: int, bands_first: bool, w
     found = [extent for extent in kind.shape if extent != 1]
     expected = [extent for extent in ((width, frames) if bands_first else (frames, width)) if extent != 1]
     if found == expected[::-1] and found != expected:
-        hint = "bands_first=False" if bands_first else "bands_first=True"
         raise UsageError(
-            f"input {name!r} of shape {list(kind.shape)} has its axes the other way round", where=where, hint=hint
+            f"input {name!r}: got shape {list(kind.shape)}, expected axes of {' and '.join(map(str, expected))}",
+            where=where,
+            hint=f"give bands_first={not bands_first}",
         )
 
 
@@ -115,8 +123,11 @@ def _to_input_type(signal: Signal, kind: TensorType, where: str, name: str) -> s
     if kind.dtype == "float32":
         return signal.real().value
     if kind.quant is None or len(kind.quant.scale) != 1 or kind.dtype not in ("int8", "uint8", "int16", "uint16"):
-        hint = "a float32 input, or integers with one scale and zero point"
-        raise UnsupportedError(f"input {name!r} is {kind.dtype} without a scale", where=where, hint=hint)
+        raise UnsupportedError(
+            f"input {name!r}: got {kind.dtype} without a scale, expected float32, or integers with one scale",
+            where=where,
+            hint="export the network with a float32 input, or with one scale and zero point",
+        )
     net = signal.net
     attrs = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None, "out_dtype": kind.dtype}
     quantised = net.emit("quantize", (signal.value,), {**registry.get("quantize").defaults, **attrs})
@@ -156,6 +167,7 @@ PRESETS: Mapping[str, Callable[..., Front]] = MappingProxyType(
     {"log_mel": log_mel, "mfcc": mfcc, "microfrontend": MicroFrontend, "spectrogram": spectrogram}
 )
 JOIN_ARGUMENTS = {"input": str, "bands_first": bool}
+_TOML_TYPES = {str: "string", bool: "boolean"}
 
 
 @dataclass(frozen=True)
@@ -176,14 +188,16 @@ def read(path: Path) -> Declared:
         content = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
         if error.errno == EFBIG:
-            what = f"the file has more than {MAX_FILE_BYTES} bytes"
-            raise UsageError(what, where=path.name, hint="a file of stages is short") from error
+            what = f"{path.name}: it has more than {MAX_FILE_BYTES:,} bytes"
+            raise UsageError(what, where=path.name, hint="name a file of stages, which is short") from error
         hint = "give the path of a TOML file (docs/features.md)"
         raise OutputError(f"cannot read {path}: {error.strerror}", where=str(path), hint=hint) from error
     try:
         data = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"no TOML: {error}", where=path.name, hint="docs/features.md shows a file") from error
+        raise UsageError(
+            f"{path.name} is no TOML: {error}", where=path.name, hint="compare it with docs/features.md"
+        ) from error
     return _parse(data, path.name)
 
 
@@ -191,13 +205,17 @@ def _parse(data: dict[str, Any], where: str) -> Declared:
     join_arguments = {name: data.pop(name) for name in JOIN_ARGUMENTS if name in data}
     for name, value in join_arguments.items():
         if not isinstance(value, JOIN_ARGUMENTS[name]):
-            raise UsageError(f"{name} is {value!r}", where=where, hint=f"a {JOIN_ARGUMENTS[name].__name__}")
+            raise UsageError(
+                f"{name}: got {value!r}, expected a {_TOML_TYPES[JOIN_ARGUMENTS[name]]}",
+                where=where,
+                hint=f"change {name}",
+            )
     if "preset" in data:
         pipeline = _build_from_table(PRESETS, "preset", data, _arguments, where)
     else:
         stages = data.pop("stage", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
-            raise UsageError("stage is no list of tables", where=where, hint="write [[stage]] above each")
+            raise UsageError("stage: expected a list of tables", where=where, hint="write [[stage]] above each stage")
         stage_names = [f"{where} stage {number}" for number in range(1, len(stages) + 1)]
         built_stages = [
             _build_from_table(STAGE_KINDS, "kind", s, _fields, p) for s, p in zip(stages, stage_names, strict=True)
@@ -228,7 +246,7 @@ def _build_from_table(
     name = data.pop(key, None)
     if not isinstance(name, str) or name not in table_types:
         what = f"there is no {key} {name!r}" if name is not None else f"{key} is missing"
-        raise UsageError(what, where=where, hint=suggestion(str(name or ""), table_types, f"a {key} is one of"))
+        raise UsageError(what, where=where, hint=suggestion(str(name or ""), table_types, f"choose a {key} from"))
     return _call_with_keys(table_types[name], {}, data, names(table_types[name]), where)
 
 
@@ -245,4 +263,6 @@ def _call_with_keys(
         raise
     except TypeError as error:
         missing = str(error).partition("missing ")[2] or str(error)
-        raise UsageError(f"misses {missing}", where=where, hint="keys: " + ", ".join(sorted(keys))) from error
+        raise UsageError(
+            f"{where}: missing {missing}", where=where, hint="add it; keys: " + ", ".join(sorted(keys))
+        ) from error

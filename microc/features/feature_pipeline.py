@@ -46,7 +46,10 @@ class Pipeline:
         object.__setattr__(self, "channels", validation.integer("channels", self.channels, 1, 1024))
         validation.choice("input_dtype", self.input_dtype, DTYPES)
         if not stages:
-            raise UsageError("a pipeline without stages", hint="microc.features.log_mel() is one with some")
+            raise UsageError(
+                "Pipeline: got no stages, expected one at least",
+                hint="give stages, or start with microc.features.log_mel()",
+            )
 
     def samples(self, frames: int) -> int:
         """Return the smallest number of samples that makes ``frames`` frames."""
@@ -90,9 +93,9 @@ class Pipeline:
         expected_shape = (x.shape[0],) if self.channels == 1 and x.ndim == 1 else (*x.shape[:1], self.channels)
         if x.dtype != self.input_dtype or x.shape != expected_shape or not x.size:
             shape = "(time,)" if self.channels == 1 else f"(time, {self.channels})"
-            what = f"samples are {x.dtype} of shape {x.shape}"
             raise UsageError(
-                what, hint=f"{self.input_dtype} of shape {shape}: samples.astype(numpy.{self.input_dtype})"
+                f"samples: got {x.dtype} of shape {x.shape}, expected {self.input_dtype} of shape {shape}",
+                hint=f"convert them: samples.astype(numpy.{self.input_dtype})",
             )
         graph = self.graph(len(x))
         ((features,), _) = evaluate(graph, {SAMPLES: x[None]})

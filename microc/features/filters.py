@@ -89,12 +89,16 @@ class Stage:
     def wants_frames(self, signal: Signal, spectrum: bool = False) -> None:
         """Refuse a signal that is not cut into frames, or whose frames are no spectra."""
         if len(signal.shape) < 3:
-            raise self.refused("wants frames", "put Frames in front of it")
+            raise self.refused(
+                f"expects frames, got samples of shape {list(signal.shape)}", "put Frames in front of it"
+            )
         if spectrum and signal.shape[-1] < 3:
-            raise self.refused("wants spectra", "put Spectrogram in front of it")
+            raise self.refused(
+                f"expects spectra, got frames of {signal.shape[-1]} numbers", "put Spectrogram in front of it"
+            )
 
     def refused(self, what: str, hint: str) -> UsageError:
-        return UsageError(f"{type(self).__name__} {what}", hint=hint)
+        return UsageError(f"{type(self).__name__}: {what}", hint=hint)
 
     def set(self, name: str, value: object) -> None:
         """Store the checked value of a field."""
@@ -112,7 +116,9 @@ class Stage:
     def choice(self, name: str, known: Sequence[str]) -> None:
         value = validation.text(self._field_name(name), getattr(self, name))
         if value not in known:
-            raise UsageError(f"{self._field_name(name)} is {value!r}", hint=suggestion(value, known, "known"))
+            raise UsageError(
+                f"{self._field_name(name)} cannot be {value!r}", hint=suggestion(value, known, "choose from")
+            )
 
     def array(self, name: str, dimensions: int) -> Array:
         """Check that a field is a finite array; return it as float64 and store it as nested tuples, or as a number."""
@@ -121,7 +127,11 @@ class Stage:
         except (TypeError, ValueError):
             array = np.zeros(0)
         if array.ndim != dimensions or not array.size or not np.isfinite(array).all():
-            raise UsageError(f"{self._field_name(name)} is no array of finite numbers of {dimensions} dimensions")
+            raise UsageError(
+                f"{self._field_name(name)}: got {validation.short_repr(getattr(self, name))}, "
+                f"expected finite numbers in {dimensions} dimensions",
+                hint="give a list of numbers" if dimensions == 1 else "give an array of numbers",
+            )
         values = array.tolist()
         self.set(name, tuple(map(tuple, values)) if dimensions == 2 else tuple(values) if dimensions else values)
         return array
@@ -174,12 +184,14 @@ class Fir(Stage):
 
     def __post_init__(self) -> None:
         if self.array("taps", 1).size > MAX_TAPS:
-            raise self.refused(f"has more than {MAX_TAPS} taps", "decimate first: Resample")
+            raise self.refused(f"got {len(self.taps)} taps, expected {MAX_TAPS} at most", "decimate first: Resample")
 
     def build(self, signal: Signal) -> Signal:
         taps = np.array(self.taps)
         if not signal.is_float and np.abs(taps).max() >= 2**15:
-            raise self.refused("has taps of 32768 or more", "scale them: int16 samples would saturate")
+            raise self.refused(
+                "got taps of 32768 or more, expected less for int16 samples", "scale the taps: results would saturate"
+            )
         return _apply_fir(signal, taps[None, ::-1], 1, taps.size - 1)
 
 
@@ -197,8 +209,9 @@ class Biquads(Stage):
     def __post_init__(self) -> None:
         rows = self.array("sos", 2)
         if rows.shape[1] != 6 or not rows[:, 3].all() or len(rows) > 64:
-            hint = 'scipy.signal.butter(..., output="sos") gives them'
-            raise self.refused(f"has sections of shape {rows.shape}, or an a0 that is zero", hint)
+            hint = 'compute them by scipy.signal.butter(..., output="sos")'
+            what = f"got sections of shape {rows.shape}, expected (1 to 64, 6) and no a0 that is zero"
+            raise self.refused(what, hint)
 
     def build(self, signal: Signal) -> Signal:
         rows = np.array(self.sos)
@@ -207,7 +220,8 @@ class Biquads(Stage):
         if not signal.is_float:
             if np.abs(rows).max() >= 8:
                 raise self.refused(
-                    "has a coefficient of 8 or more", "spread the gain over the sections, or take floats"
+                    f"got a coefficient of {np.abs(rows).max():g}, expected less than 8 for integers",
+                    "spread the gain over the sections, or use floats",
                 )
             stored = np.rint(rows * (1 << COEFFICIENT_BITS)).astype(np.int32)
         start = np.zeros(state_shape(signal.shape, 1, len(rows), signal.dtype), stored.dtype)
@@ -233,7 +247,7 @@ class Resample(Stage):
         self.integer("up", 1, 1024)
         self.integer("down", 1, 1024)
         if len(self.taps) and self.array("taps", 1).size > MAX_TAPS:
-            raise self.refused(f"has more than {MAX_TAPS} taps", "resample in two steps")
+            raise self.refused(f"needs more than {MAX_TAPS} taps for this ratio of rates", "resample in two steps")
 
     @property
     def ratio(self) -> tuple[int, int]:

@@ -66,8 +66,11 @@ class MicroFrontend:
         for name in ("lower", "upper"):
             validation.number(name, getattr(self, name), 0.0, self.sample_rate / 2)
         if not self.lower < self.upper or not 4 <= self.length <= 1 << 12 or not 1 <= self.step <= self.length:
-            hint = "lower below upper, frames of 4 to 4096 samples, no longer from one to the next than they are"
-            raise UsageError("a MicroFrontend that has no frames or no bands", hint=hint)
+            raise UsageError(
+                f"MicroFrontend: got {self.lower:g} to {self.upper:g} Hz and frames of {self.length} samples every {self.step}, "
+                "expected lower below upper and frames of 4 to 4096 samples",
+                hint="change lower and upper, or window_ms and step_ms; the step is at most the window",
+            )
 
     @property
     def length(self) -> int:
@@ -228,7 +231,7 @@ class MicroFrontend:
     def graph(self, samples: int) -> Graph:
         """Return the graph of a run over ``samples`` new samples, a multiple of :attr:`step`, with its state."""
         if validation.integer("samples", samples, 1) % self.step:
-            raise UsageError(f"a run over {samples} samples", hint=f"a multiple of {self.step}")
+            raise UsageError(f"samples: got {samples}, expected a multiple of {self.step}", hint="give whole steps")
         net = GraphBuilder(FEATURES)
         signal = self.write(net, samples)
         graph_ = net.graph(FEATURES, {FEATURES: signal.value})
@@ -240,8 +243,10 @@ class MicroFrontend:
         """Return all frames of a recording as integers, and the value of one step of them; computed in numpy, exactly."""
         x = np.asarray(samples)
         if x.dtype != np.int16 or x.ndim != 1 or len(x) < self.length:
-            what = f"samples are {x.dtype} of shape {x.shape}"
-            raise UsageError(what, hint=f"int16 of shape (time,), {self.length} of them at least")
+            raise UsageError(
+                f"samples: got {x.dtype} of shape {x.shape}, expected int16 of shape (time,), {self.length} at least",
+                hint="give one channel as int16",
+            )
         graph, state, rows = self.graph(self.step), None, []
         for at in range(0, len(x) - self.step + 1, self.step):
             (row,), state = evaluate(graph, {SAMPLES: x[None, at : at + self.step]}, state)

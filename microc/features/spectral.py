@@ -142,7 +142,9 @@ class Frames(Stage):
 
     def build(self, signal: Signal) -> Signal:
         if len(signal.shape) > 2 and signal.shape[2] > 1 and len(signal.shape) != 3:
-            raise self.refused("cuts samples", "one Frames in a pipeline")
+            raise self.refused(
+                f"expects samples, got frames of shape {list(signal.shape)}", "put one Frames into a pipeline"
+            )
         half = self.length // 2
         if self.center:
             margin = ((0, 0), (half, half), *((0, 0),) * (len(signal.shape) - 2))
@@ -178,7 +180,7 @@ class Spectrogram(Stage):
         if self.fft_length and (self.fft_length < 4 or self.fft_length & (self.fft_length - 1)):
             example = 1 << max(2, (self.fft_length - 1).bit_length())
             raise self.refused(
-                f"has an fft_length of {self.fft_length}", f"a power of two from 4 on, {example} for one"
+                f"got fft_length {self.fft_length}, expected a power of two from 4 on", f"use {example}, for one"
             )
 
     def build(self, signal: Signal) -> Signal:
@@ -186,8 +188,8 @@ class Spectrogram(Stage):
         size = signal.shape[-1]
         length = self.fft_length or max(4, 1 << (size - 1).bit_length())
         if size > length or self.window_length > size:
-            hint = f"frames of {size} samples"
-            raise self.refused(f"has fft_length {length}, window_length {self.window_length}", hint)
+            what = f"got fft_length {length} and window_length {self.window_length} for frames of {size} samples"
+            raise self.refused(what, f"use fft_length {size} or more, and window_length {size} or less")
         window_length = self.window_length or size
         front = (size - window_length) // 2
         padded_window = np.pad(window(self.window, window_length, self.periodic), (front, size - window_length - front))
@@ -241,14 +243,17 @@ class Mel(Stage):
         most = signal.rate / 2
         high = self.fmax or most
         if not self.fmin < high <= most:
-            raise self.refused(f"reaches from {self.fmin:g} to {high:g} Hz", f"within 0 to {most:g} Hz, half the rate")
+            raise self.refused(
+                f"got {self.fmin:g} to {high:g} Hz, expected a range within 0 to {most:g} Hz, half the rate",
+                "change fmin or fmax",
+            )
         bank = mel_weights(
             signal.shape[-1], signal.rate, self.bands, self.fmin, high, self.scale, self.triangles, self.norm
         )
         empty = np.flatnonzero(~bank.any(axis=1))
         if empty.size:
             what = f"has {empty.size} bands without a frequency, the first is band {empty[0]}"
-            raise self.refused(what, "fewer bands, a larger fft_length, or a higher fmin")
+            raise self.refused(what, "use fewer bands, a larger fft_length, or a higher fmin")
         return _sum_bands(signal, bank)
 
 
@@ -264,13 +269,17 @@ class Bands(Stage):
     def __post_init__(self) -> None:
         edges = self.array("edges", 1)
         if edges.size < 2 or (np.diff(edges) <= 0).any() or edges[0] < 0:
-            raise self.refused(f"has edges {self.edges}", "two or more, each above the one before, from 0 on")
+            raise self.refused(
+                f"got edges {self.edges}, expected two or more from 0 on, in rising order", "sort the edges"
+            )
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal, spectrum=True)
         bank = box_weights(signal.shape[-1], signal.rate, self.edges)
         if not bank.any(axis=1).all():
-            raise self.refused("has a band without a frequency", "wider bands, or a larger fft_length")
+            raise self.refused(
+                "a band contains no frequency of the spectrum", "use wider bands, or a larger fft_length"
+            )
         return _sum_bands(signal, bank)
 
 
@@ -340,7 +349,9 @@ class Dct(Stage):
         self.wants_frames(signal)
         size = signal.shape[-1]
         if self.count > size:
-            raise self.refused(f"makes {self.count} coefficients of {size} numbers", f"{size} at most")
+            raise self.refused(
+                f"got {self.count} coefficients of {size} numbers, expected {size} at most", "use a smaller count"
+            )
         rows, k = np.arange(self.count)[:, None], np.arange(size)
         matrix = sqrt(2 / size) * np.cos(np.pi * rows * (2 * k + 1) / (2 * size))
         matrix[0] /= sqrt(2)

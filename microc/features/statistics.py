@@ -55,7 +55,7 @@ def _crossings(x: Signal) -> Signal:
     """Count sign changes between neighbouring samples; 0 is positive (``librosa.zero_crossings`` with pad=False)."""
     size = x.shape[-1]
     if size < 2:
-        raise UsageError("zero_crossings of frames of one sample", hint="longer frames")
+        raise UsageError(f"zero_crossings: got frames of {size} sample, expected 2 or more", hint="use longer frames")
     negative = x.op("less", x.constant(0.0))
     changes = negative.last(1, size).op("not_equal", negative.last(0, size - 1).value)
     return _reduce(changes.op("cast", dtype="float32"), "sum")
@@ -142,10 +142,10 @@ def _concat_statistics(signal: Signal, names: Sequence[str], functions: Mapping[
 def _check_names(stage: Statistics | Spectral, functions: Mapping[str, Any]) -> None:
     names = stage.names
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
-        raise stage.refused(f"has names {names!r}", f"a list of {', '.join(functions)}")
+        raise stage.refusal(f"has names {names!r}", f"a list of {', '.join(functions)}")
     for name in names:
         if name not in functions:
-            raise stage.refused(f"knows no {name!r}", suggestion(name, functions, "known"))
+            raise stage.refusal(f"knows no {name!r}", suggestion(name, functions, "known"))
     stage.set("names", tuple(names))
 
 
@@ -193,7 +193,7 @@ def _normalise(stage: Stage, signal: Signal, subtract: Any, divide: Any) -> Sign
     low, by = (np.asarray(numbers, np.float64) for numbers in (subtract, divide))
     for numbers in (low, by):
         if numbers.ndim and numbers.size != signal.shape[-1]:
-            raise stage.refused(f"has {numbers.size} numbers for {signal.shape[-1]} features", "one, or one for each")
+            raise stage.refusal(f"has {numbers.size} numbers for {signal.shape[-1]} features", "one, or one for each")
     if not low.any() and not by.ndim and not signal.is_float:
         return replace(signal, scale=signal.scale / float(by))
     real = signal.real()
@@ -215,7 +215,8 @@ class Normalise(Stage):
         _field(self, "mean")
         if not (_field(self, "std") > 0).all():
             raise UsageError(
-                "Normalise.std has a number that is not above 0", hint="the standard deviation of a feature"
+                f"Normalise.std: got {np.min(self.std):g}, expected numbers above 0",
+                hint="give the standard deviation of each feature, 1 if it is constant",
             )
 
     def build(self, signal: Signal) -> Signal:
@@ -232,9 +233,15 @@ class MinMax(Stage):
     def __post_init__(self) -> None:
         low, high = _field(self, "low"), _field(self, "high")
         if low.ndim and high.ndim and low.size != high.size:
-            raise UsageError(f"MinMax has {low.size} lows and {high.size} highs", hint="one, or one for each feature")
+            raise UsageError(
+                f"MinMax: got {low.size} lows and {high.size} highs, expected as many of both",
+                hint="give one of each, or one for each feature",
+            )
         if not (high - low > 0).all():
-            raise UsageError("MinMax.high is not above low", hint="the range of a feature in training")
+            raise UsageError(
+                f"MinMax: got low {self.low} and high {self.high}, expected high above low",
+                hint="give the range of each feature in training",
+            )
 
     def build(self, signal: Signal) -> Signal:
         return _normalise(self, signal, self.low, np.asarray(self.high) - np.asarray(self.low))

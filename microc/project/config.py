@@ -14,7 +14,7 @@ from typing import Any
 
 from microc.base.file_access import TRUST, foreign_reason, is_trusted, read_bytes
 from microc.base.immutable import frozen
-from microc.compiler import option_values
+from microc.compiler import option_values, validation
 from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_words
 from microc.errors import OutputError, UsageError, suggestion
 from microc.external.backend import BACKENDS
@@ -74,7 +74,9 @@ def read_config(path: Path) -> Config:
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        raise UsageError(f"{path.name} is no TOML: {error}", where=str(path), hint="docs/project.md has one") from error
+        raise UsageError(
+            f"{path.name} is no TOML: {error}", where=str(path), hint="compare it with docs/project.md"
+        ) from error
     _check_keys(data, KEYS, path, "keys")
     model, folder, options = data.get("model", []), data.get("folder", FOLDER), data.get("options", {})
     models = [model] if isinstance(model, str) else model
@@ -173,7 +175,9 @@ def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for key, value in data.items():
         name = NAMES[key.replace("-", "_")]
         if name in options:
-            raise UsageError(f"{path.name} has {name} twice", where=f"{path}: options.{key}")
+            raise UsageError(
+                f"{path.name} has {name} twice, expected once", where=f"{path}: options.{key}", hint="remove one"
+            )
         try:
             options[name] = _convert_value(name, OPTIONS[name], value, path.parent)
         except (UsageError, ValueError) as error:
@@ -186,7 +190,10 @@ def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
     """Convert a TOML value, or a word in command-line syntax, to the option's Python type."""
     default = getattr(Options(), name)
     if not option.flag and default == ():
-        raise UsageError(f"{name} takes objects of Python", hint="give it to microc.compile")
+        raise UsageError(
+            f"{name}: got {validation.short_repr(value)}, expected Python objects, which no file can contain",
+            hint="give it to microc.compile",
+        )
     # Path functions raise ValueError for a zero character, but only later and without the name of the option.
     if option.path and "\0" in str(value):
         raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
@@ -200,7 +207,9 @@ def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
         files = tuple(folder / item for item in paths)
         # The file may come from somebody else, so it may not direct output to places outside of its folder.
         if option.path == WRITTEN and not all(_is_below(folder / item, folder) for item in paths):
-            raise UsageError(f"{name}: {value!r} is outside of the folder of microc.toml", hint="name a path below it")
+            raise UsageError(
+                f"{name}: {value!r} is outside of the folder of microc.toml", hint="name a path inside of the folder"
+            )
         return files if default == () else option.check(name, files[0])
     # Strings may have the syntax of the command line. Flags that negate (--no-...) have no value there, so that a string for
     # their options goes to check() unconverted.

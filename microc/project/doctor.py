@@ -105,9 +105,14 @@ def install(commands: Iterable[Sequence[str]]) -> None:
         try:
             result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, env=environment, check=False)
         except OSError as error:
-            raise ToolError(f"cannot run {command[0]}: {error.strerror or error}", hint=f"by hand: {line}") from error
+            raise ToolError(
+                f"cannot run {command[0]}: {error.strerror or error}", hint=f"run it by hand: {line}"
+            ) from error
         if result.returncode:
-            raise ToolError(f"{line} ended with {result.returncode}", hint="what it said stands above")
+            raise ToolError(
+                f"{line}: got exit code {result.returncode}, expected 0",
+                hint="read its messages above, and run it by hand",
+            )
 
 
 def _package_version(name: str) -> str:

@@ -285,12 +285,16 @@ def _arrays(graph: Graph, given: Any) -> list[Array]:
     if isinstance(given, Mapping):
         if set(given) != set(graph.inputs):
             raise UsageError(
-                f"data are for {', '.join(map(str, given))}", hint=f"the network's inputs are {', '.join(graph.inputs)}"
+                f"data: got arrays for {', '.join(map(str, given))}, expected {', '.join(graph.inputs)}",
+                hint="give one array for each input, by its name",
             )
         return [validation.arrays("data", [given[name]])[0] for name in graph.inputs]
     if isinstance(given, np.ndarray):
         if count != 1:
-            raise UsageError(f"one array for {count} inputs", hint="give a mapping, from their names")
+            raise UsageError(
+                f"data: got one array, expected one for each of {count} inputs",
+                hint=f"give a mapping from the names {', '.join(graph.inputs)} to arrays",
+            )
         return [given]
     if isinstance(given, (tuple, list)) and len(given) == count and all(isinstance(a, np.ndarray) for a in given):
         shape = graph.types[graph.inputs[0]].shape
@@ -300,7 +304,7 @@ def _arrays(graph: Graph, given: Any) -> list[Array]:
         return _stack_samples(given, count)
     raise UsageError(
         f"data cannot be {validation.short_repr(given)}",
-        hint="a path, arrays with the samples along the first axis, or samples one by one",
+        hint="give a path, arrays with the samples along the first axis, or samples one by one",
     )
 
 
@@ -311,15 +315,20 @@ def _stack_samples(samples: Iterable[Any], count: int) -> list[Array]:
         row = sample if isinstance(sample, (tuple, list)) and count > 1 else (sample,)
         if len(row) != count:
             raise UsageError(
-                f"a sample has {len(row)} arrays, the network {count} inputs", hint="give one for each input"
+                f"data: got a sample of {len(row)} arrays, expected {count}", hint="give one array for each input"
             )
         rows.append(tuple(np.asarray(array) for array in row))
     if not rows:
         raise UsageError(
-            "there are no samples", hint="give some tens to some hundreds, typical of what the network will see"
+            "data: got no samples, expected one at least",
+            hint="give some tens to some hundreds, typical of what the network will see",
         )
     if len({tuple(array.shape for array in row) for row in rows}) > 1:
-        raise UsageError("samples differ in shape", hint="give all in the shape of the network's inputs")
+        raise UsageError(
+            "data: samples differ in shape; "
+            f"got {', '.join(map(str, dict.fromkeys(array.shape for row in rows for array in row)))}",
+            hint="give all samples in the shape of the network's inputs",
+        )
     return [np.stack([row[k] for row in rows]) for k in range(count)]
 
 
@@ -331,8 +340,10 @@ def _to_data(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes:
     lengths = {len(array) for array in arrays}
     if lengths == {0} or len(counts) != 1:
         raise UsageError(
-            "there are no samples" if lengths == {0} else "the inputs have different numbers of samples",
-            where=str(path), hint="the first axis counts the samples, as many for each input",
+            "data: got no samples, expected one at least"
+            if lengths == {0}
+            else f"data: got arrays of {', '.join(map(str, sorted(lengths)))} samples, expected as many for each input",
+            where=str(path), hint="give arrays whose first axis counts the samples",
         )  # fmt: skip
     for name, array in zip(graph.inputs, arrays, strict=True):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -367,7 +378,8 @@ def _evaluate(evaluate: Callable[..., Any], graph: Graph) -> float:
     result = evaluate(compile(graph, optimize="speed", check=False))
     if not isinstance(result, numbers.Real) or not math.isfinite(result):
         raise UsageError(
-            f"evaluate gave {validation.short_repr(result)}", hint="a function of a network that gives a finite number"
+            f"evaluate gave {validation.short_repr(result)}",
+            hint="give a function of a network that returns a finite number",
         )
     return float(result)
 

@@ -208,7 +208,8 @@ def bits_by_result(graph: Graph, weights: Sequence[str], given: Mapping[str, int
         node = by_name[name]
         if bits != WIDE_BITS and (node.op not in LAYERS or node.inputs[1] not in weights):
             raise UsageError(
-                f"{name!r} has no weights that could have {bits} bits", hint=f"{WIDE_BITS}, for its activations"
+                f"bits: layer {name!r} has no constant weights; got {bits} bits, expected {WIDE_BITS}, for its activations",
+                hint=f"leave it out, or give {WIDE_BITS}",
             )
         by_result[node.outputs[0]] = bits
     return by_result
@@ -384,7 +385,10 @@ class Config:
         """
         points = self.find_points(graph, {})
         if not points.values and not points.opened:
-            raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
+            raise UsageError(
+                f"no operator of {graph.name} has an integer form",
+                hint="compare its operators with those listed by microc operators",
+            )
         by_result = bits_by_result(graph, (*points.weights, *points.opened), bits)
         return replace(self, bits=by_result, floating=self.floating | of_width(graph, by_result, FLOAT_BITS))
 
@@ -457,11 +461,15 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
     used = {name for node in normalised.nodes for name in (*node.inputs, *node.outputs) if name}
     if any(normalised.types[name].quant is not None for name in used):
         raise UsageError(
-            f"{graph.name} is quantised already", where=graph.name, hint="give the float network that it was made from"
+            f"{graph.name} is already quantised, expected a float network",
+            where=graph.name,
+            hint="give the float network that it was made from",
         )
     if not any(normalised.types[name].dtype == "float32" for node in normalised.nodes for name in node.outputs):
         raise UsageError(
-            f"{graph.name} computes nothing in float32", where=graph.name, hint="there is nothing to quantise"
+            f"{graph.name} computes nothing in float32, expected a float network",
+            where=graph.name,
+            hint="compile it as it is",
         )
     return make_names_distinct(normalised)
 

@@ -40,13 +40,14 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
     for name, default in _NOT_TRAINED.items():
         if options.get(name, default) != default:
             raise UsageError(
-                f"training does not know the integers of {name}={options[name]!r}", hint=f"leave out {name}"
+                f"{name}: training cannot simulate {options[name]!r}, expected {default!r}", hint=f"leave out {name}"
             )
     inputs = data if isinstance(data, tuple) else (data,)
     if isinstance(model, torch.nn.Module):
         if not all(hasattr(array, "shape") and len(array) for array in inputs):
             raise UsageError(
-                "a module is exported with the data's first sample, and they are no arrays",
+                "data: expected arrays with one sample at least, since a module is exported with the first one; "
+                f"got {', '.join(type(array).__name__ for array in inputs)}",
                 hint="give a tensor with the samples along the first axis, for several inputs a tuple of tensors",
             )
         model = torch.export.export(model.eval(), tuple(torch.as_tensor(array[:1]) for array in inputs))

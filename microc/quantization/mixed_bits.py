@@ -144,7 +144,10 @@ def check_limits(
     elif not amounts and time is None:
         return None
     if not board:
-        raise UsageError("limits are those of a board", hint="name it with board (--board): microc boards lists them")
+        raise UsageError(
+            "flash, ram, time and max_drop require board, whose kernels are estimated; got none",
+            hint="name the board (--board): microc boards lists them",
+        )
     target = board_of(board)
     return Limits(target, cycles=None if time is None else _time_to_cycles(target, time), max_drop=max_drop, **amounts)
 
@@ -154,7 +157,9 @@ def _time_to_cycles(board: Board, time: float) -> int:
     validation.number("time", time, 0.0, float("inf"))
     clock = board.raw.get("clock_hz", 0)
     if not clock:
-        raise UsageError(f"{board.name} has no clock to limit time by", hint="limit it for another board")
+        raise UsageError(
+            f"time: board {board.name} has no clock rate, expected one", hint="choose another board, or leave out time"
+        )
     return int(time * clock)
 
 
@@ -230,8 +235,8 @@ class Task:
         """Return the loss of score of a choice."""
         if self.score is None:
             raise UsageError(
-                "without labels there is no accuracy that could drop",
-                hint="name them (--labels), give evaluate a function that says how good a network is, or limit flash",
+                "max_drop requires labels, or a function evaluate; got neither",
+                hint="name labels (--labels), give evaluate a function that says how good a network is, or limit flash",
             )
         if self.float_score is None:
             self.float_score = self.score(self.network.graph)
@@ -458,16 +463,16 @@ def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
         raise FitError(
             f"{task.network.graph.name} needs {need} bytes of RAM, {room} are allowed ({need - room} too many)",
             where=f"{task.limits.board.name}: bits of weights hardly change RAM, that of activations is what counts",
-            hint="activations of int8, a smaller input, or a smaller network",
+            hint="use activations of int8, a smaller input, or a smaller network",
         )
 
 
 def _too_inaccurate(task: Task) -> FitError:
     least = min(task.drop(bits) for bits in task.scores)
     return FitError(
-        f"the score falls by at least {least:.4f}, more than {task.limits.max_drop:g}",
+        f"max_drop: the score falls by {least:.4f} at least, {task.limits.max_drop:g} are allowed",
         where=task.network.graph.name,
-        hint="16 bits for all activations (int16), more data for calibration, or a larger drop",
+        hint="use 16 bits for all activations (int16), more data for calibration, or a larger max_drop",
     )
 
 
@@ -487,9 +492,9 @@ def _refusal(task: Task, ways: LayerOptions) -> FitError:
     return FitError(
         f"no bits for the weights of {task.network.graph.name} keep the limits: {'; '.join(least)}",
         where=task.limits.board.name,
-        hint="a larger limit, a smaller network, or another board"
+        hint="use a larger limit, a smaller network, or another board"
         + (
-            "; bits of weights inside of loops are not searched, 4 bits for all weights are theirs, too"
+            "; or weights of 4 bits for the whole network, which also concerns loops, whose weights are not searched"
             if inside
             else ""
         ),

@@ -147,7 +147,8 @@ def quantize(
     validation.choice("block", block, integer_scheme.SIZES)
     if block and (weight_only or dynamic_range):
         raise UsageError(
-            "weights of layers in floats have one scale for each channel, no multipliers by blocks",
+            "block cannot be combined with weight_only and dynamic_range, whose weights have one scale for each channel; "
+            f"got block {block}",
             hint="leave out block (--block), or weight_only and dynamic_range (--weight-only, --dynamic-range)",
         )
     validation.choice("scales", scales, (ANY, POWER_OF_TWO))
@@ -172,8 +173,8 @@ def quantize(
     weight_only_layers = decisions.find_weight_only_results(graph, weight_only)
     if weight_only_layers & by_rows:
         raise UsageError(
-            f"{min(weight_only_layers & by_rows)!r} is named by weight_only and by dynamic_range",
-            hint="a layer computes in floats on integer weights, or quantises its data: name it in one of them",
+            f"{min(weight_only_layers & by_rows)!r} is named by weight_only and by dynamic_range, expected one of them",
+            hint="name it in weight_only to compute in floats, or in dynamic_range to quantise its data",
         )
     config = Config(
         activations,

@@ -191,8 +191,8 @@ def check(graph: Graph) -> None:
     }
     if refused:
         raise UnsupportedError(
-            f"{', '.join(sorted(refused))}: no gradient is known", where=str(next(iter(refused.values())).loc),
-            hint="microc.quantize takes such networks as they are",
+            f"training: no gradient is known of {', '.join(sorted(refused))}", where=str(next(iter(refused.values())).loc),
+            hint="quantise it without training: microc.quantize",
         )  # fmt: skip
 
 
@@ -406,7 +406,10 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         shape = self._graph.types[name].shape
         if not isinstance(given, torch.Tensor) or tuple(given.shape[1:]) != shape[1:]:
             shown = tuple(given.shape) if hasattr(given, "shape") else type(given).__name__
-            raise UsageError(f"{name!r} is a tensor (samples, {', '.join(map(str, shape[1:]))}), {shown} given")
+            raise UsageError(
+                f"input {name!r}: got {shown}, expected a tensor (samples, {', '.join(map(str, shape[1:]))})",
+                hint="give a torch.Tensor of that shape",
+            )
         return given.unsqueeze(1)
 
     def _run_integers(self, written: Written, rows: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -496,11 +499,13 @@ def _clip_to_storage(reals: Array, stored: Weight) -> Array:
 def _check_graph(graph: Graph) -> None:
     if graph.state:
         raise UnsupportedError(
-            f"{graph.name} keeps state from call to call", hint="microc.quantize takes such networks as they are"
+            f"training: {graph.name} keeps state from call to call, expected a network without state",
+            hint="quantise it without training: microc.quantize",
         )
     check(graph)
     for name in graph.inputs:
         if graph.types[name].shape[:1] != (1,):
             raise UsageError(
-                f"{name!r} has shape {graph.types[name].shape}", hint="the network is to take one sample: export it so"
+                f"input {name!r}: got shape {graph.types[name].shape}, expected 1 as its first extent",
+                hint="export the network for one sample",
             )

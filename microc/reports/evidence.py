@@ -24,6 +24,7 @@ from microc.base.file_access import read_bytes, read_text
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.manifest import to_json
 from microc.codegen.project.sbom import reproducible_date
+from microc.device.board_info import printable
 from microc.device.toolchain import find_compiler
 from microc.errors import OutputError, ToolError, UsageError
 
@@ -171,7 +172,7 @@ EVIDENCE_SCHEMA: Mapping[str, Any] = {
 def check_empty(folder: Path) -> None:
     """Raise OutputError for a folder that is not empty: evidence is never overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} is not empty", where=str(folder), hint="give --evidence a new folder")
+        raise OutputError(f"--evidence: {folder} is not empty", where=str(folder), hint="give --evidence a new folder")
 
 
 def data_hash(sets: Sequence[Sequence[Array]]) -> str:
@@ -301,13 +302,21 @@ def read_bundle(folder: Path) -> dict[str, Any]:
             digest, _, name = line.partition("  ")
             if name != Path(name).name:
                 raise OutputError(
-                    f"{name} leads out of the folder", where=str(folder), hint="this is not what microc wrote"
+                    f"SHA256SUMS names {name!r}, which is outside of the folder",
+                    where=str(folder),
+                    hint="collect the evidence again: --evidence FOLDER",
                 )
             if hashlib.sha256(read_bytes(folder / name)).hexdigest() != digest:
-                raise OutputError(f"{name} was changed", where=str(folder), hint="this is not what microc wrote")
+                raise OutputError(
+                    f"{name} was changed: its hash is not that of SHA256SUMS",
+                    where=str(folder),
+                    hint="restore the file, or collect the evidence again: --evidence FOLDER",
+                )
         facts: dict[str, Any] = json.loads(read_text(folder / "evidence.json"))
     except (OSError, ValueError, RecursionError) as error:
-        raise OutputError(f"no evidence can be read: {error}", where=str(folder)) from error
+        raise OutputError(
+            f"no evidence can be read: {error}", where=str(folder), hint="name a folder that --evidence wrote"
+        ) from error
     return facts
 
 
@@ -369,12 +378,12 @@ def read_accuracy(path: Path) -> dict[str, Any]:
     except jsonschema.ValidationError as error:
         where = "/".join(map(str, error.absolute_path)) or "it"
         raise UsageError(
-            f"{path} is no result of verify: {where} is not as it should be", where=str(path), hint=_HINT
+            f"{path} is no result of verify: {where}: {printable(error.message, 200)}", where=str(path), hint=_HINT
         ) from error
     evaluation = data.get("evaluation") or {}
     classes = evaluation.get("classification")
     if not evaluation and "identical" not in data:
-        raise UsageError(f"{path} is no result of verify", where=str(path), hint=_HINT)
+        raise UsageError(f"{path} is no result of verify: it has no evaluation", where=str(path), hint=_HINT)
     counts = classes["confusion"] if classes else None
     if counts is not None and any(len(row) != len(counts) for row in counts):
         raise UsageError(

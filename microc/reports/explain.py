@@ -144,10 +144,12 @@ def find_layer(module: Module, wanted: str) -> int:
     if matches:
         match_text = ", ".join(f"{k} ({module.calls[k].kernel})" for k in matches[:_MAX_MATCHES])
         raise UsageError(
-            f"{len(matches)} layers are called like {wanted!r}: {match_text}", where=where, hint="give a number"
+            f"{len(matches)} layers have names like {wanted!r}: {match_text}",
+            where=where,
+            hint=f"give a number: {matches[0]}",
         )
     all_names = {name: None for step_names in names for name in step_names}
-    hint = nearest(word, all_names) or f"without a layer, all {len(names)} are listed"
+    hint = nearest(word, all_names) or f"leave out the layer to list all {len(names)}"
     raise UsageError(f"there is no layer {wanted!r}", where=where, hint=hint)
 
 

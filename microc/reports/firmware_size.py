@@ -257,9 +257,9 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
     symbols = Owners(networks, own=elf is None).symbols(cut_pieces(path, objects))
     if not any(s.part in ("weights", "kernels") for s in symbols):
         raise UsageError(
-            f"{path.name} holds nothing of the network {project.manifest['model']!r}",
+            f"{path.name} contains no symbol of the network {project.manifest['model']!r}",
             where=str(path),
-            hint="name the project that it was built with: --project DIR. A stripped program has no symbols",
+            hint="name the project that it was built with (--project DIR), and a program that is not stripped",
         )
     totals = {kind: sum(s.size for s in symbols if s.kind == kind) for kind in KINDS}
     ordered = tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.source, s.section)))
@@ -322,7 +322,10 @@ def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any
         old_symbols = _by_symbol((s["part"], s["name"], s["source"], s["size"]) for s in before["symbols"])
         totals = [_change(k, old_totals[k], v) for k, v in after.to_data()["totals"].items()]
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError("this is no report of `microc size --json`", hint="microc size DIR --json > FILE") from error
+        raise UsageError(
+            f"the report to compare with is no report of `microc size --json`: {type(error).__name__} {error}",
+            hint="write one: microc size DIR --json > FILE",
+        ) from error
     new_parts = after.parts()
     new_symbols = _by_symbol((s.part, s.name, s.source, s.size) for s in after.symbols)
     parts = [
@@ -413,9 +416,9 @@ def read_figures(data: Any, where: str) -> dict[str, Any]:
     available = {name: value for name, value in figures.items() if value is not None}
     if not available or not all(type(value) is int and value >= 0 for value in available.values()):
         raise UsageError(
-            "this is no report of a firmware",
+            "report: expected numbers of flash, RAM or time of a firmware, got none",
             where=where,
-            hint="microc size DIR --json > FILE, or microc profile DIR --json > FILE for its time, too",
+            hint="write one: microc size DIR --json > FILE, or microc profile DIR --json > FILE for its time, too",
         )
     return {**available, "unit": f"{data.get('board')} {data.get('unit')}"} if "time" in available else available
 
@@ -429,15 +432,13 @@ def compute_growth(
     for name in allowed:
         if name and name not in common:
             raise UsageError(
-                f"there is no {name} in both reports",
-                hint="time is in those of microc profile --json"
-                if name == "time"
-                else f"they have {', '.join(common)}",
+                f"--fail-over: got {name}, expected a figure of both reports: {', '.join(common) or 'they have none'}",
+                hint="write both reports by microc profile --json" if name == "time" else "limit another figure",
             )
     if "time" in common and before["unit"] != after["unit"]:
         raise UsageError(
             f"a time in {before['unit']} and one in {after['unit']} cannot be compared",
-            hint="profile both on the same board, both emulated or both not",
+            hint="profile both on the same board, both emulated or both on hardware",
         )
     default_limit = allowed.get("")
     return tuple(Growth(name, before[name], after[name], allowed.get(name, default_limit)) for name in common)

@@ -167,7 +167,7 @@ class PageServer(ThreadingHTTPServer):
         except OSError as error:
             raise UsageError(
                 f"the page cannot be served on port {port}: {error.strerror or error}",
-                hint="choose another --http, or none",
+                hint="choose another port (--http), or leave out --http",
             ) from error
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
 

@@ -50,7 +50,11 @@ def report(
     )
     if is_compiled:
         if board is not None or options:
-            raise UsageError("what is compiled has its board and options", hint="give the model to have others")
+            raise UsageError(
+                "board and options cannot be given for a compiled network, which has its own; "
+                f"got {', '.join((*(('board',) if board is not None else ()), *options))}",
+                hint="leave them out, or give the model",
+            )
         if isinstance(model, api.Program):
             return report_program(model, accuracy)
         if isinstance(model, Library):

@@ -14,6 +14,7 @@ import jsonschema
 
 from microc.base.file_access import open_regular, read_text
 from microc.compiler import validation
+from microc.device.board_info import printable
 from microc.errors import UsageError
 from microc.reports.evidence import refuse_constant
 from microc.reports.report import SCHEMA, VERSION, Report
@@ -25,7 +26,7 @@ LARGEST = 256 << 20
 """Bytes of a file that is read, at most."""
 _PAGE, _OBJECT = b"<!DOCTYPE html>", b"{"
 _EMBEDDED = re.compile(r'<script type="application/json" id="report-data">(.*?)</script>', re.DOTALL)
-_HINT = "microc report MODEL --board BOARD -o report.json writes one"
+_HINT = "write one: microc report MODEL --board BOARD -o report.json"
 
 
 def is_report(path: Path) -> bool:
@@ -55,14 +56,12 @@ def _validate(data: Any, file: Path) -> Mapping[str, Any]:
     """Validate the data of a report, so that a page can be rendered from it."""
     version = data.get("report_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version != VERSION:
-        raise UsageError(
-            f"{file} is a report of version {version}, this microc knows {VERSION}", where=str(file), hint=_HINT
-        )
+        raise UsageError(f"{file}: got a report of version {version}, expected {VERSION}", where=str(file), hint=_HINT)
     try:
         jsonschema.validate(data, SCHEMA)
     except jsonschema.ValidationError as error:
         place = "/".join(map(str, error.absolute_path))
-        what = f"{place} is not as it should be" if place else "it lacks what a report has"
+        what = f"{place or 'its keys'}: {printable(error.message, 200)}"
         raise UsageError(f"{file} is no report: {what}", where=str(file), hint=_HINT) from error
     report_data: dict[str, Any] = {
         name: value for name, value in data.items() if name not in ("schema_version", "command")

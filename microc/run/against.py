@@ -216,8 +216,8 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
     if changed:
         raise UsageError(
-            f"with {changed[0]} the network has other inputs or outputs than the framework's model",
-            hint="compare without it; what it adds is operators at the network's ends, or a walk over the sequence",
+            f"{changed[0]}: with it the network has other inputs or outputs than the framework's model",
+            hint="compare without it: it adds operators at inputs and outputs, or steps over a sequence",
         )
     if against == NATURAL and options.weight_dtype in dtypes.HALF:
         return _rounded_weights_reference(model, options)
@@ -228,7 +228,8 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
     """Build the reference for rounded weights: the optimised graph run by numpy. UsageError for variable sizes."""
     if options.bounds:
         raise UsageError(
-            "16-bit weights of a network with variable sizes have no reference", hint="name a framework: --against"
+            f"weight_dtype: {options.weight_dtype} weights of a network with variable sizes have no reference",
+            hint="name a framework: --against onnxruntime, for one",
         )
     from microc.run.reference.engines import RoundedWeights
 
@@ -300,7 +301,7 @@ def values_by_layer(graph: Graph | None) -> Mapping[str, str]:
 def draw_input_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
     """Generate random sets of inputs; UsageError if ``samples`` is less than 1."""
     if samples < 1:
-        raise UsageError(f"cannot compare {samples} samples", hint="take 1 or more")
+        raise UsageError(f"samples: got {samples}, expected 1 at least", hint="give 1 or more")
     return draw_inputs(library.manifest, library.inputs, graph, samples, seed)
 
 
@@ -317,7 +318,10 @@ def split_user_data(library: Library, data: Any) -> list[list[Array]]:
     ]
     counts = {len(array) for array in converted}
     if len(counts) != 1 or 0 in counts:
-        raise UsageError(f"the inputs hold {sorted(counts)} samples", hint="give as many of each, one at least")
+        raise UsageError(
+            f"the inputs hold {sorted(counts)} samples, expected one number, at least 1",
+            hint="give as many of each input",
+        )
     return [[array[k] for array in converted] for k in range(counts.pop())]
 
 
@@ -327,11 +331,13 @@ def _by_position(library: Library, data: Any) -> list[Array]:
         names = [next((n for n in (t["name"], t["label"]) if n in data), None) for t in library.inputs]
         if None in names or len(data) != len(names):
             input_names = ", ".join(t["label"] or t["name"] for t in library.inputs)
-            raise UsageError(f"the data are called {', '.join(map(str, data))}", hint=f"the inputs are {input_names}")
+            raise UsageError(
+                f"data: got arrays called {', '.join(map(str, data))}, expected {input_names}", hint="rename the arrays"
+            )
         return [np.asarray(data[name]) for name in names]
     arrays: Sequence[Any] = data if isinstance(data, (list, tuple)) and len(library.inputs) > 1 else [data]
     if len(arrays) != len(library.inputs):
         raise UsageError(
-            f"the network takes {len(library.inputs)} inputs, {len(arrays)} were given", hint="one array for each"
+            f"the network takes {len(library.inputs)} inputs, {len(arrays)} were given", hint="give one array for each"
         )
     return [np.asarray(array) for array in arrays]

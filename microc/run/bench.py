@@ -83,7 +83,8 @@ def _select_boards(word: str) -> tuple[Board, ...]:
         attached = tuple(board for board in known if ids & set(board.raw.get("usb", ())))
         if not attached:
             raise UsageError(
-                "no board is attached that we recognise", hint="microc ports shows what is; or name boards"
+                f"--boards: got {ATTACHED}, and no known board is attached",
+                hint="name boards; microc ports lists the ports",
             )
         return attached
     return (load_board(word),)

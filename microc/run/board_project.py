@@ -93,7 +93,7 @@ def _read_image(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
         raise ToolError(
             f"the network writes memory that is not its own: {', '.join(names[:4]) or ', '.join(foreign_sections)}",
             where=str(elf),
-            hint="functions of the C library do that; --math fast computes exp, tanh, erf and log without it",
+            hint="leave out operators that call the C library; --math fast computes exp, tanh, erf and log without it",
         )
     return content[0][1], sizes.symbols
 
@@ -106,9 +106,9 @@ def _function_at(symbols: tuple[Symbol, ...], address: int) -> str:
 def _address_error(folder: Path, name: str) -> ToolError:
     """Return the error about code that depends on its address."""
     return ToolError(
-        f"{name} reaches its constants by fixed addresses, so that the network cannot lie anywhere",
+        f"{name} reads its constants at fixed addresses, so that the network cannot be loaded at any address",
         where=str(folder),
-        hint="the C library is compiled so; --math fast computes exp, tanh, erf and log without it",
+        hint="leave out operators that call the C library; --math fast computes exp, tanh, erf and log without it",
     )
 
 
@@ -297,7 +297,11 @@ def host_library(project: Project) -> Library:
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: read_text(folder / name) for name in names}
     except (OSError, ValueError, RecursionError) as error:
-        raise OutputError(f"the project lacks a source file: {error}", where=str(project.folder)) from error
+        raise OutputError(
+            f"the project lacks a source file: {error}",
+            where=str(project.folder),
+            hint=_COMPILE_AGAIN.format(shlex.quote(str(project.folder))),
+        ) from error
     return build_library({**sources, "shared.c": shared_source(manifest)}, f"-D{PORTABLE}")
 
 
@@ -335,7 +339,7 @@ def find_answering_project(transport: Transport, network: str) -> Project:
                     return project
         names = ", ".join(model.name for model in board.models)
         raise UsageError(
-            f"the board runs {names}, and no project here is built of that",
+            f"the board runs {names}, and no project in this folder was compiled from that",
             where=transport.description,
             hint="name the project's folder: microc.Device(folder, port)",
         )
@@ -370,7 +374,9 @@ def open_board_line(
 def _host_program(project: Project) -> str:
     """Return the address of a host project's program."""
     if not project.elf.is_file():
-        raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
+        raise UsageError(
+            "the project is not built", where=str(project.folder), hint=f"build it: microc build {project.folder}"
+        )
     return "pipe:" + shlex.quote(str(project.elf.resolve()))
 
 
@@ -392,7 +398,7 @@ def open_line(port: str, bauds: Sequence[int], usual: int = BAUD) -> Transport:
     raise DeviceError(
         f"no answer at any of the rates {tried}",
         where=port,
-        hint="is the firmware running, and built with the RPC protocol?",
+        hint="check that the firmware runs, and that it was compiled with --protocol rpc",
     )
 
 
@@ -411,7 +417,9 @@ def read_network_blob(project: Project) -> Blob:
             hint="compile it with --relocatable; or flash the firmware: microc flash DIR",
         )
     if not project.blob.is_file():
-        raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
+        raise UsageError(
+            "the project is not built", where=str(project.folder), hint=f"build it: microc build {project.folder}"
+        )
     return read_blob(project.blob)
 
 
@@ -439,7 +447,7 @@ def send_network(client: Client, blob: Blob) -> Slots:
     _check_room(blob, len(data), slots)
     if slots.unit > client.info.max_payload - 4:
         raise DeviceError(
-            f"the board writes {slots.unit} bytes at once, and its frames hold {client.info.max_payload - 4}",
+            f"the board writes flash in units of {slots.unit} bytes; got frames of {client.info.max_payload - 4} bytes",
             hint="build its firmware with a larger MICROC_RPC_MAX_PAYLOAD",
         )
     fill_slot(client, data, slots.unit)

@@ -118,7 +118,7 @@ class Reading:
         if self.watts is None or seconds is None:
             raise ToolError(
                 "the meter measured power, but the time of an inference is unknown",
-                hint="an emulator's time says nothing about the chip: let the meter print joules",
+                hint="let the meter print joules: the time of an emulator is not that of the chip",
             )
         return self.watts * seconds
 
@@ -129,10 +129,10 @@ def split_command(command: str) -> list[str]:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(
-            f"--meter {command!r} is no command: {error}", hint='--meter "python meter.py --port COM3"'
+            f"--meter {command!r} is no command: {error}", hint='write one, as --meter "python meter.py --port COM3"'
         ) from error
     if not words:
-        raise UsageError("--meter names no program", hint='--meter "python meter.py --port COM3"')
+        raise UsageError("--meter: got no program", hint='name one, as --meter "python meter.py --port COM3"')
     return words
 
 
@@ -152,7 +152,7 @@ def run_meter(command: str, board: str, inferences: int) -> Iterator[Reading]:
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"the meter {argv[0]} did not end within {_SECONDS:.0f} s",
-            hint="it ends when its standard input is closed",
+            hint="let it end when its standard input is closed",
         ) from error
     finally:
         if process.poll() is None:

@@ -78,15 +78,21 @@ def load_kernel(device: Device, what: Any, constants: Mapping[str, Any]) -> Load
     board, manifest = device.project.board, device.project.manifest
     if manifest["options"]["protocol"] != "tuning":
         raise UsageError(
-            f"the firmware of {manifest['model']} takes no code",
+            f"the firmware of {manifest['model']} takes no code: got protocol {manifest['options']['protocol']}, expected tuning",
             where=str(device.project.folder),
-            hint="compile it with --protocol tuning, build and flash it; such firmware is for the desk alone",
+            hint="compile it with --protocol tuning (insecure: for development only), build and flash it",
         )
     if isinstance(what, Program) and constants:
-        raise UsageError("a program has its constants", hint="leave them out, or load the function")
+        raise UsageError(
+            f"constants: a compiled program has its own; got {', '.join(map(str, constants))}",
+            hint="leave them out, or load the function",
+        )
     program = what if isinstance(what, Program) else build(what, board=board, constants=constants)
     if program.board.target != board.target:
-        raise UsageError(f"it was compiled for {program.board.name}, not for {board.name}")
+        raise UsageError(
+            f"program: got one for {program.board.name}, expected one for {board.name}",
+            hint=f"compile it with board={board.name!r}",
+        )
     device.loader = device.loader or Loader(device.client, board)
     return device.loader.load(program.module)
 
@@ -154,7 +160,7 @@ class Loader:
             raise FitError(
                 f"{nbytes:,} bytes more are needed, {max(0, self.region.nbytes - begin):,} of {self.region.nbytes:,} are left",
                 where=f"memory for code of {self.board.name}",
-                hint="a smaller firmware leaves more; device.unload() forgets what was loaded",
+                hint="call device.unload(), which frees what was loaded; or flash a smaller firmware",
             )
         self._top = begin + nbytes
         return begin
@@ -431,7 +437,7 @@ class Device:
             return None
         name = info.models[info.self_test - 2].name
         return VerificationError(
-            f"the network {name!r} failed its self-test when the board began: it computes something else than it must",
+            f"the network {name!r} failed its self-test at the start of the board: its outputs are not those expected",
             where=f"board {self.project.board.name}",
             hint="flash the firmware again; if it fails again, microc verify says which layer differs",
         )
@@ -563,7 +569,9 @@ def flash_project(
             Device(project, port, bauds=bauds, patience=patience).close()
         return commands, bool(port)
     if not project.elf.is_file():
-        raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
+        raise UsageError(
+            "the project is not built", where=str(project.folder), hint=f"build it: microc build {project.folder}"
+        )
     with Emulator(project.board, None, debug=True) as emulator:
         command = load_emulator(emulator, project.elf)
         Device(project, emulator.url, patience=patience, load=project.relocatable).close()

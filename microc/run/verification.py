@@ -63,7 +63,7 @@ class Difference:
             f"board and host differ after kernel {self.kernel} ({self.op}): {self.tensor}{index_text} is {self.board} on the "
             f"board, {self.host} on the host; {self.count} of {self.elements} elements differ",
             where=f"{self.layer}, sample {self.sample}, {where}",
-            hint="was the firmware built from this project, with another compiler or other flags?",
+            hint="flash the firmware that was built from this project, with its compiler and flags",
             details=details,
         )
 
@@ -91,7 +91,7 @@ def random_input_sets(device: Device, count: int, seed: int = SEED) -> list[list
     """Generate ``count`` sets of random inputs from a seed. If sizes vary, the first set has the largest, the others random
     ones."""
     if count < 1:
-        raise UsageError(f"cannot verify {count} samples", hint="--samples takes a number from 1 on")
+        raise UsageError(f"samples: got {count} samples, expected 1 at least", hint="give --samples 1 or more")
     generator = np.random.default_rng(seed)
     sets, shapes = [], RunShapes(device.project.manifest)
     for _ in range(count):
@@ -301,12 +301,12 @@ def classify(
     if classes > _MAX_CLASSES:
         raise UsageError(
             f"output {name!r} and labels hold {classes - 1}: these are no class numbers",
-            hint="--answer names the output that classifies; labels count from 0",
+            hint="name the output that classifies (--answer), and number labels from 0",
         )
     if labels.max() >= classes or answers.min() < 0:
         raise UsageError(
             f"label {labels.max()} is beyond the {classes} classes of output {name!r}",
-            hint="classes count from 0; name another output with --answer",
+            hint="number classes from 0, or name another output with --answer",
         )
     confusion = np.zeros((classes, classes), np.int64)
     np.add.at(confusion, (labels, answers), 1)

@@ -213,7 +213,9 @@ def rename_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
     for name in wanted:
         if wanted.count(name) > 1:
             raise UsageError(
-                f"two inputs or outputs would be called {name!r}", where=graph.name, hint="every one needs its own name"
+                f"two inputs or outputs would be called {name!r}, expected different names",
+                where=graph.name,
+                hint="choose another name",
             )
     taken = {**graph.types, **dict.fromkeys(wanted, None)}
     inner_names = {
@@ -289,8 +291,8 @@ def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
             )
     if EVERY in boundary.preparations and len(graph.inputs) != 1:
         raise UsageError(
-            f"there are {len(graph.inputs)} inputs, and which of them is prepared is not said", where=graph.name,
-            hint=f"name it: --input-normalize {graph.inputs[0]}=127.5 127.5; inputs: {', '.join(graph.inputs)}",
+            f"preparation: got no name of an input, expected one of {len(graph.inputs)}", where=graph.name,
+            hint=f"name the input: --input-normalize {graph.inputs[0]}=127.5 127.5; inputs: {', '.join(graph.inputs)}",
         )  # fmt: skip
     for name in graph.inputs:
         wanted = boundary.preparations.get(name) or boundary.preparations.get(EVERY)
@@ -349,7 +351,10 @@ class _End:
         self.check_dtype(dtype)
         end, rank = self, len(self.kind.shape)
         if wanted.is_image and rank != 4:
-            raise self.refusal(f"has {rank} axes and is no image", "only --input-normalize speaks of it")
+            raise self.refusal(
+                f"has {rank} axes and is no image",
+                "leave out --input-colour, --input-frame, --input-crop and --input-resize",
+            )
         own = self.layout
         if not own and wanted.is_image:
             _, first, _, last = self.kind.shape
@@ -388,10 +393,13 @@ class _End:
         if own == wanted:
             return self.graph
         if rank not in CHANNELS_LAST:
-            raise self.refusal(f"has {rank} axes and no layout", "only tensors of three or four axes have one")
+            raise self.refusal(
+                f"has {rank} axes and no layout", "leave out the layout: only tensors of three or four axes have one"
+            )
         if not own:
             raise self.refusal(
-                "has no layout that could be told: the network has no convolutions or pools of one layout"
+                "has an unknown layout: the network has no convolutions or pools of one layout",
+                "leave out the layout",
             )
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
         to_wanted, back = (first, last) if wanted == "NCHW" else (last, first)
@@ -454,7 +462,7 @@ class _End:
         ):
             raise self.refusal(
                 f"is {self.kind.dtype}, and no scale is known for integers",
-                f"only a float that meets a {op} operator at once can be what is behind it",
+                f"leave out the dtype: only a float next to a {op} operator can be an integer",
             )
         kind = graph.types[values[0]]
         quant = Quant(nodes[0].attr("scale"), nodes[0].attr("zero_point"))

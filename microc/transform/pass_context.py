@@ -151,7 +151,7 @@ def _check_results(own: Pass) -> Pass:
         result: object = own.function(graph, context)
         if not isinstance(result, Graph):
             raise ProgramError(
-                f"pass {own.name} gives {type(result).__name__}, not a graph",
+                f"pass {own.name} gives {type(result).__name__}, expected a graph",
                 hint="return the graph itself where nothing changes",
             )
         try:
@@ -161,7 +161,7 @@ def _check_results(own: Pass) -> Pass:
         if (result.inputs, result.outputs) != (graph.inputs, graph.outputs):
             raise ProgramError(
                 f"pass {own.name} changes the network's inputs or outputs",
-                hint="a new node makes an output under its old name",
+                hint="keep their names: a new node computes an output under its old name",
             )
         return result
 
@@ -186,7 +186,9 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known
     check_names(context.disabled | context.required, known or passes)
     mandatory = {p.name for p in known or passes if p.opt_level == 0} & context.disabled
     if mandatory:
-        raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
+        raise UsageError(
+            f"pass {min(mandatory)!r} cannot be disabled: nothing compiles without it", hint="leave out its name"
+        )
     verify(graph, registry.infer, "the frontend", registry.constant_fault)
     first = next((k for k, pass_ in enumerate(passes) if not pass_.around), len(passes))
     graph = _run_in_order(passes[:first], graph, context)

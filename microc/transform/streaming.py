@@ -367,7 +367,7 @@ def stream(
     times = _time_axes(graph, axes)
     if not carries_all_state(graph):
         hint = "compile it without --stream: it already takes the sequence piece by piece"
-        raise UnsupportedError("the network keeps state from run to run", where=graph.name, hint=hint)
+        raise UnsupportedError("stream: the network already keeps state from run to run", where=graph.name, hint=hint)
     # Try the smallest hop. A stride that does not divide it raises HopTooShortError with the missing factor.
     least = 1
     while True:
@@ -379,8 +379,8 @@ def stream(
     if hop in (0, least):
         return step
     if hop % least:
-        hint = f"a multiple of {least}"
-        raise UsageError(f"a step cannot take {hop} frames: strides go {least} at a time", where=where, hint=hint)
+        hint = f"give a multiple of {least}: --hop {least * -(-hop // least)}"
+        raise UsageError(f"hop: got {hop} frames, expected a multiple of the strides, {least}", where=where, hint=hint)
     return _build_step(graph, times, hop, allowed)
 
 
@@ -397,7 +397,9 @@ def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
             continue
         if not -len(shape) <= axis < len(shape):
             raise UsageError(
-                f"input {name!r} of shape {list(shape)} has no axis {axis}", where=graph.name, hint="axes count from 0"
+                f"input {name!r} of shape {list(shape)} has no axis {axis}",
+                where=graph.name,
+                hint=f"give the time axis, from 0 to {len(shape) - 1}",
             )
         time_axes[name] = axis % len(shape)
     return time_axes
@@ -431,6 +433,8 @@ def _output(writer: Writer, graph: Graph, name: str) -> StreamedOutput:
         writer.refuse_lookahead(node, track)
     if node is not None and track.delay < 0:
         writer.refuse(
-            node, f"puts {-track.delay} frames in front of output {name!r}", "leave the padding to the application"
+            node,
+            f"puts {-track.delay} frames in front of output {name!r}",
+            "remove the padding from the model, and let the application pad",
         )
     return StreamedOutput(track.axis, track.count, track.delay, -(-track.delay // track.count))

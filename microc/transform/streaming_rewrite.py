@@ -317,10 +317,8 @@ class Memory:
 
 _PLAIN: Mapping[str, Attr] = MappingProxyType({"activation": "", "rounding": Rounding.DOUBLE})
 WINDOW, LOOKAHEAD = "window", "lookahead"
-_LOOKAHEAD_HINT = (
-    "pad in front only (causal), or not at all; stream_allow lookahead takes it as a delay, as if the sequence went on"
-)
-_WINDOW_HINT = "stream_allow window computes it, and all behind it, anew in every step from the last {} frames"
+_LOOKAHEAD_HINT = "pad in front only (causal), or not at all; or use stream_allow lookahead, which delays results"
+_WINDOW_HINT = "use stream_allow window: every step computes it, and all behind it, again from the last {} frames"
 
 
 class Writer:
@@ -441,9 +439,7 @@ class Writer:
         return self.read_window(node, value, track, window, None)
 
     def refuse_lookahead(self, node: Node, track: Frames) -> NoReturn:
-        what = (
-            "the layer pads behind the end of the sequence, and that reaches the result: a stream does not know its end"
-        )
+        what = "the layer pads behind the end of the sequence, and the result depends on it: a stream does not know its end"
         raise UnsupportedError(what, where=track.blame or str(node.loc), hint=_LOOKAHEAD_HINT)
 
     def delay_steps(self, node: Node, value: str, steps: int) -> str:

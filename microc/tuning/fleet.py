@@ -85,7 +85,8 @@ def _task(job: Mapping[str, Any], data: bytes) -> Task:
     task = Task(graph, (job["name"],), job["op"], target, 1, lowered, ())
     if task.key != job["key"]:
         raise UsageError(
-            f"microc {__version__} of this worker makes another kernel of it", hint="the same microc everywhere"
+            f"{task.name}: microc {__version__} of this worker lowers the kernel differently",
+            hint="install the same version of microc everywhere",
         )
     return task
 
@@ -94,7 +95,9 @@ def _task(job: Mapping[str, Any], data: bytes) -> Task:
 def _runner(board: str) -> BoardRunner:
     """Return the runner of a board, one per process."""
     if board not in list_boards():
-        raise UsageError("the board is none that comes with microc", hint="microc boards")
+        raise UsageError(
+            f"fleet: {printable(board)} is no board that comes with microc", hint="choose one that microc boards lists"
+        )
     return BoardRunner(load_board(board), os.environ.get(PORT, ""))
 
 
@@ -113,16 +116,21 @@ class Fleet(Meter):
 
     def __init__(self, address: str, board: Board) -> None:
         if find_spec("distributed") is None:
-            raise UsageError("a fleet needs Dask Distributed", hint="pip install 'microc[fleet]'")
+            raise UsageError("fleet: Dask Distributed is not installed", hint="install it: pip install 'microc[fleet]'")
         if board.name not in list_boards():
-            raise UsageError("a fleet knows boards by their names", where=board.name, hint="one of `microc boards`")
+            raise UsageError(
+                f"fleet: got a board file of your own, {board.name}, expected a board that comes with microc",
+                hint="choose one that microc boards lists",
+            )
         from distributed import Client
 
         self.board = board.name
         try:
             self._client = Client(address, timeout=CONNECT, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
-            raise DeviceError(f"no scheduler answers: {error}", where=address, hint="dask scheduler") from error
+            raise DeviceError(
+                f"fleet: no scheduler answers: {error}", where=address, hint="start one: dask scheduler"
+            ) from error
         self._failed: dict[str, str] = {}
         self._changing = Lock()
         self._stopped = False
@@ -166,10 +174,20 @@ class Fleet(Meter):
         answers = [json.loads(text) for text in self._client.gather(futures)]
         for worker, answer in zip(workers, answers, strict=True):
             if "error" in answer or answer["version"] != __version__:
-                why = answer.get("error") or f"it has microc {answer['version']}, here is {__version__}"
-                raise UsageError(f"a worker cannot measure: {printable(why, 200)}", where=worker, hint="mend or end it")
+                why = answer.get("error") or f"got microc {answer['version']}, expected {__version__}"
+                raise UsageError(
+                    f"fleet: a worker cannot measure: {printable(why, 200)}",
+                    where=worker,
+                    hint="repair or stop the worker",
+                )
             if (answer["unit"], answer["toolchain"]) != (answers[0]["unit"], answers[0]["toolchain"]):
-                raise UsageError("workers have different compilers or units", where=worker, hint="tune them apart")
+                raise UsageError(
+                    "fleet: workers have different compilers or units; "
+                    f"got {printable(answer['toolchain'], 200)} in {printable(answer['unit'])}, "
+                    f"expected {printable(answers[0]['toolchain'], 200)} in {printable(answers[0]['unit'])}",
+                    where=worker,
+                    hint="use workers of one kind at a time",
+                )
         return printable(answers[0]["unit"]), printable(answers[0]["toolchain"], 200)
 
     def _answer(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
@@ -186,7 +204,7 @@ class Fleet(Meter):
             elif time.monotonic() - last > GRACE:
                 raise self._no_worker()
             time.sleep(POLL)
-        raise DeviceError("the search was ended")
+        raise DeviceError("fleet: the search was stopped")
 
     def _from_one_of(self, workers: Mapping[str, int], job: str, graph: bytes) -> str | None:
         """Return the answer of one of these workers; None if all of them are gone."""
@@ -207,9 +225,9 @@ class Fleet(Meter):
                 return None
             except KilledWorker as error:
                 raise DeviceError(
-                    "several workers died of one batch",
+                    "fleet: several workers died of one batch",
                     where=self.board,
-                    hint="do they run out of memory? Their logs say",
+                    hint="read their logs: they may have run out of memory",
                 ) from error
 
     def _job(self, task: Task, candidates: Sequence[Candidate]) -> str:
@@ -231,7 +249,7 @@ class Fleet(Meter):
         return DeviceError(
             f"no worker of the fleet offers a board {self.board}",
             where=self.board,
-            hint="\n    ".join((f"start some: {workers}", *self.lost)),
+            hint="\n    ".join((f"start one: {workers}", *self.lost)),
         )
 
 
@@ -239,7 +257,10 @@ def _results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list
     """Return a worker's results, checked: a worker is trusted no more than a board."""
     answers = answer["results"]
     if len(answers) != len(candidates) or any(entry["status"] not in (OK, WRONG, FAILED) for entry in answers):
-        raise DeviceError("a worker answers nonsense", hint="the same microc everywhere")
+        raise DeviceError(
+            "fleet: a worker gives results that do not belong to the batch",
+            hint="install the same version of microc everywhere",
+        )
     return [
         Result(
             candidate, entry["status"], float(entry["ticks"]), int(entry["code"]), printable(str(entry["detail"]), 200)

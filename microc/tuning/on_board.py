@@ -47,8 +47,8 @@ class BoardRunner(Runner):
         emulated = "emulator" in board.raw
         if not (port or emulated or board.simulated):
             raise UsageError(
-                f"board {board.name} has no emulator to measure on",
-                hint="name its serial port (--port auto finds it), or take an emulated board of the same core",
+                f"board {board.name} has no emulator; got no port, expected one",
+                hint="name its serial port (--port auto finds it), or choose an emulated board of the same core",
             )
         self._board, self._port, self._patience = board, port, patience
         self.board = board.name
@@ -247,7 +247,7 @@ class Desk:
         """Reset the board: one that has reset itself answers; others are started or flashed again."""
         try:
             if not self._hardware:
-                raise DeviceError("an emulator is started again")
+                raise DeviceError("an emulator is started again")  # caught below
             self.device.client.hello()
             self._loader = Loader(self.device.client, self._project.board)
         except DeviceError:

@@ -121,7 +121,9 @@ def run_timer(module: str, place: int, *folders: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired as error:
-        raise DeviceError(f"no end within {PATIENCE:.0f} s", where="this computer") from error
+        raise DeviceError(
+            f"{module}: no end within {PATIENCE:.0f} s", where="this computer", hint="tune on an idle computer"
+        ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise DeviceError(f"the program ended: {last}", where="this computer")
+        raise DeviceError(f"{module}: the program failed: {last}", where="this computer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -35,7 +36,9 @@ class Pool(Meter):
         for name, runner in runners:
             if (runner.board, runner.unit, runner.toolchain) != (first.board, first.unit, first.toolchain):
                 raise UsageError(
-                    f"{name} measures {runner.unit} of {runner.board}, others do not", hint="tune them apart"
+                    f"ports: {name} measures {runner.unit} of {runner.board}, expected {first.unit} of {first.board} "
+                    "and the same compiler, as at the first port",
+                    hint="tune one kind of board at a time",
                 )
         self.board, self.unit, self.toolchain, self.batch = first.board, first.unit, first.toolchain, first.batch
         self._runners = tuple(runners)
@@ -81,7 +84,9 @@ class Pool(Meter):
         return DeviceError(
             f"all {self.places} places to measure at have failed",
             where=self.board,
-            hint="\n    ".join(("what was measured is kept, and the same command goes on there", *self.lost)),
+            hint="\n    ".join(
+                ("repair them and repeat the command: it keeps what was measured, and continues", *self.lost)
+            ),
         )
 
 
@@ -98,10 +103,11 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
     runner_class = LoadRunner if load else BoardRunner
     if board is None:
         if load:
-            raise UsageError("this computer loads no code over a line", hint="--load is for boards: --board BOARD")
+            raise UsageError("--load requires a board; got none", hint="name the board: --board BOARD")
         if lines:
             raise UsageError(
-                "this computer has no port to measure on", hint="name the board: --board BOARD --port PORT"
+                f"--port requires a board; got {', '.join(lines)} and no board",
+                hint="name the board: --board BOARD --port PORT",
             )
         yardsticks = Yardsticks()
         return _pool_of([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
@@ -109,10 +115,12 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
         return _pool_of([(f"emulator {number}", runner_class(board)) for number in range(1, jobs + 1)])
     single = [line for line in lines if ELF not in line]
     if len(set(single)) < len(single):
-        raise UsageError("a port is named twice", where=", ".join(single), hint="name the port of each board once")
+        raise UsageError(
+            f"--port: a port is named twice; got {', '.join(single)}", hint="name the port of each board once"
+        )
     if jobs > 1 and single:
         raise UsageError(
-            f"{jobs} jobs cannot share a port, which has one board",
+            f"--jobs: got {jobs} for {', '.join(single)}, expected 1, since a port has one board",
             hint="name the port of each board: --port A --port B",
         )
     return _pool_of([(line, runner_class(board, line)) for line in lines for _ in range(jobs)])
@@ -145,7 +153,9 @@ def measure_record(
     matching = [each for each in open_records(records) if record and each.id.startswith(record)]
     if not matching:
         raise UsageError(
-            f"there is no record {record!r}", where=str(records), hint="microc tune --show FILE lists failures"
+            f"there is no record {record!r}",
+            where=str(records),
+            hint=f"choose one that is listed: microc tune --show {shlex.quote(str(records))}",
         )
     place, core = place_of(target, board)
     chosen, tasks = tasks_for(model, core, place, options)
@@ -153,7 +163,7 @@ def measure_record(
     task = next((each for each in all_tasks if each.key == matching[-1].key), None)
     if task is None:
         raise UsageError(
-            f"the network has no kernel of record {record}: {matching[-1].layer}, {matching[-1].op}",
+            f"record {record}: the network has no such kernel: {matching[-1].layer}, {matching[-1].op}",
             where=str(records),
             hint="give the model, the board and the options that it was tuned with",
         )

@@ -97,7 +97,7 @@ class Runner(Meter):
         if not candidates:
             return []
         if self._stopped:
-            raise DeviceError("the search was ended")
+            raise DeviceError("the search was stopped")
         try:
             return self._measure_image(task, candidates)
         except (FitError, ToolError, DeviceError) as error:
@@ -177,7 +177,11 @@ def check_device(board: Board, running: Callable[[Program], AbstractContextManag
     with running(_program(board)) as (device, _):
         result = device.run(data)
     if not np.array_equal(result, np.maximum(data, 0)):
-        raise DeviceError("the board computes nonsense", where=board.name, hint="its clock, its supply, its memory")
+        raise DeviceError(
+            f"the board computes wrong numbers: {np.count_nonzero(result != np.maximum(data, 0))} of {COUNT} differ",
+            where=board.name,
+            hint="check its clock, its supply and its memory",
+        )
 
 
 def _program(board: Board) -> Program:

@@ -169,7 +169,10 @@ def model_for(name: str) -> Model:
     trees = find_spec("lightgbm") is not None
     if trees or name == "auto":
         return Learned(trees=trees)
-    raise UsageError("the learned cost model needs LightGBM", hint="pip install 'microc[tune]', or --model analytic")
+    raise UsageError(
+        "--model learned: LightGBM is not installed",
+        hint="install it: pip install 'microc[tune]'; or use --model analytic",
+    )
 
 
 # ---- Which points are measured next: at random, in order, or what an evolution finds that a cost model ranks.

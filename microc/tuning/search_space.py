@@ -302,7 +302,8 @@ def candidate_of(task: Task, point: Point, trace: Iterable[Step]) -> Candidate:
     number = next((n for n, name in enumerate(task.algorithms) if name == point.algorithm), None)
     if number is None:
         raise UsageError(
-            f"{task.name} has no algorithm {point.algorithm!r}", hint="it is of another microc: tune again"
+            f"{task.name} has no algorithm {point.algorithm!r}, expected one of {', '.join(map(repr, task.algorithms))}",
+            hint="tune again: the record comes from another version of microc",
         )
     choice = replay_on_group(task.lowered[number], trace, point.rule)
     scratch = choice.func.params[len(task.lowered[number].func.params) :]

@@ -167,8 +167,8 @@ def tune(
     load = validation.boolean("load", load)
     if regions and (fleet or load):
         raise UsageError(
-            "other people's code is built into firmware: it is measured neither by loading code nor by a fleet",
-            hint="leave out external, or name the board and its ports alone",
+            f"external cannot be combined with {'fleet' if fleet else 'load'}: such code is measured as part of a firmware",
+            hint="leave out external, or name only the board and its ports",
         )
     if fleet:
         runner = _fleet(validation.text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved)
@@ -205,8 +205,8 @@ def _fleet(address: str, board: Board | None, others: bool, options: Options) ->
 
     if board is None or others or options.plugins:
         raise UsageError(
-            "a fleet measures on boards of its workers",
-            hint="name the board alone: neither ports, jobs nor plugins, whose code does not travel",
+            "fleet: expected a board without ports, jobs, load and plugins, since the boards are those of its workers",
+            hint="name only the board" if board is not None else "name the board: --board BOARD",
         )
     return Fleet(address, board)
 
@@ -221,7 +221,7 @@ def _tuning(tuner: Tuner, every: Sequence[Task], key: str) -> Tuning:
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise UsageError(f"{name}={value!r} is none", hint="one of: " + ", ".join(known))
+        raise UsageError(f"{name} cannot be {value!r}", hint="choose one of: " + ", ".join(known))
 
 
 @registers_plugins

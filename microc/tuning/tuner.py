@@ -40,7 +40,10 @@ def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | Non
     """Return the board and its core, or None and this computer as a core."""
     if board is not None:
         if target:
-            raise UsageError("a board has its own core", hint="give a board, or a target of this computer")
+            raise UsageError(
+                f"board and target cannot be combined, since a board has its own core; got target {target!r}",
+                hint="give a board, or a target of this computer",
+            )
         loaded = board if isinstance(board, Board) else load_board(validation.path("a board", board))
         return loaded, loaded.target
     name = validation.text("a target", target) or "native"
@@ -94,7 +97,13 @@ def select_layers(
     selected, selected_regions = tuple(filter(is_selected, tasks)), tuple(filter(is_selected, regions))
     if not selected and not selected_regions:
         known = ", ".join(task.name for task in tasks[:8]) or "none"
-        raise UsageError("no kernel to tune", hint=f"layers: {known}" if parts else "the network has none of its own")
+        what = (
+            f"layers: got {', '.join(parts)}, expected parts of {known}"
+            if parts
+            else "the network has no kernel to tune"
+        )
+        hint = "leave out layers, or name some of these" if parts else "compile it as it is"
+        raise UsageError(what, hint=hint)
     return selected, selected_regions
 
 
@@ -102,8 +111,9 @@ def require_decided_code(options: Options) -> None:
     """Raise UsageError if measurements decide whose code computes a region, since a plan does not cover that."""
     if is_open(options):
         raise UsageError(
-            "a plan does not say whose code computes a region",
-            hint="compile with tuned, which takes what was measured; or external_choice=all, where nothing is open",
+            "a plan cannot say whose code computes a region; "
+            f"got external_choice {options.external_choice}, expected all",
+            hint="compile with tuned, which uses what was measured; or set external_choice=all",
         )
 
 

@@ -93,9 +93,9 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_what_does_not_go_together(tmp_path: Path) -> None:
     small, large, _ = programs("host")
-    with pytest.raises(UsageError, match="several boards"):
+    with pytest.raises(UsageError, match="different boards; got host, mps2-an386"):
         microc.bundle(small, microc.compile(digits.INT8, board="mps2-an386"))
-    with pytest.raises(UsageError, match="several goals"):
+    with pytest.raises(UsageError, match="different goals; got optimize balanced, size"):
         microc.bundle(small, microc.compile(digits.FLOAT, board="host", optimize="size"))
     with pytest.raises(UsageError, match="cannot be called 'runtime'"):
         microc.bundle(small, microc.compile(digits.FLOAT, board="host", name="runtime"))

@@ -186,9 +186,9 @@ def test_a_memory_that_is_too_small_when_it_is_linked_says_what_to_do(tmp_path: 
 def test_what_has_no_memory_for_code_is_refused(tmp_path: Path) -> None:
     for options, said in (
         ({"board": "mps2-an386"}, "names no memory for code"),
-        ({}, "a library's code"),
-        ({"board": board(tmp_path), "relocatable": True}, "runs where it was sent"),
-        ({"board": board(tmp_path), "protocol": "tuning"}, "leaves the RAM to that"),
+        ({}, "this computer loads a library"),
+        ({"board": board(tmp_path), "relocatable": True}, "code_in_ram cannot be combined with relocatable"),
+        ({"board": board(tmp_path), "protocol": "tuning"}, "reserves RAM for uploaded code"),
     ):
         with pytest.raises(UsageError, match=said):
             microc.compile(digits.INT8, code_in_ram=True, **options)

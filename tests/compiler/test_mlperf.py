@@ -123,13 +123,13 @@ def test_what_the_runner_cannot_use_is_refused(tmp_path: Path) -> None:
     row = TensorType((1, 8), "int32")
     types = dict.fromkeys(("a", "b", "c"), row)
     two = Graph("two", ("a", "b"), ("c",), (Node("add", ("a", "b"), ("c",)),), types)
-    with pytest.raises(UsageError, match="feeds one input"):
+    with pytest.raises(UsageError, match="has 2 inputs, expected one"):
         microc.compile(two, board="host", protocol="mlperf").write(tmp_path / "a")
     one = Graph("one", ("a",), ("c",), (Node("relu", ("a",), ("c",)),), {"a": row, "c": row})
-    with pytest.raises(UsageError, match="results of int32"):
+    with pytest.raises(UsageError, match="got an output of int32"):
         microc.compile(one, board="host", protocol="mlperf").write(tmp_path / "b")
     program = microc.compile(digits.INT8, board="host", protocol="mlperf")
-    with pytest.raises(UsageError, match="knows one network"):
+    with pytest.raises(UsageError, match="got 2 networks, expected one"):
         microc.bundle(program, microc.compile(digits.FLOAT, board="host", protocol="mlperf")).write(tmp_path / "c")
     with pytest.raises(UsageError, match="MLPerf Tiny's runner"), microc.Device(program.write(tmp_path / "d")):
         pass

@@ -150,7 +150,7 @@ def test_reports_derive_the_same_functions() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UsageError, match="cortex-m4 runs no threads") as caught:
+    with pytest.raises(UsageError, match="expected 1 on cortex-m4") as caught:
         microc.compile(digits.INT8, "cortex-m4", threads=2)
     assert "x86-64-v3" in caught.value.hint
     with pytest.raises(UsageError, match="runs no threads"):

@@ -200,7 +200,7 @@ def test_a_microcontroller_needs_memory(tmp_path: Path) -> None:
 
 def test_slots_lie_in_the_flash(tmp_path: Path) -> None:
     text = (file_access.boards_folder() / "microbit.toml").read_text()
-    for base, said in (("0x2_0000", "do not lie in the flash"), ("0x1_0020", "at a multiple of 64")):
+    for base, said in (("0x2_0000", "inside of a flash region"), ("0x1_0020", "at a multiple of 64")):
         path = tmp_path / "mine.toml"
         path.write_text(text.replace("base = 0x1_0000", f"base = {base}"))
         with pytest.raises(UsageError, match=said) as caught:
@@ -302,7 +302,7 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
         .read_text()
         .replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1)
     )
-    assert "addresses of their own" in wrong(tmp_path, esp).what
+    assert "separate addresses" in wrong(tmp_path, esp).what
 
 
 def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:

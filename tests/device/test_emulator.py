@@ -208,7 +208,7 @@ def test_wrong_use(tmp_path: Path) -> None:
     board = load_board("mps2-an386")
     with pytest.raises(UsageError, match="no emulator"):
         Emulator(load_board("host"), None, debug=True)
-    with pytest.raises(UsageError, match="without an image"):
+    with pytest.raises(UsageError, match="got no image"):
         Emulator(board, None)
     with pytest.raises(UsageError, match="no such image"), Emulator(board, tmp_path / "none.elf"):
         pass

@@ -199,7 +199,7 @@ def test_two_networks_of_one_firmware_share_a_library() -> None:
         ({"external": "acne"}, "there is no backend 'acne'"),
         ({"external": 3}, "external"),
         ({"external_choice": "some"}, "external_choice"),
-        ({"relocatable": True}, "is loaded has no external code"),
+        ({"relocatable": True}, "a relocatable network has no external code"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, object], said: str) -> None:
@@ -208,7 +208,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], said: str) -
 
 
 def test_exports_archives_and_several_targets_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no export format carries external code"):
+    with pytest.raises(UsageError, match="no export format contains external code"):
         project().export("c", tmp_path / "export")
     library = microc.compile(network(), **ALL)
     with pytest.raises(OutputError, match="no external code"):

@@ -56,9 +56,9 @@ def test_stages_and_presets(tmp_path: Path) -> None:
         ('[[stage]]\nkind = "frames"\nlength = 480', "'step'", "keys"),
         ('[[stage]]\nkind = "fir"\ntaps = ["a"]', "Fir.taps", ""),
         ("stage = 3", "list of tables", "[[stage]]"),
-        ("", "without stages", ""),
+        ("", "got no stages", ""),
         ("x = [", "no TOML", "docs/features.md"),
-        ('input = 3\npreset = "mfcc"', "input is 3", "str"),
+        ('input = 3\npreset = "mfcc"', "got 3, expected a string", "input"),
         ("sample_rat = 3", "'sample_rat'", "sample_rate"),
     ],
 )

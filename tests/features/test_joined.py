@@ -80,7 +80,7 @@ def test_a_board_hears_what_numpy_hears(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "hint"),
     [
-        (lambda: join(log_mel(), network((1, 49, 10))), "40 numbers a frame"),
+        (lambda: join(log_mel(), network((1, 49, 10))), "as many features a frame"),
         (lambda: join(log_mel(), network((1, 6, 40)), input="y"), "inputs: x"),
         (lambda: join(Pipeline((Preemphasis(),)), network((1, 6, 40))), "Frames"),
         (lambda: join("log_mel", network((1, 6, 40))), "log_mel()"),  # type: ignore[arg-type]

@@ -162,9 +162,9 @@ REFUSED: dict[str, tuple[dict[str, Any], type[MicrocError], str]] = {
     "too little flash": ({"flash": 5000, "board": BOARD}, FitError, "flash of at least [0-9]+, 5000 allowed"),
     "too little time": ({"time": 1e-5, "board": BOARD}, FitError, "cycles of at least [0-9]+, 800 allowed"),
     "too little RAM": ({"ram": 100, "board": BOARD}, FitError, "100 are allowed"),
-    "no board": ({"flash": 5000}, UsageError, "those of a board"),
-    "no clock": ({"time": 1.0, "board": "host"}, UsageError, "has no clock"),
-    "no labels": ({"max_drop": 0.1, "board": BOARD}, UsageError, "without labels"),
+    "no board": ({"flash": 5000}, UsageError, "require board"),
+    "no clock": ({"time": 1.0, "board": "host"}, UsageError, "has no clock rate"),
+    "no labels": ({"max_drop": 0.1, "board": BOARD}, UsageError, "max_drop requires labels"),
     "other bits": ({"bits": {"w": 3}}, UsageError, "bits of 'w'"),
     "no layer": ({"bits": {"nothing": 4}}, UsageError, "no layer 'nothing'"),
     "no float layer": ({"float_layers": "nothing"}, UsageError, "no layer 'nothing'"),
@@ -182,13 +182,13 @@ def test_what_is_refused(name: str) -> None:
 def test_that_loops_are_not_searched_is_told() -> None:
     with pytest.raises(FitError, match="flash of at least") as caught:
         microc.quantize(recurrent.network("lstm"), recurrent.sequences(4), flash=1000, board=BOARD)
-    assert "weights inside of loops are not searched" in str(caught.value.hint)
+    assert "loops, whose weights are not searched" in str(caught.value.hint)
 
 
 def test_a_drop_that_nothing_keeps() -> None:
     graph, data = deep(), images(3)
     expected = microc.compile(graph, optimize="speed", check=False)(data[0])
-    with pytest.raises(FitError, match="falls by at least"):
+    with pytest.raises(FitError, match="max_drop: the score falls"):
         microc.quantize(
             graph, data, board=BOARD, max_drop=0.0, evaluate=lambda network: -np.abs(network(data[0]) - expected).sum()
         )

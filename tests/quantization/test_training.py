@@ -196,6 +196,6 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_integers_without_a_gradient_are_refused(option: dict[str, Any]) -> None:
     torch_or_skip()
-    with pytest.raises(UsageError, match="training does not know") as caught:
+    with pytest.raises(UsageError, match="training cannot simulate") as caught:
         microc.fake_quantize(DATA / "cnn.onnx", noise(4, 16, 16, 1), **option)
     assert caught.value.hint == f"leave out {next(iter(option))}"

@@ -84,7 +84,7 @@ def test_a_project_and_its_model(tmp_path: Path) -> None:
     project, model = str(tmp_path / "project"), FOLDER / "digits_int8.tflite"
     assert main(["compile", str(model), "-o", project, "-q"]) == 0
     words = ["verify", project, "--against", "tflm", "--samples", "1", "-q"]
-    assert main(words) == 2, "a project does not hold its model"
+    assert main(words) == 2, "a project does not contain its model"
     (tmp_path / "other.tflite").write_bytes(model.read_bytes() + b"\0")
     assert main([*words, "--model", str(tmp_path / "other.tflite")]) == 2
     assert main([*words, "--model", str(model), "--evidence", str(tmp_path / "evidence")]) == 0

@@ -59,7 +59,7 @@ def test_a_project_and_a_program_have_the_same_report(
     assert found["layers"] == given["layers"] and report(folder).to_data() == found
     (folder / "model.c").unlink()
     assert report(folder).data["layers"][0]["c"] == []
-    with pytest.raises(UsageError, match="has its board"):
+    with pytest.raises(UsageError, match="cannot be given for a compiled network"):
         report(folder, board="microbit")
 
 
@@ -97,5 +97,5 @@ def test_a_library_has_a_report(tmp_path: Path) -> None:
         assert found.data["totals"]["arena"] == each.manifest["arena_size"]
         assert all(bool(layer["c"]) == (each is not loaded[1]) for layer in found.data["layers"])
         assert json.loads(found.json())["layers"] and repr(found).startswith("<Report digits_int8(")
-    with pytest.raises(UsageError, match="has its board"):
+    with pytest.raises(UsageError, match="cannot be given for a compiled network"):
         report(library, board="host")

@@ -189,9 +189,9 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"against": "onnxruntime"}, "does not run this model"),
         ({"input_dtype": "float32"}, "has other inputs or outputs"),
-        ({"samples": 0}, "cannot compare 0 samples"),
+        ({"samples": 0}, "got 0, expected 1 at least"),
         ({"data": np.zeros((3, 5), np.int8)}, "takes samples of shape"),
-        ({"data": {"nothing": np.zeros((1, 8, 8, 1), np.int8)}}, "the data are called nothing"),
+        ({"data": {"nothing": np.zeros((1, 8, 8, 1), np.int8)}}, "got arrays called nothing"),
     )
     for options, what in refused:
         with pytest.raises(UsageError, match=what):

@@ -164,9 +164,9 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         read_samples([X], [Y], tmp_path / "absent.npy")
     path = saved(tmp_path / "x.npy", np.zeros((2, 4), np.int8))
     labels = saved(tmp_path / "labels.npy", np.array([0.5, 1.0]))
-    with pytest.raises(UsageError, match="labels are no class numbers"):
+    with pytest.raises(UsageError, match="expected class numbers"):
         read_samples([X], [Y], path, str(labels))
-    with pytest.raises(UsageError, match="there are no samples"):
+    with pytest.raises(UsageError, match="got no samples"):
         read_samples([X], [Y], saved(path, np.zeros((0, 4), np.int8)))
 
 

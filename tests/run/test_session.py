@@ -78,5 +78,5 @@ def test_a_line_finds_its_project_here(folder: Path, line: str, depth: str, insi
 def test_a_line_without_its_project_is_refused(line: str, inside: Path) -> None:
     (inside / "other").mkdir()
     (inside / "other" / "manifest.json").write_text("{}")
-    with pytest.raises(UsageError, match="the board runs digits_int8, and no project here"):
+    with pytest.raises(UsageError, match="the board runs digits_int8, and no project in this folder"):
         microc.Device(line)

@@ -172,7 +172,7 @@ def test_ordinary_firmware_takes_no_network(m4: Project, tmp_path: Path) -> None
 def test_functions_of_the_c_library_that_cannot_move(tmp_path: Path) -> None:
     """newlib's expf reads a table by its address; RISC-V's code, and ours, count from the program counter."""
     with pytest.raises(
-        ToolError, match=r"reaches its constants by fixed addresses|writes memory that is not its own"
+        ToolError, match=r"reads its constants at fixed addresses|writes memory that is not its own"
     ) as caught:
         built(tmp_path / "m0", "microbit", digits.FLOAT)
     assert "--math fast" in caught.value.hint
@@ -194,7 +194,7 @@ def test_a_network_that_is_loaded_has_one_memory() -> None:
 
 def test_a_file_needs_a_line(m4: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["load", str(m4.blob)]) == 2
-    assert "a file does not say which board it is for" in capsys.readouterr().err
+    assert "the file does not name its board" in capsys.readouterr().err
     with Emulator(m4.board, m4.elf) as emulator:
         assert main(["load", str(m4.blob), "--port", emulator.url, "--json"]) == 0
         data = json.loads(capsys.readouterr().out)
@@ -208,7 +208,7 @@ def test_a_file_needs_a_line(m4: Project, capsys: pytest.CaptureFixture[str]) ->
         ({"io_in_arena": False}, "keeps inputs and outputs in its arena"),
         ({"board": "host"}, "takes no code over its line"),
         ({"board": "arduino-uno"}, "takes no code over its line"),
-        ({"board": None}, "a library lies where this computer loads it"),
+        ({"board": None}, "this computer loads a library at any address"),
     ],
 )
 def test_what_is_not_loadable(options: dict[str, Any], said: str, tmp_path: Path) -> None:

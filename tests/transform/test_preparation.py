@@ -152,7 +152,7 @@ def test_what_is_no_picture_and_what_stands_for_no_reals_is_refused() -> None:
 def test_of_several_inputs_one_is_named() -> None:
     kind = TensorType((1, 4), "float32")
     graph = Graph("net", ("a", "b"), ("y",), (Node("add", ("a", "b"), ("y",)),), dict.fromkeys("aby", kind))
-    with pytest.raises(UsageError, match="which of them is prepared is not said"):
+    with pytest.raises(UsageError, match="got no name of an input, expected one of 2"):
         microc.load(graph, input_normalize=(1, 2))
     library = microc.compile(graph, input_normalize={"b": (1, 2)})
     assert [tensor["dtype"] for tensor in library.inputs] == ["float32", "uint8"]

@@ -53,8 +53,8 @@ def test_files_of_records_are_shown_pruned_and_merged(
 
 
 def test_mistakes_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "there is nothing to measure on" in refused(capsys, "tune", DIGITS)
-    assert "there is no model to tune" in refused(capsys, "tune", "--board", BOARD)
+    assert "tune: got neither --board nor --target" in refused(capsys, "tune", DIGITS)
+    assert "tune: got no model" in refused(capsys, "tune", "--board", BOARD)
     assert "no emulator" in refused(capsys, "tune", DIGITS, "--board", "nucleo-l476rg")
     assert "a board has its own core" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--target", "native")
     assert "there is no file of records" in refused(capsys, "tune", "--show", tmp_path / "none")

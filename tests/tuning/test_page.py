@@ -106,7 +106,7 @@ def test_a_record_is_measured_again(
     if status == OK:
         assert main([*words, "ffffff"]) == 2 and "there is no record" in capsys.readouterr().err
         write_records(tmp_path / "r.jsonl", [RECORD])
-        assert main([*words, RECORD.id]) == 2 and "no kernel of record" in capsys.readouterr().err
+        assert main([*words, RECORD.id]) == 2 and "no such kernel" in capsys.readouterr().err
 
 
 def test_what_ran_from_ram_is_repeated_from_ram() -> None:

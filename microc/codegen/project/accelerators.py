@@ -48,7 +48,7 @@ def _merge_sources(first: Sources, second: Sources) -> Sources:
     if differs or first.defines != second.defines:
         raise UsageError(
             f"networks have different copies of {first.name}: {min(differs, default='its definitions')}",
-            hint="compile all of a firmware with one copy",
+            hint="compile all networks of the firmware with the same copy",
         )
     files, libraries = {**first.files, **second.files}, dict.fromkeys((*first.libraries, *second.libraries))
     include, folders = ((*first.include, *second.include), (*first.folders, *second.folders))

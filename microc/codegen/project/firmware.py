@@ -245,7 +245,7 @@ def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
         options = "--relocatable" if protocol == SLOTS else "--protocol tuning, or --load"
         raise UsageError(
             f"board {board.name} takes no code over its line",
-            hint=f"a Cortex-M or RISC-V board without a vendor's framework does: leave out {options}",
+            hint=f"leave out {options}, or choose a Cortex-M or RISC-V board without a vendor's framework",
         )
     drivers = board.raw.get("slots", {}).get("sources", ()) if protocol == SLOTS else ()
     return (*RUNTIME_SOURCES[protocol], *board_sources, *loaders, *drivers)

@@ -162,21 +162,25 @@ def benchmark_main(modules: Sequence[Module], board: Board) -> str:
     UsageError for a network whose input the runner cannot feed or whose output it cannot read.
     """
     if len(modules) > 1:
-        raise UsageError("MLPerf Tiny's runner knows one network", hint="compile one, or use --protocol rpc")
+        raise UsageError(
+            f"protocol mlperf: got {len(modules)} networks, expected one",
+            hint="compile one network, or use --protocol rpc",
+        )
     (module,) = modules
     if len(module.inputs) != 1:
         raise UsageError(
-            f"MLPerf Tiny's runner feeds one input, {module.name!r} has {len(module.inputs)}",
+            f"protocol mlperf: network {module.name!r} has {len(module.inputs)} inputs, expected one",
             hint="cut the network (--inputs), or use --protocol rpc",
         )
     if module.plan is not None and module.plan.io_in_arena:
         raise UsageError(
-            "MLPerf Tiny's runner runs a network again and again on one input", hint="--io caller keeps it"
+            "protocol mlperf: the input must survive a run, since the runner sends it once; got --io arena, expected caller",
+            hint="use --io caller",
         )
     source, result = module.values[module.inputs[0]], module.values[module.outputs[0]]
     if result.dtype not in OUTPUTS:
         raise UsageError(
-            f"results of {result.dtype} are no real numbers",
+            f"protocol mlperf: got an output of {result.dtype}, expected one of {', '.join(OUTPUTS)}",
             where=result.name,
             hint="choose another: --output-dtype float32",
         )
@@ -260,7 +264,8 @@ def entry_files(modules: Sequence[Module]) -> dict[str, str]:
     """Return the files that make a project's network a relocatable program; UsageError for several networks."""
     if len(modules) > 1:
         raise UsageError(
-            "networks are loaded one by one", hint="compile each into a project of its own; they share one firmware"
+            f"relocatable: got {len(modules)} networks, expected one for each project",
+            hint="compile each network into a project of its own; they share one firmware",
         )
     module = modules[0]
     context = NetworkContext(

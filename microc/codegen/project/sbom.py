@@ -75,7 +75,10 @@ def reproducible_date() -> str:
     try:
         return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f"SOURCE_DATE_EPOCH is {seconds!r}", hint="seconds since 1970, or leave it unset") from error
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH: got {seconds!r}, expected a number of seconds since 1970",
+            hint="set it so, or unset it",
+        ) from error
 
 
 def _file(number: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:

@@ -116,7 +116,11 @@ def with_math(target: Target, options: Options) -> Target:
             hint=f"it is for {able}; weight_dtype float16 stores weights in two bytes on every core",
         )
     if options.math == "half" and options.bounds:
-        raise UsageError("math half: sizes that vary have no schedules in float16", hint="bind them with input_shapes")
+        raise UsageError(
+            f"math half: no schedule in float16 for sizes that vary; got bounds of {', '.join(map(str, options.bounds))}, "
+            "expected fixed sizes",
+            hint="bind the sizes with input_shapes, or leave out math",
+        )
     features = {
         FAST_MATH: options.math in ("fast", "half"),
         HALF_MATH: options.math == "half",

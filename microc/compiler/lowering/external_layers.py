@@ -65,7 +65,10 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
     if not options.external:
         return Division(*passes(None))
     if options.relocatable:
-        raise UsageError("a network that is loaded has no external code", hint="leave out external, or relocatable")
+        raise UsageError(
+            f"external: a relocatable network has no external code; got {', '.join(options.external)}",
+            hint="leave out external, or relocatable",
+        )
     backends, places = _backends(target, options)
     records = open_records(options.tuned) if options.tuned is not None else None
     kept_ours: dict[str, Decision] = {}

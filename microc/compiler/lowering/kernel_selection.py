@@ -316,7 +316,10 @@ def shipped_choice(
     best = cheapest(offers, goal).shipped
     number = next((k for k, group in enumerate(lowered) if group.algorithm == best.algorithm), None)
     if number is None:
-        raise ScheduleError(f"there is no algorithm {best.algorithm!r}")
+        raise ScheduleError(
+            f"shipped schedule: the kernel has no algorithm {best.algorithm!r}, "
+            f"expected one of {', '.join(repr(group.algorithm) for group in lowered)}"
+        )
     return number, replace(replay_on_group(lowered[number], best.trace, best.name), shipped=True)
 
 

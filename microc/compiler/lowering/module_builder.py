@@ -239,9 +239,9 @@ def io_fields(module: Module, read: Graph, options: Options) -> dict[str, Any]:
         wanted = module.values[name].label
         if wanted in options.rename.values() and name != wanted:
             raise UsageError(
-                f"nothing can be renamed {wanted!r}: something else of the header is called so",
+                f"rename: {wanted!r} is taken by another name of the header, or reserved in C",
                 where=module.source,
-                hint="choose another name",
+                hint="choose another name (rename)",
             )
     return {"ties": str(rounding_of_ties(read)), **_classes(module, options.class_names)}
 
@@ -257,7 +257,7 @@ def _classes(module: Module, names: Sequence[str]) -> dict[str, Any]:
     if not scores and not indices:
         shapes = ", ".join(f"{each.name} has {'x'.join(map(str, each.shape)) or 'one number'}" for each in outputs)
         raise UsageError(
-            f"there are {len(names)} names of classes, and no output with as many numbers on its last axis",
+            f"class_names: got {len(names)} names, and no output has as many numbers on its last axis",
             where=module.source,
             hint=f"{shapes}: give a name for each, in order",
         )
@@ -377,7 +377,9 @@ def refuse_without_memory(options: Options, room: BoardCapacity | None) -> None:
     """Raise UsageError if code should run from RAM and no memory for it is known."""
     if options.code_in_ram and (room is None or room.code is None):
         raise UsageError(
-            f"the file of board {room.board} names no memory for code" if room else "code in RAM is for a board",
+            f"code_in_ram: the file of board {room.board} names no memory for code"
+            if room
+            else "code_in_ram: got no board, expected one whose RAM holds code",
             hint='leave out code_in_ram, or say holds = ["code"] of a RAM region in a board file of your own (docs/memories.md)',
         )
 

@@ -29,7 +29,7 @@ Sizes = Mapping[str, int]
 """A value for every symbol, by label."""
 Read = Callable[[Sizes], Graph]
 """Reads the graph at some sizes, all passes run; raises MicrocError if the model cannot have them."""
-PARITY = "let sizes be multiples of a step: --bound NAME=8:64:8"
+PARITY = "let the sizes be multiples of a step: --bound NAME=8:64:8"
 
 
 class Readings:
@@ -123,7 +123,11 @@ def choose_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
             break
     if len(points) < 2:
         readings.graph(tuple(_FIRST * size.step for size in readings.sizes))  # which says why
-        raise UsageError("too few sizes between the smallest and the largest", hint="give a larger bound")
+        given = ", ".join(f"{size.label} = {size.minimum} to {size.maximum}" for size in readings.sizes)
+        raise UsageError(
+            f"bounds: too few sizes to derive how shapes depend on them; got {given}",
+            hint="give a larger bound",
+        )
     maxima = tuple(size.maximum for size in readings.sizes)
     if maxima not in points and _narrowest(readings, (maxima, *points)) >= _NARROW:
         return (*points, maxima)
@@ -246,9 +250,9 @@ def _integer(values: Sequence[int], fitter: Fitter, sizes: Sizes, what: str, whe
 
 def _no_rule_error(what: str, values: Sequence[object], where: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{what} depends on the sizes by no rule: {', '.join(map(str, values))}",
+        f"{what}: no rule gives it from the sizes; got {', '.join(map(str, values))} at the sizes tried",
         where=where,
-        hint="bind its sizes with --input-shape, or let them be multiples of a step: --bound NAME=8:64:8",
+        hint="bind the sizes with --input-shape, or let them be multiples of a step: --bound NAME=8:64:8",
     )
 
 
@@ -323,7 +327,9 @@ def _result_types(node: Node) -> list[tuple[str, TensorType]]:
 # The model is read, and all passes are run, at the largest sizes, at the smallest ones, and at the *points* between.
 # Points differ from the static extents of the model, so that no dynamic extent equals a static one by accident.
 
-_EXAMPLE = "sizes of the example that it was exported with stand in it as numbers: export it with these left open, or bind them"
+_EXAMPLE = (
+    "export the model with these sizes left open (the example's are fixed numbers in it), or bind them: --input-shape"
+)
 _DOMAIN = 512
 """Sizes at which a rule's divisions are tested."""
 _MOST = 65
@@ -400,7 +406,7 @@ class _Reader:
             if not possible:
                 raise
             several = " or ".join(self.readings.sizes_text(point) for point in possible[-3:])
-            what = f"the network cannot have sizes {self.readings.sizes_text(maxima)}, but {several}: {error.what}"
+            what = f"the network cannot have sizes {self.readings.sizes_text(maxima)}, only {several}: {error.what}"
             raise ModelError(what, where=error.where, hint=_EXAMPLE) from error
 
     def rules(
@@ -429,7 +435,9 @@ class _Reader:
                 axis = rules.index(None)
                 at = zip(points, columns[name, axis], strict=True)
                 observed = ", ".join(f"{n} at {self.readings.sizes_text(p)}" for p, n in at)
-                raise UsageError(f"axis {axis} of {name} follows no rule: {observed}", hint=PARITY)
+                raise UsageError(
+                    f"axis {axis} of {name}: no rule gives its extent from the sizes; got {observed}", hint=PARITY
+                )
         return shapes, fitter
 
     def domain(self) -> list[dict[str, int]]:

@@ -121,7 +121,8 @@ def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
         if sorted(names) != sorted(bounds):
             known = ", ".join(names) or "none"
             raise UsageError(
-                f"the sizes of {what.name} are {known}; bounds are for {', '.join(bounds)}", hint="bounds={'n': 1024}"
+                f"bounds of {what.name}: got bounds for {', '.join(bounds)}, expected {known}",
+                hint="give a bound for each size: bounds={'n': 1024}",
             )
         return partial(specialize, what)
     try:
@@ -129,7 +130,7 @@ def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"the function cannot be called with the sizes {', '.join(bounds)}: {error}",
-            hint="bounds={'n': 1024} calls function(n=...)",
+            hint="name the function's parameters: bounds={'n': 1024} calls function(n=...)",
         ) from error
     return lambda at: what(**at)
 
@@ -161,7 +162,7 @@ def sized_module(make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, 
     except StructureMismatch as error:
         raise UnsupportedError(
             f"function {largest.func.name} cannot have sizes that vary: {error}",
-            hint="its loops must be alike at all sizes: split by what divides them, bounds={'n': microc.Bound(1024, step=8)}",
+            hint="split loops by factors that divide all sizes: bounds={'n': microc.Bound(1024, step=8)}",
         ) from error
     return plan_function(largest, func, maker)
 
@@ -172,6 +173,6 @@ def _require_sizes_of_inputs(family: Family) -> None:
     for size in family.sizes:
         if size.scalar not in input_extents:
             raise UsageError(
-                f"no input tells the size {size.label}",
-                hint="give an input an axis of this extent: arrays tell the sizes",
+                f"size {size.label!r} is the extent of no input, expected of one at least",
+                hint="give an input an axis of this extent: a call takes the sizes from its arrays",
             )

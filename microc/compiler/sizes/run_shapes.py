@@ -50,8 +50,8 @@ class RunShapes:
                 if not size["minimum"] <= value <= size["maximum"] or value % size["step"]:
                     step = f" in steps of {size['step']}" if size["step"] > 1 else ""
                     raise UsageError(
-                        f"size {size['label']!r} is {value}",
-                        hint=f"{size['minimum']} to {size['maximum']}{step} are possible",
+                        f"size {size['label']!r}: got {value}, expected {size['minimum']} to {size['maximum']}{step}",
+                        hint="give inputs of such sizes, or compile with another --bound",
                     )
                 self.sizes[size["name"]] = int(value)
                 return

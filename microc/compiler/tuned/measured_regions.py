@@ -149,12 +149,12 @@ def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         if not kernels:
-            raise ScheduleError("the region has more kernels than the record")
+            raise ScheduleError("record: it has fewer kernels than the region")
         return _replay(lowered, kernels.pop(0))
 
     found = _build_ours(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
     if kernels:
-        raise ScheduleError("the region has fewer kernels than the record")
+        raise ScheduleError(f"record: it has {len(kernels)} kernels more than the region")
     return found
 
 
@@ -212,7 +212,10 @@ def _replay(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int,
     """Return a kernel's algorithm, by number, and its replayed schedule; MicrocError if that is not possible."""
     number = next((k for k, group in enumerate(lowered) if group.algorithm == found.algorithm), None)
     if number is None:
-        raise ScheduleError(f"there is no algorithm {found.algorithm!r}")
+        raise ScheduleError(
+            f"record: the kernel has no algorithm {found.algorithm!r}, "
+            f"expected one of {', '.join(repr(group.algorithm) for group in lowered)}"
+        )
     return number, replay_on_group(lowered[number], found.trace, found.rule + TUNED_SUFFIX)
 
 
@@ -220,13 +223,13 @@ def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
     """Yield the kernels in the trace of a record; MicrocError if it is malformed."""
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
     if trace and starts[:1] != [0]:
-        raise ScheduleError("the record begins with no kernel")
+        raise ScheduleError("record: got a schedule step first, expected the name of a kernel")
     for start, end in zip(starts, [*starts[1:], len(trace)], strict=bool(starts)):
         match trace[start].args:
             case (str(algorithm), str(rule)):
                 yield TunedSchedule(algorithm, rule, tuple(trace[start + 1 : end]))
             case _:
-                raise ScheduleError("the record names no kernel")
+                raise ScheduleError("record: a kernel lacks its algorithm and rule")
 
 
 # ---- The verdict of records on a region: whose code is faster, or why that is unknown.

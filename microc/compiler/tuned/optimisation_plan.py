@@ -195,19 +195,23 @@ def read_plan(path: Path) -> dict[str, Any]:
         plan = json.loads(read_bytes(path, LARGEST))
     except OSError as error:
         raise UsageError(
-            f"the plan cannot be read: {error.strerror or error}", where=str(path), hint="microc tune MODEL --plan FILE"
+            f"the plan cannot be read: {error.strerror or error}",
+            where=str(path),
+            hint="check the path, or write a plan: microc tune MODEL --plan FILE",
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"this is no plan: {printable(str(error), 200)}",
             where=str(path),
-            hint="microc tune MODEL --plan FILE writes one",
+            hint="write one: microc tune MODEL --plan FILE",
         ) from error
     wrong = next(iter(jsonschema.Draft202012Validator(SCHEMA).iter_errors(plan)), None)
     if wrong is not None:
         place = "".join(f"[{key}]" if isinstance(key, int) else f".{printable(key)}" for key in wrong.absolute_path)
         raise UsageError(
-            f"wrong plan: {printable(wrong.message, 200)}", where=f"{path}{place}", hint="write it anew, or mend it"
+            f"wrong plan: {printable(wrong.message, 200)}",
+            where=f"{path}{place}",
+            hint="correct it, or write it again: microc tune MODEL --plan FILE",
         )
     found: dict[str, Any] = plan
     return found
@@ -218,9 +222,9 @@ def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]
     plan, tasks = read_plan(path), {task.key: task for task in list_tasks(made)}
     if plan["core"] != made.make.target.cpu:
         raise UsageError(
-            f"the plan is for {printable(plan['core'])}, not {made.make.target.cpu}",
+            f"plan: got one for {printable(plan['core'])}, expected one for {made.make.target.cpu}",
             where=str(path),
-            hint="tune for this core",
+            hint="tune for this core, or compile for that one",
         )
     schedules: dict[str, TunedSchedule] = {}
     for number, kernel in enumerate(plan["kernels"]):
@@ -228,9 +232,9 @@ def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]
         task = tasks.get(kernel["key"])
         if task is None:
             raise UsageError(
-                f"the network has no such kernel: {printable(kernel['layers'][0])}",
+                f"plan: the network has no such kernel: {printable(kernel['layers'][0])}",
                 where=where,
-                hint="was it made of this model, under these options, by this microc? Write it anew, or leave the kernel out",
+                hint="write the plan again, with this model, these options and this version of microc; or leave out the kernel",
             )
         schedule = _chosen_schedule(task, kernel, where)
         if schedule is not None:
@@ -260,7 +264,7 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
     except (MicrocError, StopIteration, TypeError, ValueError) as error:
         why = error.what if isinstance(error, MicrocError) else "it is of another microc"
         raise UsageError(
-            f"alternative {choice} of {layer} makes no schedule any more: {printable(why, 200)}",
+            f"alternative {choice} of {layer} can no longer be applied: {printable(why, 200)}",
             where=where,
             hint=f"choose another, or {UNTUNED!r}; or tune again",
         ) from error
@@ -380,7 +384,11 @@ def workspace_room(module: Module, tasks: Sequence[Task], ram: int) -> Mapping[s
 def refuse_unreadable(options: Options) -> None:
     """Raise UsageError for unreadable records or plans, before the network is compiled."""
     if options.plan is not None and options.tuned is not None:
-        raise UsageError("a plan has schedules of its own", where=str(options.plan), hint="leave out tuned")
+        raise UsageError(
+            "tuned cannot be combined with plan, which contains schedules of its own",
+            where=str(options.plan),
+            hint="leave out tuned, or plan",
+        )
     if options.tuned is not None:
         require_records_file(options.tuned)
     if options.plan is not None:

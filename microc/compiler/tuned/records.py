@@ -359,7 +359,11 @@ class Database:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise OutputError(f"the records cannot be written: {error}", where=str(self.path)) from error
+            raise OutputError(
+                f"the records cannot be written: {error.strerror or error}",
+                where=str(self.path),
+                hint="name a file that you may write, on a disk with space left",
+            ) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -436,9 +440,17 @@ def _read(path: Path) -> tuple[list[Record], int]:
                 except (ValueError, TypeError, RecursionError):
                     skipped += bool(line.strip())
     except OSError as error:
-        raise UsageError(f"the records cannot be read: {error}", where=str(path)) from error
+        raise UsageError(
+            f"the records cannot be read: {error.strerror or error}",
+            where=str(path),
+            hint="name a file that you may read",
+        ) from error
     if skipped and not records:
-        raise UsageError("this is no file of records", where=str(path), hint="microc tune writes them, a line for each")
+        raise UsageError(
+            f"records: got {skipped} lines that are no records, expected one record on each line",
+            where=str(path),
+            hint="name a file that microc tune wrote",
+        )
     return records, skipped
 
 

@@ -55,7 +55,7 @@ def load_numpy(file: BinaryIO) -> Array | dict[str, Array]:
     if start == _MAGIC:
         return _load_array(file, size, "it")
     if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise ValueError("it is no file of NumPy's")
+        raise ValueError("it begins neither like a .npy nor like a .npz file")
     return _load_archive(file, size)
 
 
@@ -153,7 +153,7 @@ def read_sound(path: Path) -> Array:
     except (wave.Error, EOFError) as error:
         raise UsageError(
             f"{path} is no sound that can be read: {error}", where=str(path),
-            hint="WAV files of linear PCM, 8 to 32 bits, are read; or save the arrays with numpy.save",
+            hint="convert it to WAV, linear PCM of 8 to 32 bits; or save the arrays with numpy.save",
         ) from error  # fmt: skip
     if width == 1:  # in WAV files, samples of 8 bits are unsigned, wider ones signed
         reals = data.astype(np.float32) / 128 - 1
@@ -240,7 +240,11 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
     # With classes every sample needs one, so that files beside the class folders are an error.
     if not files or (class_folders and len(classes) != len(files)):
         reason = "files beside folders of classes" if files else "no .npy files, pictures or sounds"
-        raise UsageError(f"{folder} holds {reason}", where=str(folder), hint="one file for each sample")
+        raise UsageError(
+            f"{folder} holds {reason}, expected one file for each sample",
+            where=str(folder),
+            hint="put the files of all samples into the folder, or all into folders of classes",
+        )
     if picture is None and any(map(pictures.is_picture, files)):
         raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_HINT)
     arrays = [_read_sample(path, picture) for path in files]
@@ -249,7 +253,7 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
             raise UsageError(
                 f"{path.name} is {array.dtype}{array.shape}, {files[0].name} is {arrays[0].dtype}{arrays[0].shape}",
                 where=str(folder),
-                hint="all samples have one shape and dtype",
+                hint="give all samples one shape and dtype",
             )
     arrays_by_name: dict[str, Array] = {ROWS: np.stack(arrays)}
     return {**arrays_by_name, CLASSES: np.array(classes)} if class_folders else arrays_by_name
@@ -285,19 +289,21 @@ def _read_table(path: Path) -> dict[str, Array]:
     mark = next((m for m in "\t;" if m in text), ",")
     rows = [row for row in csv.reader(text.splitlines(), delimiter=mark) if row]
     if not rows:
-        raise UsageError(f"{path} is empty", where=str(path), hint="one sample a row, numbers between commas")
+        raise UsageError(f"{path} is empty", where=str(path), hint="write one sample a row, numbers between commas")
     header = [name.strip() for name in rows[0]] if not all(map(_is_number, rows[0])) else []
     if len(set(header)) < len(header):
         raise UsageError(
-            f"two columns of {path.name} have one name",
+            f"{path.name}: two columns are called {next(name for name in header if header.count(name) > 1)!r}",
             where=str(path),
-            hint="columns are found by their names: rename one",
+            hint="rename one: columns are found by their names",
         )
     body = rows[1:] if header else rows
     for number, row in enumerate(body, 2 if header else 1):
         if len(row) != len(rows[0]) or not all(map(_is_number, row)):
             raise UsageError(
-                f"row {number} of {path.name} is not {len(rows[0])} numbers", where=str(path), hint="one sample a row"
+                f"row {number} of {path.name} is not {len(rows[0])} numbers",
+                where=str(path),
+                hint="write one sample a row",
             )
     table = np.array([[float(cell) for cell in row] for row in body]).reshape(len(body), len(rows[0]))
     return {ROWS: table} | {name: table[:, k] for k, name in enumerate(header)}

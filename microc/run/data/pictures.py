@@ -111,8 +111,8 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
         return array_in_shape.astype(dtype), f"{name}: {given} taken as {dtype}"
     hint = f"give {dtype}"
     if tensor["scale"] is not None:
-        hint += ", which are taken as they are, or floats, which are quantised"
-    raise UsageError(f"{name} holds {dtype}, {given} was given", where=str(path), hint=hint)
+        hint += ", which is used as it is, or floats, which are quantised"
+    raise UsageError(f"{name}: got {given}, expected {dtype}", where=str(path), hint=hint)
 
 
 def quantise(real: Array, tensor: Mapping[str, Any]) -> Array:
@@ -174,7 +174,7 @@ def geometry(tensor: Mapping[str, Any]) -> Geometry:
     raise UsageError(
         f"{tensor['name']} of shape {'x'.join(map(str, shape))} is no picture",
         where=str(tensor["name"]),
-        hint="pictures go to inputs of shape HxW, HxWxC or CxHxW with 1 or 3 channels; give a .npy file",
+        hint="give a .npy file: pictures suit inputs of shape HxW, HxWxC or CxHxW with 1 or 3 channels",
     )
 
 
@@ -239,9 +239,9 @@ class Reader:
         if self.tensor["scale"] is not None:
             return quantise(reals, self.tensor)
         raise UsageError(
-            f"{self.tensor['name']} holds {self.tensor['dtype']}, which stand for no reals",
+            f"{self.tensor['name']} holds {self.tensor['dtype']} without a scale, so that pixels cannot be converted",
             where=str(self.tensor["name"]),
-            hint="give a .npy file of what the input takes",
+            hint=f"give a .npy file of {self.tensor['dtype']}",
         )
 
 
@@ -250,16 +250,24 @@ def _read_pixels(path: Path, layout: Geometry) -> Array:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise ToolError("Pillow reads pictures and is not installed", hint="pip install microc[pictures]") from error
+        raise ToolError(
+            "Pillow, which reads pictures, is not installed", hint="install it: pip install microc[pictures]"
+        ) from error
     try:
         with open_regular(path) as file, Image.open(file, formats=_FORMATS) as picture:
             converted = picture.convert(_MODES[layout.channels])
     except (UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path} is no picture", where=str(path), hint=f"known: {', '.join(SUFFIXES)}") from error
+        raise UsageError(
+            f"{path} is no picture that can be read",
+            where=str(path),
+            hint=f"convert it to one of {', '.join(SUFFIXES)}",
+        ) from error
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(
-            f"cannot read {path}: {reason}", where=str(path), hint="is it there, and does a viewer show it?"
+            f"cannot read {path}: {reason}",
+            where=str(path),
+            hint="check that the file exists and is an image that a viewer opens",
         ) from error
     if converted.size != (layout.width, layout.height):
         converted = converted.resize((layout.width, layout.height), resample=Image.Resampling.BILINEAR)

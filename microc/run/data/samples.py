@@ -14,6 +14,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.source import shared_files
+from microc.compiler import validation
 from microc.errors import UnsupportedError, UsageError, VerificationError, nearest
 from microc.module import Module, SelfTest, Value
 from microc.plugin import PORTABLE
@@ -106,7 +107,11 @@ def _labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
         raise UsageError(f"there are no labels {labels!r}", where=str(data), hint=hint)
     flat = labels_array.reshape(-1)
     if flat.dtype.kind not in "biuf" or np.any(np.mod(flat, 1) != 0) or np.any(flat < 0):
-        raise UsageError("labels are no class numbers", where=labels, hint=_NUMBERED)
+        raise UsageError(
+            f"labels: got {flat.dtype} {validation.short_repr(flat[:4].tolist())}, expected class numbers",
+            where=labels,
+            hint=_NUMBERED,
+        )
     return flat.astype(np.int64)
 
 
@@ -126,9 +131,9 @@ def _pick(arrays: Mapping[str, Array], tensor: Mapping[str, Any], count: int, pa
         return next(iter(arrays.values()))
     names = ", ".join(n or "one without a name" for n in arrays) or "none"
     raise UsageError(
-        f"no array is called {tensor['name']!r}",
+        f"no array is called {tensor['name']!r}; got {names}",
         where=str(path),
-        hint=f"call the arrays as the network's tensors (numpy.savez(path, {tensor['name']}=...)); there are: {names}",
+        hint=f"name the arrays after the network's tensors: numpy.savez(path, {tensor['name']}=...)",
     )
 
 
@@ -141,7 +146,7 @@ def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: 
     if len(set(lengths.values())) != 1 or not len(samples):
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
         if not any(lengths.values()):
-            raise UsageError("there are no samples", where=str(data), hint="give one at least")
+            raise UsageError("data: got no samples, expected one at least", where=str(data), hint="give one at least")
         hint = f"cut them to one length: array[:{min(lengths.values())}]"
         raise UsageError(f"the numbers of samples differ: {counts}", where=str(data), hint=hint)
 
@@ -163,13 +168,16 @@ def with_self_test(module: Module, data: Path) -> Module:
     VerificationError. UsageError for data that do not fit or take more than :data:`MAX_SELF_TEST_BYTES`.
     """
     if module.options["protocol"] == "mlperf":
-        raise UsageError("firmware for MLPerf's runner has no self-test", hint="leave out self_test, or the protocol")
+        raise UsageError(
+            "self_test cannot be combined with protocol mlperf, whose firmware has no self-test",
+            hint="leave out self_test, or protocol",
+        )
     for name in module.outputs:
         if module.values[name].dtype in dtypes.HALF:
             raise UnsupportedError(
-                f"a self-test of the {module.values[name].dtype} output {name!r}",
+                f"self_test: got output {name!r} of {module.values[name].dtype}, expected float32 or integers",
                 where=module.source,
-                hint="--output-dtype float32 makes it one that can be compared",
+                hint="convert it: --output-dtype float32",
             )
     samples = _read_test_samples(module, data)
     size = len(samples) * sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
@@ -177,7 +185,7 @@ def with_self_test(module: Module, data: Path) -> Module:
         raise UsageError(
             f"the self-test's {len(samples)} samples take {size:,} bytes of flash, {MAX_SELF_TEST_BYTES:,} are allowed",
             where=str(data),
-            hint="give fewer samples: what the network gets right is found by microc verify --data",
+            hint="give fewer samples; microc verify --data measures accuracy",
         )
     outputs = _run_samples(module, samples)
     for name, expected in samples.expected.items():
@@ -199,7 +207,11 @@ def _read_test_samples(module: Module, data: Path) -> Samples:
     """Read the samples of a self-test. The file may contain expected outputs."""
     inputs, outputs = ([tensor_data(module, name) for name in names] for names in (module.inputs, module.outputs))
     if not inputs:
-        raise UsageError("a network without inputs has no samples", where=module.source, hint="leave out self_test")
+        raise UsageError(
+            "self_test: got a network without inputs, expected one input at least",
+            where=module.source,
+            hint="leave out self_test",
+        )
     output_names = {word for tensor in outputs for word in (tensor["name"], tensor["label"])}
     return read_samples(inputs, outputs, data, expected=data if output_names & set(read_arrays(data)) else None)
 
@@ -216,7 +228,7 @@ def _run_samples(module: Module, samples: Samples) -> dict[str, Array]:
     for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise UsageError(
-                f"output {name!r} of the self-test holds infinities or NaN, which are near nothing",
+                f"output {name!r} of the self-test holds infinities or NaN, expected finite numbers",
                 where=module.source,
                 hint="give samples whose outputs are finite",
             )
@@ -235,7 +247,7 @@ def _check_expected(name: str, expected: Array, found: Array, data: Path) -> Non
         raise VerificationError(
             f"{wrong} of {near[sample].size} numbers of {name!r} are not what the self-test expects, in sample {sample + 1}",
             where=str(data),
-            hint="leave the outputs out, and those that the network gives here are expected; or see where it differs: "
+            hint="leave out the outputs, to expect what the network computes here; or see where it differs: "
             "microc verify --against",
         )
 

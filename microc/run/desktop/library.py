@@ -67,7 +67,9 @@ def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
     levels = _levels(library, path)
     if core and core not in {level.core for level in levels}:
         known = ", ".join(level.core for level in levels)
-        raise UsageError(f"{path.name} was not made for {core!r}", where=str(path), hint=f"it was made for: {known}")
+        raise UsageError(
+            f"{path.name} has no kernels for {core!r}, expected one of {known}", where=str(path), hint="leave out core"
+        )
     candidates = [level for level in levels if core in ("", level.core)]
     level = next((level for level in candidates if level.runs_here()), None)
     if level is None:
@@ -91,10 +93,18 @@ def _levels(library: ctypes.CDLL, path: Path) -> list[Level]:
             symbol = ctypes.c_char.in_dll(library, f"microc_manifest{suffix}")
             manifest = json.loads(ctypes.string_at(ctypes.addressof(symbol)).decode())
         except ValueError as error:
-            raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
+            raise ModelError(
+                f"{path.name} is no library made by microc: its manifest is no JSON",
+                where=str(path),
+                hint="export it again",
+            ) from error
         entries = [getattr(library, f"microc_{name}{suffix}", None) for name in _ENTRIES]
         if manifest.get("schema_version") != SCHEMA_VERSION or None in entries:
-            raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
+            raise ModelError(
+                f"{path.name} was made by another version of microc: got schema {manifest.get('schema_version')}, "
+                f"expected {SCHEMA_VERSION}",
+                hint="export it again",
+            )
         folder = f"{number}/" if number else ""
         levels.append(Level(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
     return levels
@@ -114,9 +124,17 @@ def export_shared(library: Path, target: Path) -> Path:
 def export_tar(sources: Mapping[str, str], target: Path) -> Path:
     """Write the C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes."""
     if not sources:
-        raise OutputError("a library loaded from .so has no sources to export", where=str(target), hint="export to .so")
+        raise OutputError(
+            f"{target.name}: a library loaded from .so has no sources, expected a name in .so",
+            where=str(target),
+            hint="export to .so",
+        )
     if any("/" in name and name.startswith(EXTERNAL_FOLDER) for name in sources):
-        raise OutputError("an archive of sources has no external code", where=str(target), hint="export to .so")
+        raise OutputError(
+            f"{target.name}: an archive cannot contain external code, expected a name in .so",
+            where=str(target),
+            hint="export to .so",
+        )
     with replace_atomically(target) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
         for name in sorted(sources):
             data = sources[name].encode()
@@ -153,11 +171,13 @@ def order_inputs(inputs: Tensors, arrays: Sequence[Any], named: Mapping[str, Any
     for name, array in named.items():
         position = find_position(name, inputs, "input")
         if position in by_position:
-            raise UsageError(f"input {name!r} is given twice", hint="by its place or by its name")
+            raise UsageError(f"input {name!r} is given twice, expected once", hint="give it by position or by name")
         by_position[position] = array
     missing = [tensor["name"] for position, tensor in enumerate(inputs) if position not in by_position]
     if missing:
-        raise UsageError(f"input {missing[0]!r} is missing", hint="inputs: " + ", ".join(t["name"] for t in inputs))
+        raise UsageError(
+            f"input {missing[0]!r} is missing", hint="give all inputs: " + ", ".join(t["name"] for t in inputs)
+        )
     return tuple(by_position[position] for position in sorted(by_position))
 
 
@@ -309,7 +329,7 @@ class Library:
             self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
         )
         if status != 0:
-            raise UsageError(f"there is no kernel {kernel}")
+            raise UsageError(f"there is no kernel {kernel}", hint="give a position in the sequence of calls, from 0 on")
 
     def get_output(self, key: int | str) -> Array:
         """Copy an output, by position or name."""
@@ -381,8 +401,8 @@ class Library:
         counts = {len(array) if array.ndim else None for array in inputs}
         if len(counts) > 1:
             raise UsageError(
-                "the inputs of a batch have different numbers of samples",
-                hint="the first axis counts the samples, as many for each input",
+                f"batch: the inputs have different numbers of samples; got {', '.join(str(a.shape) for a in inputs)}",
+                hint="give as many samples for each input, along the first axis",
             )
         count = next(iter(counts), 0) or 0
         for tensor, array in zip(self.inputs, inputs, strict=False):
@@ -445,7 +465,11 @@ class Library:
         """
         target = validation.path("a library", path)
         if target.suffix not in (".tar", ".so"):
-            raise OutputError(f"cannot export to {target.name}", where=str(target), hint="end the name in .so or .tar")
+            raise OutputError(
+                f"cannot export to {target.name}, expected .so or .tar",
+                where=str(target),
+                hint="end the name in .so or .tar",
+            )
         exported = self._elsewhere() if self._elsewhere else self
         if exported.manifest["sha256"] != self.manifest["sha256"]:
             raise OutputError("the model has changed since it was compiled", where=str(target), hint="compile it again")

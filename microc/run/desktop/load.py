@@ -12,7 +12,7 @@ from microc.base.file_access import open_regular
 from microc.codegen.c.source import shared_source
 from microc.compiler import validation
 from microc.device.toolchain import MOST_CORES, compile_object, compile_shared, link_shared, machine_flags
-from microc.errors import ModelError, OutputError
+from microc.errors import ModelError, OutputError, nearest_file
 from microc.isa import CORES
 from microc.run.desktop.library import Library
 
@@ -30,7 +30,9 @@ def load_library(path: str | Path, core: str = "") -> Library:
     """
     source, core_name = validation.path("a library", path), validation.text("a core", core)
     if not source.is_file():
-        raise OutputError(f"there is no library {source}", where=str(source))
+        raise OutputError(
+            f"there is no library {source}", where=str(source), hint=nearest_file(source) or "check the path"
+        )
     if source.suffix != ".tar":
         return Library(source.resolve(), core=core_name)
     sources = _read_tar(source)

@@ -78,7 +78,7 @@ def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str
     outside of the arena."""
     names = [module.name for module in modules]
     if len(set(names)) != len(names):
-        raise UsageError("two networks of a batch have one name")
+        raise UsageError(f"networks: two have one name; got {', '.join(names)}", hint="rename one")
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     sources = []
     for module in modules:

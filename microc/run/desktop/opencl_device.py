@@ -78,7 +78,10 @@ class OpenCLFunction:
     def _upload(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Copy every parameter to the device's memory; return the buffers by name. Outputs start as zeros."""
         if len(arrays) != len(self.inputs):
-            raise UsageError(f"{self._name} takes {len(self.inputs)} arrays, given {len(arrays)}")
+            raise UsageError(
+                f"{self._name} takes {len(self.inputs)} arrays, {len(arrays)} were given",
+                hint=f"give {', '.join(self.inputs)}",
+            )
         arrays_by_name = {name: as_array(f"input {name!r}", a) for name, a in zip(self.inputs, arrays, strict=True)}
         cl, memory = _opencl(), {}
         for param in self._params:
@@ -87,7 +90,8 @@ class OpenCLFunction:
                 array = np.zeros(param.shape, dtypes.to_numpy(param.dtype))
             if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
                 raise UsageError(
-                    f"{param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}"
+                    f"{param.name!r}: got {array.dtype}{list(array.shape)}, expected {param.dtype}{list(param.shape)}",
+                    hint="convert the array",
                 )
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
             memory[param.name] = cl.Buffer(self._context, flags, hostbuf=np.ascontiguousarray(array))
@@ -137,5 +141,7 @@ def _opencl() -> Any:
     try:
         import pyopencl
     except ImportError as error:
-        raise ToolError("PyOpenCL is missing", where="target opencl", hint="pip install microc[opencl]") from error
+        raise ToolError(
+            "PyOpenCL is not installed", where="target opencl", hint="install it: pip install microc[opencl]"
+        ) from error
     return pyopencl

@@ -300,7 +300,10 @@ def _outputs(answer: Answer, names: Sequence[str], count: int) -> Sequence[Array
         return answer.outputs[:count]
     missing = [name for name in names if name not in answer.tensors]
     if missing:
-        raise UsageError(f"the framework does not show {missing[0]!r}", hint="compare the whole network")
+        raise UsageError(
+            f"outputs: the framework gives no tensor {missing[0]!r}",
+            hint="leave out outputs: compare the whole network",
+        )
     return [answer.tensors[name] for name in names]
 
 

@@ -102,7 +102,7 @@ def _format_of_object(model: Any) -> str:
 def _load_file(runtime: str, data: bytes, file: str, options: Options) -> Reference:
     """Load the model of a file in a runtime."""
     if options.state and runtime != "onnxruntime":
-        raise UsageError(f"--state cannot be compared with {runtime}", where=file, hint="it can with onnxruntime")
+        raise UsageError(f"--state cannot be compared with {runtime}", where=file, hint="use --against onnxruntime")
     if runtime in RUNTIMES["tflite"]:
         from microc.run.reference import engines
 

@@ -68,9 +68,9 @@ def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node])
     integers = source is not None and source.op == "dequantize" and source.inputs[0] in graph.consts
     if integers or (weight is not None and weight.ndim == 2 and find_levels(weight) is not None):
         raise UnsupportedError(
-            "hybrid=dynamic of a layer on floats whose weights alone are integers",
+            "hybrid: got dynamic for a layer on floats whose weights alone are integers, expected one of TFLite's hybrid layers",
             where=str(node.loc),
-            hint="the option is for TFLite's hybrid layers; leave it out: such weights stay packed and are opened in registers",
+            hint="leave out hybrid: such weights stay packed and are unpacked in registers",
         )
 
 

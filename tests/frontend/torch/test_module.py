@@ -89,6 +89,6 @@ def test_without_pytorch() -> None:
     with pytest.raises(UsageError, match="does not say the shapes") as caught:
         microc.compile(looks)
     assert "example_inputs=(" in caught.value.hint
-    with pytest.raises(UsageError, match=r"example_inputs are for a torch\.nn\.Module"):
+    with pytest.raises(UsageError, match=r"got a model of type str, expected a torch\.nn\.Module"):
         microc.compile("model.tflite", example_inputs=(1,))
     assert not OPTIONS["example_inputs"].flag

@@ -70,7 +70,7 @@ def test_numbers(tmp_path: Path) -> None:
     stored = Reader(tensor("int8", shape, 1 / 128, 0), (-1, 1)).read(path)
     assert np.array_equal(stored, np.clip(np.floor((real * 2 - 1) * 128 + 0.5), -128, 127))
     assert Reader(tensor("int16", shape, 1 / 32768, 0)).read(path).max() == round(230 / 255 * 32768)
-    with pytest.raises(UsageError, match="stand for no reals"):
+    with pytest.raises(UsageError, match="without a scale"):
         Reader(tensor("int32", shape)).read(path)
 
 

@@ -52,5 +52,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "linear PCM" in caught.value.hint
     for name, count in (("a.wav", 3), ("b.wav", 4)):
         recorded(tmp_path / "folder" / name, bytes(2 * count), 2)
-    with pytest.raises(UsageError, match="all samples have one shape"):
+    with pytest.raises(UsageError, match="give all samples one shape"):
         read_arrays(tmp_path / "folder")
