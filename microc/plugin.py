@@ -178,7 +178,7 @@ def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Ite
     Commands and functions of the library enter it once for everything they do (:mod:`microc.compiler.model`).
     """
     with ExitStack() as stack:
-        stack.enter_context(RULES.extended({rule.name: rule for rule in rules}))
+        stack.enter_context(RULES.extend({rule.name: rule for rule in rules}))
         for plugin in plugins:
             try:
                 _extend(plugin, stack)
@@ -188,25 +188,25 @@ def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Ite
 
 
 def _extend(plugin: Plugin, stack: ExitStack) -> None:
-    stack.enter_context(registry().extended({operator.name: operator for operator in plugin.operators}))
+    stack.enter_context(registry().extend({operator.name: operator for operator in plugin.operators}))
     if plugin.tflite:
         from microc.frontend.tflite.context import Converter as TfliteConverter
         from microc.frontend.tflite.reader import CONVERTERS
 
         tflite = {f"CUSTOM:{code}": TfliteConverter(convert, ()) for code, convert in plugin.tflite.items()}
-        stack.enter_context(CONVERTERS.extended(tflite))
+        stack.enter_context(CONVERTERS.extend(tflite))
     if plugin.onnx:
         from microc.frontend.onnx.context import Converter as OnnxConverter
         from microc.frontend.onnx.reader import PLUGIN_CONVERTERS
 
         onnx = {name: OnnxConverter(convert, ()) for name, convert in plugin.onnx.items()}
-        stack.enter_context(PLUGIN_CONVERTERS.extended(onnx))
+        stack.enter_context(PLUGIN_CONVERTERS.extend(onnx))
     sets = {s.name: s for core in plugin.cores for s in core.sets}.values()
     words = (*plugin.externs, *(word for s in sets for word in s.intrinsics))
-    stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in words}))
-    stack.enter_context(TENSOR.extended({tensor.name: tensor for s in sets for tensor in s.tensors}))
-    stack.enter_context(CORES.extended({core.name: core for core in plugin.cores}))
-    stack.enter_context(BACKENDS.extended({backend.name: backend for backend in plugin.backends}))
+    stack.enter_context(SCALAR.extend({intrinsic.name: intrinsic for intrinsic in words}))
+    stack.enter_context(TENSOR.extend({tensor.name: tensor for s in sets for tensor in s.tensors}))
+    stack.enter_context(CORES.extend({core.name: core for core in plugin.cores}))
+    stack.enter_context(BACKENDS.extend({backend.name: backend for backend in plugin.backends}))
 
 
 _LOADED: dict[tuple[Path, str], Plugin] = {}

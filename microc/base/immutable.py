@@ -68,7 +68,7 @@ class LazyEntry(Generic[T]):
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
 
-    def loaded(self) -> T:
+    def load_entry(self) -> T:
         entry: T = getattr(importlib.import_module(self.module), self.name)
         return entry
 
@@ -96,7 +96,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         entry = self._current.get().by_name[name]
-        return entry.loaded() if isinstance(entry, LazyEntry) else entry
+        return entry.load_entry() if isinstance(entry, LazyEntry) else entry
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._current.get().by_name)
@@ -118,7 +118,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._current.get()
 
     @contextmanager
-    def extended(self, entries: Mapping[str, T]) -> Iterator[None]:
+    def extend(self, entries: Mapping[str, T]) -> Iterator[None]:
         """Add entries inside the ``with`` block; UsageError for a name that another entry already has."""
         current = self._current.get().by_name
         for name, entry in entries.items():

@@ -161,7 +161,7 @@ def merge_or_prune(arguments: Arguments) -> show.Answer:
     from microc.compiler.tuned.records import merge_records, open_records, write_records
 
     if arguments.prune is not None:
-        target, records = arguments.prune, open_records(arguments.prune).pruned()
+        target, records = arguments.prune, open_records(arguments.prune).pruned_records()
     else:
         target, records = arguments.records, merge_records(arguments.merge or ())
     count = write_records(target, records)

@@ -620,7 +620,7 @@ class Options:
         for name in ("input_shapes", "state", "rename", "bounds", "external", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
-    def chosen(self) -> dict[str, str]:
+    def changed_texts(self) -> dict[str, str]:
         """Return the options that differ from their defaults as text, for reports; names of files are left out."""
         default = Options()
         values = {name: getattr(self, name) for name in OPTIONS if name not in _UNREPORTED}

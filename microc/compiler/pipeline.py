@@ -224,7 +224,7 @@ def _compile_static(
         if progress is not None:
             progress("fingerprint", 1, 2)
         digest = fingerprint(module, target)
-        module_options = {**options.chosen(), **module.options, "protocol": options.protocol}
+        module_options = {**options.changed_texts(), **module.options, "protocol": options.protocol}
         return replace(
             module,
             fingerprint=digest,

@@ -69,7 +69,7 @@ def plan_function(schedule: Schedule, kernel: ir.PrimFunc, make: KernelBuilder) 
     layer = schedule.func.name
     call = Call(name, args, reads, writes, scratch, layer=layer, op="function", schedule=trace, rule=schedule.rule)
     chosen = {
-        **make_options().chosen(),
+        **make_options().changed_texts(),
         "optimize": "speed",
         "cpu": make.target.cpu,
         "protocol": "rpc",

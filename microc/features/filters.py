@@ -89,15 +89,15 @@ class Stage:
     def wants_frames(self, signal: Signal, spectrum: bool = False) -> None:
         """Refuse a signal that is not cut into frames, or whose frames are no spectra."""
         if len(signal.shape) < 3:
-            raise self.refused(
+            raise self.refusal(
                 f"expects frames, got samples of shape {list(signal.shape)}", "put Frames in front of it"
             )
         if spectrum and signal.shape[-1] < 3:
-            raise self.refused(
+            raise self.refusal(
                 f"expects spectra, got frames of {signal.shape[-1]} numbers", "put Spectrogram in front of it"
             )
 
-    def refused(self, what: str, hint: str) -> UsageError:
+    def refusal(self, what: str, hint: str) -> UsageError:
         return UsageError(f"{type(self).__name__}: {what}", hint=hint)
 
     def set(self, name: str, value: object) -> None:
@@ -184,12 +184,12 @@ class Fir(Stage):
 
     def __post_init__(self) -> None:
         if self.array("taps", 1).size > MAX_TAPS:
-            raise self.refused(f"got {len(self.taps)} taps, expected {MAX_TAPS} at most", "decimate first: Resample")
+            raise self.refusal(f"got {len(self.taps)} taps, expected {MAX_TAPS} at most", "decimate first: Resample")
 
     def build(self, signal: Signal) -> Signal:
         taps = np.array(self.taps)
         if not signal.is_float and np.abs(taps).max() >= 2**15:
-            raise self.refused(
+            raise self.refusal(
                 "got taps of 32768 or more, expected less for int16 samples", "scale the taps: results would saturate"
             )
         return _apply_fir(signal, taps[None, ::-1], 1, taps.size - 1)
@@ -211,7 +211,7 @@ class Biquads(Stage):
         if rows.shape[1] != 6 or not rows[:, 3].all() or len(rows) > 64:
             hint = 'compute them by scipy.signal.butter(..., output="sos")'
             what = f"got sections of shape {rows.shape}, expected (1 to 64, 6) and no a0 that is zero"
-            raise self.refused(what, hint)
+            raise self.refusal(what, hint)
 
     def build(self, signal: Signal) -> Signal:
         rows = np.array(self.sos)
@@ -219,7 +219,7 @@ class Biquads(Stage):
         stored: Array = rows.astype(np.float32)
         if not signal.is_float:
             if np.abs(rows).max() >= 8:
-                raise self.refused(
+                raise self.refusal(
                     f"got a coefficient of {np.abs(rows).max():g}, expected less than 8 for integers",
                     "spread the gain over the sections, or use floats",
                 )
@@ -247,7 +247,7 @@ class Resample(Stage):
         self.integer("up", 1, 1024)
         self.integer("down", 1, 1024)
         if len(self.taps) and self.array("taps", 1).size > MAX_TAPS:
-            raise self.refused(f"needs more than {MAX_TAPS} taps for this ratio of rates", "resample in two steps")
+            raise self.refusal(f"needs more than {MAX_TAPS} taps for this ratio of rates", "resample in two steps")
 
     @property
     def ratio(self) -> tuple[int, int]:

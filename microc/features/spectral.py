@@ -142,7 +142,7 @@ class Frames(Stage):
 
     def build(self, signal: Signal) -> Signal:
         if len(signal.shape) > 2 and signal.shape[2] > 1 and len(signal.shape) != 3:
-            raise self.refused(
+            raise self.refusal(
                 f"expects samples, got frames of shape {list(signal.shape)}", "put one Frames into a pipeline"
             )
         half = self.length // 2
@@ -179,7 +179,7 @@ class Spectrogram(Stage):
         self.truth("periodic")
         if self.fft_length and (self.fft_length < 4 or self.fft_length & (self.fft_length - 1)):
             example = 1 << max(2, (self.fft_length - 1).bit_length())
-            raise self.refused(
+            raise self.refusal(
                 f"got fft_length {self.fft_length}, expected a power of two from 4 on", f"use {example}, for one"
             )
 
@@ -189,7 +189,7 @@ class Spectrogram(Stage):
         length = self.fft_length or max(4, 1 << (size - 1).bit_length())
         if size > length or self.window_length > size:
             what = f"got fft_length {length} and window_length {self.window_length} for frames of {size} samples"
-            raise self.refused(what, f"use fft_length {size} or more, and window_length {size} or less")
+            raise self.refusal(what, f"use fft_length {size} or more, and window_length {size} or less")
         window_length = self.window_length or size
         front = (size - window_length) // 2
         padded_window = np.pad(window(self.window, window_length, self.periodic), (front, size - window_length - front))
@@ -243,7 +243,7 @@ class Mel(Stage):
         most = signal.rate / 2
         high = self.fmax or most
         if not self.fmin < high <= most:
-            raise self.refused(
+            raise self.refusal(
                 f"got {self.fmin:g} to {high:g} Hz, expected a range within 0 to {most:g} Hz, half the rate",
                 "change fmin or fmax",
             )
@@ -253,7 +253,7 @@ class Mel(Stage):
         empty = np.flatnonzero(~bank.any(axis=1))
         if empty.size:
             what = f"has {empty.size} bands without a frequency, the first is band {empty[0]}"
-            raise self.refused(what, "use fewer bands, a larger fft_length, or a higher fmin")
+            raise self.refusal(what, "use fewer bands, a larger fft_length, or a higher fmin")
         return _sum_bands(signal, bank)
 
 
@@ -269,7 +269,7 @@ class Bands(Stage):
     def __post_init__(self) -> None:
         edges = self.array("edges", 1)
         if edges.size < 2 or (np.diff(edges) <= 0).any() or edges[0] < 0:
-            raise self.refused(
+            raise self.refusal(
                 f"got edges {self.edges}, expected two or more from 0 on, in rising order", "sort the edges"
             )
 
@@ -277,7 +277,7 @@ class Bands(Stage):
         self.wants_frames(signal, spectrum=True)
         bank = box_weights(signal.shape[-1], signal.rate, self.edges)
         if not bank.any(axis=1).all():
-            raise self.refused(
+            raise self.refusal(
                 "a band contains no frequency of the spectrum", "use wider bands, or a larger fft_length"
             )
         return _sum_bands(signal, bank)
@@ -349,7 +349,7 @@ class Dct(Stage):
         self.wants_frames(signal)
         size = signal.shape[-1]
         if self.count > size:
-            raise self.refused(
+            raise self.refusal(
                 f"got {self.count} coefficients of {size} numbers, expected {size} at most", "use a smaller count"
             )
         rows, k = np.arange(self.count)[:, None], np.arange(size)

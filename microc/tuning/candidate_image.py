@@ -270,7 +270,7 @@ def image_module(
         calls, outputs = _add_digests(builder, calls), (DIGESTS,)
     region = task if isinstance(task, RegionTask) else None  # is compiled as the network will be
     optimize = region.ours[0].goal.name if region is not None else "speed"
-    chosen = {**make_options().chosen(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
+    chosen = {**make_options().changed_texts(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
     module = Module(
         graph.name,
         builder.values,

@@ -266,7 +266,7 @@ class GridSearch:
 
     def _new(self, point: Point) -> Candidate | None:
         """Return a point's candidate; None without one, or if one with the same loops was proposed."""
-        candidate = self.space.priced(point)
+        candidate = self.space.price_point(point)
         if candidate is None or _identity(candidate) in self.seen:
             return None
         return candidate

@@ -180,12 +180,12 @@ class Space:
 
     def candidate(self, point: Point) -> Candidate | None:
         """Return a point's verified candidate; None if there is no such schedule."""
-        candidate_ = self.priced(point)
+        candidate_ = self.price_point(point)
         if candidate_ is not None and not candidate_.choice.verified:
             candidate_ = self._built[point] = _verify_candidate(candidate_, self.task.lowered[candidate_.number].tables)
         return candidate_
 
-    def priced(self, point: Point) -> Candidate | None:
+    def price_point(self, point: Point) -> Candidate | None:
         """Return a point's candidate before verification: most candidates are dearer than others and are never verified."""
         if point not in self._built:
             self._built[point] = self._build(point)

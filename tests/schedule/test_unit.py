@@ -49,7 +49,7 @@ def of_unit(unit: TensorUnit) -> Target:
 def test_products_are_exact(shape: tuple[int, int, int], unit: TensorUnit) -> None:
     """Whole tiles and parts of them, with a bias and without."""
     target = of_unit(unit)
-    with CORES.extended({target.cpu: with_unit(CORES["cortex-m4"], unit)} if target.cpu not in CORES else {}):
+    with CORES.extend({target.cpu: with_unit(CORES["cortex-m4"], unit)} if target.cpu not in CORES else {}):
         graph, group = matrix(*shape, bias=shape[0] != 64)
         schedule = on_unit(group.func, target)
         verify(schedule.func, tables=())

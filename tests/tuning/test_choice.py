@@ -67,7 +67,7 @@ def _broken(record: Record) -> Record:
 
 
 def test_what_pruning_leaves_gives_the_same_network(records: Path, tmp_path: Path) -> None:
-    kept = Database(records).pruned()
+    kept = Database(records).pruned_records()
     write_records(tmp_path / "pruned.jsonl", kept)
     assert len(kept) < len(Database(records))
     for goal in ("balanced", "speed", "size"):

@@ -111,10 +111,10 @@ def test_what_does_not_apply_is_passed_over(measured: list[Record], tmp_path: Pa
 def test_pruning_keeps_what_combinations_name(measured: list[Record]) -> None:
     task, database = kernels()[0], Database()
     database.add(measured)
-    slow = next(record for record in measured if record.key == task.key and record not in database.pruned())
+    slow = next(record for record in measured if record.key == task.key and record not in database.pruned_records())
     more = [combination(90), combination(95, slow), combination(80, fastest(measured, task))]
     database.add(more)
-    assert {slow, *more} <= set(database.pruned())
+    assert {slow, *more} <= set(database.pruned_records())
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_pruned_and_merged(tmp_path: Path) -> None:
     assert merge_records([tmp_path / "a", tmp_path / "b"]) == [RECORD, slow, worse, failed, small]
     database = Database()
     database.add(merge_records([tmp_path / "a", tmp_path / "b"]))
-    assert database.pruned() == pareto_records([RECORD, slow, small]) == [RECORD, slow, small]
+    assert database.pruned_records() == pareto_records([RECORD, slow, small]) == [RECORD, slow, small]
     untuned = replace(worse, decisions=(("untuned", "size"),))
     database.add([untuned])
-    assert database.pruned() == [untuned, RECORD, slow, small]
+    assert database.pruned_records() == [untuned, RECORD, slow, small]

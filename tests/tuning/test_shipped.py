@@ -145,7 +145,7 @@ def test_rules_of_the_user_compete() -> None:
     lowered, uses = next(groups("cortex-m4"))
     target = target_for("cortex-m4")
     assert shipped_choice(lowered, target, SPEED, uses) is not None
-    with RULES.extended({"mine": ScheduleRule("mine", lambda *_: ())}):
+    with RULES.extend({"mine": ScheduleRule("mine", lambda *_: ())}):
         assert shipped_choice(lowered, target, SPEED, uses) is None
     assert shipped_choice(lowered, target.having("threads"), SPEED, uses) is None
     assert shipped_choice(lowered, target_for("avr"), SPEED, uses) is None

@@ -37,8 +37,8 @@ def test_points_are_kernels_or_none(cpu: str) -> None:
 def test_candidates_take_no_index_from_constants_that_are_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule may be the user's: what it makes is verified with the group's tables, as what is compiled."""
     space = Space(product())  # not the shared one: this space remembers that the point has no kernel
-    point = next(p for p in space.points if space.priced(p))
-    found = space.priced(point)
+    point = next(p for p in space.points if space.price_point(p))
+    found = space.price_point(point)
     assert found is not None
     x, table = ir.Buffer("x", (4,), "int32"), ir.Buffer("c", (1,), "int32", "const")
     out = ir.Buffer("y", (1,), "int32")

@@ -129,7 +129,7 @@ def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[Part]:
             lowered = group_algorithms(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             goal = make.goal_of(origin.nodes)
             tuned_choice, workspace = (
-                make.scheduled(lowered, goal, origin.uses),
+                make.choose_schedule(lowered, goal, origin.uses),
                 make.room(lowered, goal, origin.uses),
             )
             yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, tuned_choice, workspace)

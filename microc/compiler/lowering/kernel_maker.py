@@ -124,11 +124,11 @@ class KernelBuilder:
         """Lower and schedule a group. ``uses``: number of equal groups; ``in_place`` as in :func:`schedule_group`."""
         lowered = group_algorithms(self.graph, nodes, self.target, "kernel", in_place=in_place)
         goal = self.goal_of(nodes)
-        number, choice = self.scheduled(lowered, goal, uses)
+        number, choice = self.choose_schedule(lowered, goal, uses)
         choice = with_half_constants(lowered[number], choice, self.target, goal, uses)
         return lowered[number], split_across_threads(choice, self.target, self.threads)
 
-    def scheduled(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
+    def choose_schedule(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
         """Choose the algorithm, by number, and the schedule of a group: measured, else bundled, else the rules' choice."""
         limit = self._workspace(lowered)
         return self._tuned_choice(lowered) or select_group_schedule(

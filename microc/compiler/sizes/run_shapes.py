@@ -90,9 +90,9 @@ class RunShapes:
                 hint=f"give one array for each of {wanted}",
             )
         self.learn(tensors, arrays)
-        return [self.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
+        return [self.check_array(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
-    def checked(self, value: Any, tensor: Tensor) -> Array:
+    def check_array(self, value: Any, tensor: Tensor) -> Array:
         """Convert ``value`` to an array of a tensor's shape and dtype; UsageError if it has others."""
         array = as_array(f"input {tensor['name']}", value)
         shape, dtype = self.of(tensor), dtypes.to_numpy(tensor["dtype"])

@@ -375,7 +375,7 @@ class Database:
         """Return the records as plain data."""
         return [{**asdict(record), "decisions": dict(record.decisions), "trace": len(record.trace)} for record in self]
 
-    def pruned(self) -> list[Record]:
+    def pruned_records(self) -> list[Record]:
         """Return the records that a choice may need, for every kernel, board and toolchain.
 
         These are the Pareto front of ticks, flash and workspace, the defaults, the last record of external code

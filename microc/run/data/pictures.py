@@ -155,7 +155,7 @@ class Geometry:
     channels: int
     first: bool
 
-    def placed(self, pixels: Array) -> Array:
+    def transpose_pixels(self, pixels: Array) -> Array:
         """Transpose pixels (height, width, channels) to the tensor's layout."""
         return pixels.transpose(2, 0, 1) if self.first else pixels
 
@@ -207,7 +207,7 @@ class Reader:
         pixels = _read_pixels(path, layout)
         if self._is_bgr:
             pixels = pixels[:, :, ::-1]
-        return self._convert(layout.placed(pixels)).reshape(self.tensor["shape"])
+        return self._convert(layout.transpose_pixels(pixels)).reshape(self.tensor["shape"])
 
     def note(self) -> str:
         """Describe the conversion."""

@@ -289,7 +289,7 @@ class Library:
         index = find_position(key, self.inputs, "input")
         self._keep_call()
         self._shapes.learn([self.inputs[index]], [value])
-        self._keep_input(index, self._shapes.checked(value, self.inputs[index]))
+        self._keep_input(index, self._shapes.check_array(value, self.inputs[index]))
 
     def _keep_input(self, index: int, array: Array) -> None:
         """Copy an array into an input's own memory."""
@@ -434,7 +434,7 @@ class Library:
     def set_tensor(self, name: str, value: Any) -> None:
         """Overwrite any tensor of the manifest, for verification."""
         tensor, memory = self._tensor_memory(name)
-        data = np.ascontiguousarray(self._shapes.checked(value, tensor)).reshape(-1).view(np.uint8)
+        data = np.ascontiguousarray(self._shapes.check_array(value, tensor)).reshape(-1).view(np.uint8)
         memory[: data.size] = data
 
     def _tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
