@@ -340,6 +340,8 @@ def build_module(
     of functions.
     """
     builder = Builder(graph, make or KernelBuilder(graph, target, goal))
+    # Inputs, state and outputs come first: ``declare`` keeps the first storage of a value, and kernels declare all that they
+    # compute as intermediate. Inner values get the names that are left.
     for name in graph.inputs:
         builder.declare(name, "input")
     for name, data in graph.state.items():
@@ -348,8 +350,10 @@ def build_module(
         if builder.name_of(name) not in builder.values:
             builder.declare(name, "output")
     outputs = [_output(builder, name) for name in graph.outputs]
+    # Groups that overwrite a part of a state are moved behind all readers of its old contents.
     partly = find_partial_updates(graph)
     groups = order_groups(graph, groups_of(graph), partly)
+    # Counted before the first kernel is chosen: code that groups of equal shapes share costs flash once.
     builder.alike.update(shape_key(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
     streamed = {name: stream for stream in streams for name in stream.chain.groups}
@@ -357,18 +361,20 @@ def build_module(
         if progress is not None:
             progress(nodes[0].op, k, len(groups))
         stream = streamed.get(nodes[0].group)
-        if stream is not None:
+        if stream is not None:  # at its last group, when the operands of all its groups have been computed
             if stream.chain.groups[-1] == nodes[0].group:
                 add_stream(builder, stream, [named[name] for name in stream.chain.groups])
-        elif nodes[0].op == EXTERNAL and builder.make.external:
+        elif nodes[0].op == EXTERNAL and builder.make.external:  # tested first: this operator has a region, too
             add_external(builder, nodes[0])
         elif registry.get(nodes[0].op).regions:
             add_control(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
             add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
-        elif len(nodes) > 1 or not _try_place(builder, nodes[0]):
+        elif len(nodes) > 1 or not _try_place(builder, nodes[0]):  # operators of a fused group are inside of its kernel
             add_kernel(builder, nodes)
+    # Outputs are copied before states are updated: an output that is a state is its contents at the start of the run.
     _forward_outputs(builder)
+    # Whether a state can be written in place depends on all calls and views, so that a module is needed to find that out.
     module = Module(
         name=graph.name,
         values=builder.values,
@@ -383,6 +389,7 @@ def build_module(
         options={"optimize": goal.name, "cpu": target.cpu},
     )
     _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
+    # A uniform state is filled at the start, all others are copied from a constant.
     starts = {
         builder.name_of(n): builder.constant(f"{builder.name_of(n)}_start", data)
         for n, data in graph.state.items()

@@ -1,4 +1,4 @@
-"""The short integer sequences against the definition in ``fixed.py``, over the edges of every case they tell apart."""
+"""The short integer sequences against the definition in ``numerics.py``, over the edges of every case they tell apart."""
 
 from __future__ import annotations
 
