@@ -298,7 +298,7 @@ def test_run_refuses_wrong_inputs(microc: Command, project: Path, image: Path, t
         "object.npy": "no .npy file",
         "text.npy": "no .npy file",
         "empty.npy": "no .npy file",
-        "many.npz": "several arrays",
+        "many.npz": "an archive of arrays",
         "absent.npy": "cannot read",
     }.items():
         said = microc("run", project, "--input", tmp_path / name)

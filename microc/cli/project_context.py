@@ -474,7 +474,7 @@ def load_array(path: Path) -> Array:
         raise UsageError(f"{path} is no .npy file of numbers{why}", where=str(path), hint=hint) from error
     if not isinstance(array, np.ndarray):
         hint = f'save each array to its own file: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'
-        raise UsageError(f"{path}: got {len(array)} arrays, expected one", where=str(path), hint=hint)
+        raise UsageError(f"{path}: got an archive of arrays, expected a .npy file of one", where=str(path), hint=hint)
     return array
 
 

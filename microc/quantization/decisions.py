@@ -461,7 +461,7 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
     used = {name for node in normalised.nodes for name in (*node.inputs, *node.outputs) if name}
     if any(normalised.types[name].quant is not None for name in used):
         raise UsageError(
-            f"{graph.name} is already quantised, expected a float network",
+            f"{graph.name} is quantised already, expected a float network",
             where=graph.name,
             hint="give the float network that it was made from",
         )

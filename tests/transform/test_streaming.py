@@ -91,7 +91,7 @@ def check(graph: Graph, hop: int, tolerance: float) -> None:
         compared(graph, hop=hop, tolerance=tolerance)
     except UsageError as error:
         assert hop and "a multiple of" in error.hint
-        least = int(error.hint.rsplit(" ", 1)[1])
+        least = int(error.hint.rsplit("=", 1)[1])
         compared(graph, hop=least, tolerance=tolerance)
 
 

@@ -181,7 +181,7 @@ COPY = one("copy", (N,), lambda i: X[i])
         (lambda: microc.build(_other_rank, bounds={"n": 10}), UsageError, "other inputs"),
         (lambda: microc.build(one("f", (N,), lambda i: i, ()), bounds={"n": 9}), UsageError, "extent of no input"),
         (lambda: microc.build(one("f", (N,), lambda i: DOUBLE[i], (DOUBLE,)), bounds={"n": 9}), UsageError, "extent of no input"),
-        (lambda: microc.build(one("f", (N % 3 + 1,), lambda i: X[0]), bounds={"n": 99}), UsageError, "follows no rule"),
+        (lambda: microc.build(one("f", (N % 3 + 1,), lambda i: X[0]), bounds={"n": 99}), UsageError, "no rule gives"),
         (lambda: microc.build(one("f", (N,), lambda i: X[i + 1]), bounds={"n": 9}), ProgramError, "may be 1..9"),
         (lambda: microc.build(one("f", (N,), lambda i: X[i] * M.astype("float32")), bounds={"n": 9}), ProgramError, "variable m"),
         (_constant_of_a_size, UsageError, "its shape cannot depend on sizes"),
