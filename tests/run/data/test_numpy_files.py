@@ -138,7 +138,7 @@ def test_damage_is_refused_at_once(name: str, tmp_path: Path, monkeypatch: pytes
 
 def test_an_archive_is_no_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=ARRAYS[0])
-    with pytest.raises(UsageError, match="several arrays"):
+    with pytest.raises(UsageError, match="an archive of arrays"):
         load_array(tmp_path / "x.npz")
     with (tmp_path / "x.npz").open("rb") as file:
         assert set(array_files.load_numpy(file)) == {"a"}
