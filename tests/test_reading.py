@@ -110,11 +110,11 @@ def test_a_group_of_one_is_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_UID", "1234")
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert file_access._users() == {0, 1234}
+    assert file_access._trusted_users() == {0, 1234}
     monkeypatch.setattr(os, "getuid", lambda: 77)
-    assert file_access._users() == {0, 77}, "nobody but root has called sudo"
+    assert file_access._trusted_users() == {0, 77}, "nobody but root has called sudo"
     monkeypatch.setenv("SUDO_UID", "all")
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert file_access._users() == {0}
+    assert file_access._trusted_users() == {0}
     monkeypatch.delattr(os, "getuid")
     assert foreign_reason(Path("/nowhere")) == "", "Windows has no such owners"

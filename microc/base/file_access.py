@@ -111,7 +111,7 @@ def foreign_reason(path: Path) -> str:
     """
     if not hasattr(os, "getuid"):
         return ""
-    users = _users()
+    users = _trusted_users()
     for candidate in dict.fromkeys((path, path.resolve())):
         for inspected, state in ((candidate, candidate.lstat()), (candidate.parent, candidate.parent.stat())):
             if state.st_uid not in users:
@@ -122,7 +122,7 @@ def foreign_reason(path: Path) -> str:
     return ""
 
 
-def _users() -> frozenset[int]:
+def _trusted_users() -> frozenset[int]:
     """Return the ids of the user, of root, and of the user who called ``sudo``."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     sudo = {int(sudo_uid)} if os.getuid() == _ROOT and sudo_uid.isdecimal() else set()

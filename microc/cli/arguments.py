@@ -424,7 +424,7 @@ def _command(
                 continue
             text = _help(action)
             if action.option_strings:
-                word, count = (_word(action, choices), _count(action)) if action.nargs != 0 else (None, 0)
+                word, count = (_word(action, choices), _count_values(action)) if action.nargs != 0 else (None, 0)
                 options.append(Option(tuple(action.option_strings), text, word, count, group.title or ""))
             else:
                 words.append((_word(action, choices), text))
@@ -439,7 +439,7 @@ def _help(action: argparse.Action) -> str:
     return " ".join((action.help % {**vars(action), "prog": "microc"}).split())
 
 
-def _count(action: argparse.Action) -> int:
+def _count_values(action: argparse.Action) -> int:
     """Return how many values an option takes."""
     return action.nargs if isinstance(action.nargs, int) else 1
 

@@ -265,7 +265,7 @@ def _page(commands: Sequence[Command]) -> Iterator[str]:
     yield ".SH COMMANDS"
     described: set[str] = set()
     for command in commands:
-        yield from (f".SS {_text(command.usage.split(' [-h]')[0])}", _text(_sentence(command.help)))
+        yield from (f".SS {_text(command.usage.split(' [-h]')[0])}", _text(_to_sentence(command.help)))
         for word, help in command.words:
             yield from (".TP", f".I {_text(word.name)}", _text(help or "one of " + ", ".join(word.choices)))
         options = [o for o in command.options if o.group not in _COMMON_GROUPS and o.flags[0] != "-h"]
@@ -296,7 +296,7 @@ def _options(options: Sequence[Option]) -> Iterator[str]:
         yield from (".TP", flags + words, _text(option.help or "see above"))
 
 
-def _sentence(text: str) -> str:
+def _to_sentence(text: str) -> str:
     """Capitalise a text and end it with a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 

@@ -102,7 +102,8 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
         )
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         path = (
-            Path(folder) / f"stdin{_suffix(data) if _PIPE not in (values['model'], *(values['models'] or ())) else ''}"
+            Path(folder)
+            / f"stdin{_guess_suffix(data) if _PIPE not in (values['model'], *(values['models'] or ())) else ''}"
         )
         path.write_bytes(data)
         for name, value in values.items():
@@ -113,7 +114,7 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
         yield
 
 
-def _suffix(data: bytes) -> str:
+def _guess_suffix(data: bytes) -> str:
     """Guess the type of data by their first bytes; a table if none is known."""
     starts = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"RIFF": ".wav", b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg"}
     return next((suffix for start, suffix in starts.items() if data.startswith(start)), ".csv")

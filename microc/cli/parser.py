@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         """Return the hint for missing required arguments: their syntax and help."""
         missing = message.removeprefix(_REQUIRED).split(", ") if message.startswith(_REQUIRED) else []
         actions = (action for action in self._actions if argparse._get_action_name(action) in missing)
-        return "; ".join(f"add {_syntax(action)}" for action in actions)
+        return "; ".join(f"add {_argument_syntax(action)}" for action in actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but report an unknown option before a missing argument."""
@@ -124,7 +124,7 @@ def _wrap_line(line: str, width: int) -> list[str]:
     return [f"{part} \\" if example and part is not parts[-1] else part for part in parts]
 
 
-def _syntax(action: argparse.Action) -> str:
+def _argument_syntax(action: argparse.Action) -> str:
     """Return the syntax of an argument and its help."""
     flag = f"{action.option_strings[0]} " if action.option_strings else ""
     return f"{flag}{action.metavar or action.dest.upper()}, {str(action.help).split(' (default')[0].split(';')[0]}"

@@ -108,10 +108,10 @@ def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
     levels = [(result.images[k].reshape(8, 8).astype(int) + 128) * len(shades) // 256 for k in indices]
     for row in range(8):
         yield ("  " + "  ".join("".join(2 * shades[level] for level in image[row]) for image in levels)).rstrip()
-    yield ("  " + "  ".join(f"{_caption(result, k):16}" for k in indices)).rstrip() + "\n"
+    yield ("  " + "  ".join(f"{_digit_caption(result, k):16}" for k in indices)).rstrip() + "\n"
 
 
-def _caption(result: Demonstration, k: int) -> str:
+def _digit_caption(result: Demonstration, k: int) -> str:
     """Return the answer, its confidence and whether it is right."""
     answer, truth = result.answers[k], result.labels[k]
     confidence = 100 * (int(result.scores[k].max()) + 128) / 256

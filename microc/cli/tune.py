@@ -423,12 +423,14 @@ def _list_spaces(arguments: Arguments) -> show.Answer:
         more = f" and {len(kernel['layers']) - 1} more" if len(kernel["layers"]) > 1 else ""
         head = f"{show.layer(kernel['layers'][0])}{more} ({kernel['op']}): {show.count(kernel['points'])} points"
         rows: list[tuple[str, object]] = [("default", kernel["default"])]
-        rows += [(f"  {name}", _values(values)) for name, values in kernel["decisions"].items() if len(values) > 1]
+        rows += [
+            (f"  {name}", _decision_values(values)) for name, values in kernel["decisions"].items() if len(values) > 1
+        ]
         parts.append(head + "\n" + show.facts(rows))
     return show.Answer({"kernels": kernels}, "\n\n".join(parts))
 
 
-def _values(values: list[Any]) -> str:
+def _decision_values(values: list[Any]) -> str:
     """Format the values of a decision."""
     text = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
     return text + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")

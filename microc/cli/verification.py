@@ -353,10 +353,10 @@ def _compare_kernels(
         raise difference.error(f"board {name}", details)
     end = f"{name} and host agree: {len(sets)} samples, {show.count(data['elements'])} elements, "
     exact = "every bit" if data["identical"] else "floats within the tolerance"
-    return data, f"{_layers(layers)}\n\n{end}{exact}"
+    return data, f"{_kernel_table(layers)}\n\n{end}{exact}"
 
 
-def _layers(layers: Sequence[LayerCheck]) -> str:
+def _kernel_table(layers: Sequence[LayerCheck]) -> str:
     """Format the table of kernels."""
     rows = [
         (
@@ -386,13 +386,13 @@ def _evaluate(arguments: Arguments, device: Device, library: Library, samples: S
         "notes": list(samples.notes),
         "differing_samples": list(answers.differing),
         "largest_deviation": answers.deviation,
-        "classification": _classification(classes) if classes else None,
+        "classification": _classification_data(classes) if classes else None,
         "outputs": [asdict(c) for c in closenesses],
     }
     return data, "\n\n".join(_paragraphs(samples, answers, classes, closenesses))
 
 
-def _classification(result: Classification) -> dict[str, Any]:
+def _classification_data(result: Classification) -> dict[str, Any]:
     """Convert a classification to plain data."""
     return {
         "output": result.output,

@@ -192,7 +192,7 @@ class _Statements(StmtPrinter):
             case ir.Load(buffer, indices) if buffer.scope != "register":
                 return f"vload{lanes}(0, &{self.expr.element(buffer, _first_of_row(buffer, indices, var))})"
             case ir.Bin("add" | "sub" | "mul" as op, a, b) | ir.Bin("div" as op, a, b):
-                return f"({self._lanes(a, var, lanes)} {_sign(op)} {self._lanes(b, var, lanes)})"
+                return f"({self._lanes(a, var, lanes)} {_vector_operator(op)} {self._lanes(b, var, lanes)})"
             case ir.Cast(_, a):
                 return f"convert_{kind}({self._lanes(a, var, lanes)})"
             case ir.Call(name, args) if name in MATH_FUNCTIONS:
@@ -204,7 +204,7 @@ class _Statements(StmtPrinter):
                 )
 
 
-def _sign(op: str) -> str:
+def _vector_operator(op: str) -> str:
     c_operator = BINARY[op].c
     assert c_operator is not None
     return c_operator[0]

@@ -248,7 +248,7 @@ def compile(
         if compared:
             from microc.run.against import quick_check
 
-            quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, compared, chosen)
+            quick_check(model, lambda arrays: _as_tuple(library(*arrays)), library.inputs, compared, chosen)
             library.reset()
         return library
     check_for_board(chosen)
@@ -334,5 +334,5 @@ def _desktop_files(source: Path | Graph, target: Target, options: Options, progr
     return files
 
 
-def _tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+def _as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
     return result if isinstance(result, tuple) else (result,)

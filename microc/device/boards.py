@@ -93,7 +93,7 @@ def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Targ
     core = core or target_for(data["cpu"])
     _check_meaning(path, text, data, core.isa)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    target = replace(core, flash_wait=_flash_wait(data), npu=_npu(data))
+    target = replace(core, flash_wait=_flash_wait(data), npu=_accelerator_option(data))
     return Board(name, data["title"], target, regions, data)
 
 
@@ -104,7 +104,7 @@ def _flash_wait(data: Mapping[str, Any]) -> float:
     return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
 
 
-def _npu(data: Mapping[str, Any]) -> str:
+def _accelerator_option(data: Mapping[str, Any]) -> str:
     """Return the accelerator in the syntax of ``--external``."""
     npu: Mapping[str, Any] = data.get("npu", {})
     settings = (f"{key}={npu[key]}" for key in ("memory", "system") if key in npu)
@@ -117,12 +117,12 @@ def _board_path(name: str) -> Path:
         return Path(name)
     known = list_boards()
     if name not in known:
-        hint = nearest(name, known) or _by_title(name, known) or "microc boards lists them"
+        hint = nearest(name, known) or _title_hint(name, known) or "microc boards lists them"
         raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
     return file_access.boards_folder() / f"{name}.toml"
 
 
-def _by_title(word: str, known: Sequence[str]) -> str:
+def _title_hint(word: str, known: Sequence[str]) -> str:
     """Return the hint for the name of a chip, core or vendor: boards with it in their titles, emulated ones first."""
     names = [name for name in known if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
     names.sort(key=lambda name: not load_board(name).virtual)

@@ -291,7 +291,9 @@ class Link:
         while attempt <= self._retries or elapsed < patience:
             remaining = self._deadline - time.monotonic()
             if remaining <= 0:
-                raise self._too_slow(request)
+                name = Operation(request.operation).name
+                what = f"the board is too slow: {name} and what came before took {self._limit:.1f} s"
+                raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
             reply = self._attempt(request, data, min(wait, remaining))
             if reply is not None:
                 return reply
@@ -300,12 +302,6 @@ class Link:
             wait = min(wait * _GROWTH, self._timeout * _LARGEST_GROWTH)
         what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
         raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
-
-    def _too_slow(self, request: Frame) -> DeviceError:
-        what = (
-            f"the board is too slow: {Operation(request.operation).name} and what came before took {self._limit:.1f} s"
-        )
-        return DeviceError(what, where=self.where, hint=self._silence_hint(request))
 
     def _silence_hint(self, request: Frame) -> str:
         if self._strays > _MANY_STRAYS:

@@ -142,7 +142,7 @@ class SerialTransport:
             self._serial = self._open(port)
         except self._errors_when_lost as error:
             raise DeviceError(
-                f"cannot open the port: {_reason(error)}", where=port, hint=_open_hint(error, port)
+                f"cannot open the port: {_port_error_text(error)}", where=port, hint=_open_hint(error, port)
             ) from error
         except ValueError as error:
             raise UsageError(f"cannot open the port: {error}", where=port) from error
@@ -201,7 +201,7 @@ def _port_errors() -> tuple[type[Exception], ...]:
     return (*errors, termios.error)
 
 
-def _reason(error: Exception) -> str:
+def _port_error_text(error: Exception) -> str:
     """Return the system's message without its numbers."""
     number = getattr(error, "errno", None)
     return "another program has it open" if number in _BUSY else os.strerror(number) if number else str(error)

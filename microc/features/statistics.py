@@ -21,13 +21,9 @@ EPSILON = 1e-12
 """Added to divisors, so that silence gives 0."""
 
 
-def _last_axis(signal: Signal) -> tuple[int, ...]:
-    return (len(signal.shape) - 1,)
-
-
 def _reduce(signal: Signal, op: str) -> Signal:
     """Reduce over the content of a frame, keeping an axis of one element."""
-    return signal.op(op, axes=_last_axis(signal), keepdims=True)
+    return signal.op(op, axes=(len(signal.shape) - 1,), keepdims=True)
 
 
 def _subtract_mean(x: Signal) -> Signal:

@@ -61,7 +61,7 @@ def _problems(operator: OpDef, case: Case, externs: bool) -> Iterator[str]:
     if problem := fault(operator.attrs, attrs):
         yield f"{problem}; OpDef.attrs declares them"
         return
-    arrays = _operands(case)
+    arrays = _case_operands(case)
     try:
         wanted = operator.reference(attrs, [array.copy() for array in arrays])
         inferred = operator.infer(attrs, case.types)
@@ -96,7 +96,7 @@ def _difference(run_name: str, got: Array, want: Array, tolerance: float) -> Ite
         yield f"{run_name}: {np.count_nonzero(got != want)} of {want.size} elements differ"
 
 
-def _operands(case: Case) -> list[Array]:
+def _case_operands(case: Case) -> list[Array]:
     """Return the operands that the case gives, and random ones with a fixed seed for the others."""
     random = np.random.default_rng(_SEED)
     given = (*case.arrays, *(None,) * len(case.types))

@@ -91,7 +91,7 @@ def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
             {
                 "name": name,
                 "decibels": comparison.values[name].decibels,
-                "largest_difference": _largest(comparison, name),
+                "largest_difference": _largest_difference(comparison, name),
             }
             | {"variation": _variation(comparison.answers[0][name])}
             for name in comparison.answers[0]
@@ -132,7 +132,7 @@ def _variation(answers: Array) -> float:
     return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
 
 
-def _largest(comparison: Comparison, name: str) -> float:
+def _largest_difference(comparison: Comparison, name: str) -> float:
     a, b = (answers[name].astype(np.float64) for answers in comparison.answers)
     return float(np.abs(a - b).max(initial=0.0))
 

@@ -235,10 +235,10 @@ def layers_report(
     ``alone``: the noise that each value and each constant causes alone; sums of these are the sensitivities of weights and
     values. ``seen``: statistics, by which channels of a clamped result that are zero in all samples count as ``silent``.
     """
-    return [_layer(row, recipe, comparison, alone) | _silence(row, seen) for row in layers]
+    return [_layer(row, recipe, comparison, alone) | _silent_channels(row, seen) for row in layers]
 
 
-def _silence(row: LayerRow, seen: Mapping[str, Statistics]) -> dict[str, int]:
+def _silent_channels(row: LayerRow, seen: Mapping[str, Statistics]) -> dict[str, int]:
     clamped = [node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in seen]
     highest = np.concatenate([np.zeros(0), *(seen[value].channels for value in clamped)])
     return {"silent": int((highest == 0).sum()), "channels": highest.size} if clamped else {}

@@ -58,7 +58,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             ("model, SHA-256", facts["model"]["sha256"]),
             ("network, fingerprint", project["fingerprint"]),
             ("project's bill of materials, SHA-256", project["sha256"] or "none: no project was written"),
-            *(_board(board) if board else [("board", "none: the kernels ran on this computer")]),
+            *(_board_facts(board) if board else [("board", "none: the kernels ran on this computer")]),
             ("microc", facts["microc"]),
             *facts["tools"].items(),
             *((f"option {name}", value) for name, value in project["options"].items()),
@@ -82,7 +82,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from ("", "## Signed off", "", "| name | role | date | signature |", "|---|---|---|---|", "| | | | |")
 
 
-def _board(board: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _board_facts(board: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """List the facts on the board."""
     names = ("name", "title", "line", "emulator", "firmware_sha256")
     return [(f"board, {name.replace('_', ' ')}", board[name]) for name in names if board.get(name)]
@@ -96,10 +96,10 @@ def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
         rows = comparison.get(kind) or ()
         if rows:
             yield ""
-            yield from _table((kind[:-1], *_columns(rows)), [_row(row) for row in rows])
+            yield from _table((kind[:-1], *_difference_columns(rows)), [_row(row) for row in rows])
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _difference_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return ("elements", "differing", "largest difference", "verdict") if "wrong" in rows[0] else ("elements", "error")
 
 

@@ -129,7 +129,7 @@ def explain(
 
 def find_layer(module: Module, wanted: str) -> int:
     """Find a step by number, name, or part of a name. UsageError, with similar names, unless exactly one matches."""
-    names = [_names(module, call) for call in module.calls]
+    names = [_step_names(module, call) for call in module.calls]
     if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
     word = wanted.casefold()
@@ -153,7 +153,7 @@ def find_layer(module: Module, wanted: str) -> int:
     raise UsageError(f"there is no layer {wanted!r}", where=where, hint=hint)
 
 
-def _names(module: Module, call: Call) -> list[str]:
+def _step_names(module: Module, call: Call) -> list[str]:
     """List the names of a step: location, function, the values that it writes."""
     location = call.layer.split(" ", 2)
     value_names = [name for value in call.writes for name in (value, module.values[value].label)]

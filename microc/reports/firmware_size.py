@@ -320,7 +320,7 @@ def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any
     try:
         old_totals, old_parts = dict(before["totals"]), {k: dict(v) for k, v in before["parts"].items()}
         old_symbols = _by_symbol((s["part"], s["name"], s["source"], s["size"]) for s in before["symbols"])
-        totals = [_change(k, old_totals[k], v) for k, v in after.to_data()["totals"].items()]
+        totals = [{"memory": k, **_sizes(old_totals[k], v)} for k, v in after.to_data()["totals"].items()]
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"the report to compare with is no report of `microc size --json`: {type(error).__name__} {error}",
@@ -351,10 +351,6 @@ def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any
 
 def _sizes(before: int, after: int) -> dict[str, int]:
     return {"before": before, "after": after, "change": after - before}
-
-
-def _change(name: str, before: int, after: int) -> dict[str, Any]:
-    return {"memory": name, **_sizes(before, after)}
 
 
 def _part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, kinds: Sequence[str]) -> int:

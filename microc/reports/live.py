@@ -41,7 +41,7 @@ def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False)
     plane = _plane(array)
     if plane is not None and not output:
         return {**header, "kind": "picture", **_picture(tensor, plane)}
-    reals = _reals(tensor, array)
+    reals = _dequantise(tensor, array)
     if output and 1 < array.size <= BARS:
         return {**header, "kind": "bars", "values": _numbers(reals.reshape(-1))}
     if array.size > NUMBERS:
@@ -92,7 +92,7 @@ def _curves(reals: Array) -> list[list[float | None]]:
     return [_numbers(curve[::step]) for curve in series]
 
 
-def _reals(tensor: Mapping[str, Any], array: Array) -> Array:
+def _dequantise(tensor: Mapping[str, Any], array: Array) -> Array:
     """Dequantise an array."""
     reals: Array = array.astype(np.float64)
     return reals if tensor["scale"] is None else (reals - tensor["zero_point"]) * tensor["scale"]

@@ -85,7 +85,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         ],
     }
     steps = report_module(module, board, data).data["advice"]
-    return {**data, "advice": [_sentence(each) for each in select_printed_advice(steps)], "next_steps": steps}
+    return {**data, "advice": [_advice_text(each) for each in select_printed_advice(steps)], "next_steps": steps}
 
 
 def report_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
@@ -104,7 +104,7 @@ def select_printed_advice(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[st
     return [advice for advice in steps if (advice["gain"] or 0) >= MIN_PRINTED_GAIN or not advice["command"]]
 
 
-def _sentence(advice: Mapping[str, Any]) -> str:
+def _advice_text(advice: Mapping[str, Any]) -> str:
     """Join an advice's text and command."""
     return f"{advice['text']}: {advice['command']}" if advice["command"] else str(advice["text"])
 

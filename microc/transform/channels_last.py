@@ -58,9 +58,8 @@ def _sink_reshape(match: Match) -> Replacement | None:
     if len(shapes) != 1 or match.root.attrs.get("axis") is not None or len([o for o in match.root.outputs if o]) != 1:
         return None
     (shape,) = shapes
-    if any(
-        match.type(name).quant is not None and _per_axis(match.type(name)) for name in (*inputs, match.output) if name
-    ):
+    quants = (match.type(name).quant for name in (*inputs, match.output) if name)
+    if any(quant is not None and quant.axis is not None for quant in quants):
         return None
     for k in positions:
         operand = sources[k] or _reshape_constant(match, inputs[k], kind.shape, shape)
@@ -72,10 +71,6 @@ def _sink_reshape(match: Match) -> Replacement | None:
     )
     match.emit("reshape", (moved,), {"shape": kind.shape})
     return match.replacement()
-
-
-def _per_axis(kind: TensorType) -> bool:
-    return kind.quant is not None and kind.quant.axis is not None
 
 
 def _reshape_source(match: Match, value: str, shape: Shape) -> str:

@@ -328,7 +328,8 @@ _ELEMENTWISE = ("cast", "sub", "add", "mul", "quantize", "dequantize", "lookup")
 
 def fold_scales(graph: Graph, context: PassContext) -> Graph:
     """Fold factors and channel reversals of raw inputs. Means stay: quantisation expresses them as a zero point."""
-    return rewrite(graph, (_sinking_rule(), (P.op(LAYERS), _fold_raw_factors), (P.op(LAYERS), _reverse_weights)))
+    sink_reversals = (P.op(_ELEMENTWISE), _sink_reversal)
+    return rewrite(graph, (sink_reversals, (P.op(LAYERS), _fold_raw_factors), (P.op(LAYERS), _reverse_weights)))
 
 
 def fold_shifts(graph: Graph, context: PassContext) -> Graph:
@@ -422,10 +423,6 @@ def _reverse_weights(match: Match) -> Replacement | None:
     )
     match.emit(layer.op, inputs, layer.attrs)
     return match.replacement()
-
-
-def _sinking_rule() -> Rule:
-    return P.op(_ELEMENTWISE), _sink_reversal
 
 
 def _sink_reversal(match: Match) -> Replacement | None:

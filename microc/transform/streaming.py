@@ -100,7 +100,7 @@ def _loop(writer: Writer, node: Node) -> bool:
     # All operands wait for the slowest. If the last carried values are read, the sequence's last frame must be a step's last
     # one, since the loop would carry them past it.
     delay = max(0, *(track.delay for track in tracks.values()))
-    if _is_last_read(writer, node, carried):
+    if _is_read_after_loop(writer, node, carried):
         delay += -(first.length + delay) % first.count
     inputs = [writer.delay_frames(node, v, delay)[0] if k in tracks else v for k, v in enumerate(node.inputs)]
     for k in range(carried):
@@ -144,7 +144,7 @@ def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
     )
 
 
-def _is_last_read(writer: Writer, node: Node, carried: int) -> bool:
+def _is_read_after_loop(writer: Writer, node: Node, carried: int) -> bool:
     """Test whether anything reads the carried values after the last iteration."""
     graph, last = writer.graph, set(node.outputs[:carried])
     return bool(last & {name for n in graph.nodes for name in n.inputs} or last & set(graph.outputs))

@@ -233,11 +233,9 @@ class Memory:
             expanded += self._fetch(history, node, stored[id(history)])
         expanded += [*at_end, *self._advance_counters()]
         return [
-            Node(n.op, tuple(self._resolve(i) for i in n.inputs), n.outputs, n.attrs, n.loc, n.group) for n in expanded
+            Node(n.op, tuple(self.renamed.get(i, i) for i in n.inputs), n.outputs, n.attrs, n.loc, n.group)
+            for n in expanded
         ]
-
-    def _resolve(self, value: str) -> str:
-        return self.renamed.get(value, value)
 
     def _keep_in_order(self, history: History, read: Read, nodes: list[Node]) -> str:
         """Keep the frames in order, new ones at the end. Returns them as they are after this step."""

@@ -83,10 +83,12 @@ class HostRunner(Runner):
             folder = Path(name)
             compile_sources(shared_files(module, __version__), folder, LIBRARY, *self._flags)
             np.savez(folder / GIVEN, *arrays)
-            nanoseconds = ticks_of(_run(folder, self._place))
+            nanoseconds = ticks_of(_run_rounds(folder, self._place))
             outputs = np.load(folder / MADE, allow_pickle=False)
             return [
-                _result(candidate, ticks, disagreement(wanted, call.writes, outputs.__getitem__, bound_of(candidate)))
+                _kernel_result(
+                    candidate, ticks, disagreement(wanted, call.writes, outputs.__getitem__, bound_of(candidate))
+                )
                 for candidate, call, ticks in zip(candidates, module.calls, nanoseconds, strict=True)
             ]
 
@@ -105,11 +107,11 @@ def _relative_to_first(rounds: Rounds, ticks: float) -> list[float]:
     ]
 
 
-def _result(candidate: Candidate, ticks: float, wrong: str) -> Result:
+def _kernel_result(candidate: Candidate, ticks: float, wrong: str) -> Result:
     return Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, ticks, candidate.code)
 
 
-def _run(folder: Path, place: int) -> Rounds:
+def _run_rounds(folder: Path, place: int) -> Rounds:
     """Return the nanoseconds of every kernel of the library in a folder, by round; DeviceError as in :func:`run_timer`."""
     run_timer("microc.tuning.timed", place, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]

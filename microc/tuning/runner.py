@@ -174,7 +174,7 @@ def check_device(board: Board, running: Callable[[Program], AbstractContextManag
     ``running`` brings a program onto the board.
     """
     data = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
-    with running(_program(board)) as (device, _):
+    with running(_relu_program(board)) as (device, _):
         result = device.run(data)
     if not np.array_equal(result, np.maximum(data, 0)):
         raise DeviceError(
@@ -184,7 +184,7 @@ def check_device(board: Board, running: Callable[[Program], AbstractContextManag
         )
 
 
-def _program(board: Board) -> Program:
+def _relu_program(board: Board) -> Program:
     net = GraphBuilder()
     y = net.op("relu", net.input("x", (1, COUNT), "int8"))
     return compile(net.graph("known", {"y": y}), board=board)

@@ -221,7 +221,7 @@ class Space:
         positions = list(range(len(point.values)))
         draw.shuffle(positions)
         for position in positions if point in self else ():
-            near = [other for other in self._lines[_without(point, position)] if _differ(point, other, position)]
+            near = [other for other in self._lines[_without(point, position)] if _differ_in(point, other, position)]
             if near:
                 return draw.choice(near)
         return draw.choice(self.points)
@@ -252,7 +252,7 @@ def _without(point: Point, position: int) -> Any:
     return position, values[:position], values[position + 1 :]
 
 
-def _differ(one: Point, other: Point, position: int) -> bool:
+def _differ_in(one: Point, other: Point, position: int) -> bool:
     """Test whether two points that agree in all but one decision differ in that one."""
     return one != other if position >= 2 else one[position] != other[position]
 

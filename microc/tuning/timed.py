@@ -34,12 +34,12 @@ def main(place: int, folder: Path) -> None:
     outputs: dict[str, Any] = {}
     for number, kernel in enumerate(kernels):
         for name in kernel["outputs"]:
-            _spoil(library, name)
+            _invert_output(library, name)
         library.run_kernel(number)
         outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
     np.savez(folder / MADE, **outputs)
     bind(place)
-    rounds = _time_rounds([_call(library, number) for number in range(len(kernels))])
+    rounds = _time_rounds([_kernel_call(library, number) for number in range(len(kernels))])
     (folder / TAKEN).write_text(json.dumps(rounds))
 
 
@@ -51,13 +51,13 @@ def bind(place: int) -> None:
         os.sched_setaffinity(0, {cores[place % len(cores)]})
 
 
-def _spoil(library: Library, name: str) -> None:
+def _invert_output(library: Library, name: str) -> None:
     """Invert all bytes of an output, since the previous kernel may have left the right result there."""
     output = library.tensor(name)
     library.set_tensor(name, (~output.reshape(-1).view(np.uint8)).view(output.dtype).reshape(output.shape))
 
 
-def _call(library: Library, number: int) -> Callable[[], None]:
+def _kernel_call(library: Library, number: int) -> Callable[[], None]:
     return lambda: library.run_kernel(number)
 
 

@@ -75,7 +75,7 @@ def to_html(
         facts=tuple(_facts(records, rows)),
         columns=COLUMNS,
         rows=rows,
-        origin=tuple(_origin(records)),
+        origin=tuple(_origin_facts(records)),
     )
     return render_html("report/tuned.html.j2", context)
 
@@ -92,7 +92,7 @@ def _facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fac
         yield Fact("Whole network", f"{row.cells[4][0]:+.1f} %", f"{row.full}, {row.schedule}")
 
 
-def _origin(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+def _origin_facts(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     """Yield the origin of the numbers: unit, compiler, version."""
     yield "unit", ", ".join(dict.fromkeys(record.unit for record in records))
     yield "built by", ", ".join(dict.fromkeys(record.toolchain for record in records))

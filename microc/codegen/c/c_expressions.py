@@ -141,7 +141,8 @@ class ExprPrinter:
     def _print(self, expr: ir.Expr) -> tuple[str, int]:
         match expr:
             case ir.Const(value, dtype):
-                return self._const(value, dtype)
+                text = self.literal(value, dtype)
+                return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
             case ir.Var(name):
                 return name, _PRIMARY
             case ir.Load(buffer, indices):
@@ -189,10 +190,6 @@ class ExprPrinter:
         if {source, kind} & {"float", "double"}:
             return f"{self._helper(f'{short_name(dtype)}_of_{short_name(a.dtype)}')}({self(a)})", _PRIMARY
         return f"({kind}){self._with_brackets(a, _PREFIX)}", _PREFIX
-
-    def _const(self, value: int | float, dtype: str) -> tuple[str, int]:
-        text = self.literal(value, dtype)
-        return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
 
     def literal(self, value: int | float, dtype: str) -> str:
         """Return a literal of exactly this dtype."""

@@ -134,7 +134,7 @@ def parallel_loop(
 
     ``name``: the function's; ``captured``: pairs of declared type and name.
     """
-    members = [f"    {_member(kind)}{member};" for kind, member in captured]
+    members = [f"    {kind.replace('restrict ', '')}{member};" for kind, member in captured]
     captures = f"((const struct {name} *)microc_seen)"
     return ParallelLoop(
         (
@@ -156,11 +156,6 @@ def parallel_loop(
             "}",
         ),
     )
-
-
-def _member(kind: str) -> str:
-    """Return a declared type for a structure's member, without ``restrict``."""
-    return kind.replace("restrict ", "")
 
 
 # ---- Statements and functions.
@@ -303,7 +298,9 @@ class StmtPrinter:
 
     def _head(self, func: ir.PrimFunc, head: str, written: set[str]) -> str:
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
-        params = ", ".join([*(_parameter(p, self.space, written=p.name in written) for p in func.params), *scalars])
+        params = ", ".join(
+            [*(_pointer(p, self.space, written=p.name in written) + p.name for p in func.params), *scalars]
+        )
         return f"{head} {func.name}({params or 'void'})"
 
 
@@ -334,10 +331,6 @@ def _break_position(line: str, first: int) -> int:
         elif depth <= fewest and first < end:
             fewest, position = depth, end
     return position
-
-
-def _parameter(buffer: ir.Buffer, space: str, *, written: bool) -> str:
-    return _pointer(buffer, space, written=written) + buffer.name
 
 
 def _pointer(buffer: ir.Buffer, space: str, *, written: bool) -> str:

@@ -134,7 +134,7 @@ def arena_context(module: Module) -> ArenaContext:
     plan = _plan(module)
     members = tuple(
         ArenaMember(
-            Name(arena.memory), Name(arena.memory.upper()), arena.size, _end(module, arena), _section(plan, arena)
+            Name(arena.memory), Name(arena.memory.upper()), arena.size, _arena_end(module, arena), _section(plan, arena)
         )
         for arena in separate_arenas(plan)
     )
@@ -208,7 +208,7 @@ def _section(plan: Plan, arena: Arena) -> Code:
     return Code("" if arena == plan.arenas[0] else f'__attribute__((section(".{arena.memory}")))')
 
 
-def _end(module: Module, arena: Arena) -> int:
+def _arena_end(module: Module, arena: Arena) -> int:
     span = range(arena.start, arena.start + arena.size)
     ends = (at + module.values[name].nbytes for name, at in _plan(module).offsets.items() if at in span)
     return max(ends) - arena.start

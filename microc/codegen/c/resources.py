@@ -125,12 +125,12 @@ def _operations(expr: ir.Expr) -> set[str]:
         case ir.Call(name, args) if name in MATH_FUNCTIONS:
             return {f"{_wide(args[0].dtype)}.{name}"}
         case ir.Call(name) if name in SCALAR:
-            return _meaning(name)
+            return _meaning_operations(name)
         case _:
             return set()
 
 
-def _meaning(name: str) -> set[str]:
+def _meaning_operations(name: str) -> set[str]:
     """Return the operations of an intrinsic's portable meaning."""
     meaning = SCALAR[name].meaning
     exprs = walk_all_exprs(meaning) if isinstance(meaning, ir.Stmt) else walk_expr(meaning)

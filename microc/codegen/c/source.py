@@ -267,7 +267,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
     printer = printer_of(module)
     space = printer.space
     kernels = tuple(kernel_function(module, printer, k) for k in range(len(module.kernels)))
-    helpers = _helpers(module, printer)
+    helpers = _print_helpers(module, printer)
     tests = module.self_test.values if module.self_test else ()
     stored = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
     steps = tuple(
@@ -347,7 +347,7 @@ def _public_constant(module: Module, value: Value) -> Value:
     return replace(value, name=f"{module.name}_{value.name}", storage="const")
 
 
-def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
+def _print_helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
     """Print all helpers that kernels use, and those that helpers use, each behind what it needs."""
     names = (name for name in printer.expr.helpers if name not in UNIT_NAMES)
     texts = helper_texts(names, module.options["cpu"], printer.expr).values()

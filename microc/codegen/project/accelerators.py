@@ -11,7 +11,7 @@ from microc.codegen.render import Label, Word
 from microc.errors import InternalError, UsageError
 from microc.isa import CORES
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
-from microc.module import External, Module, Sources
+from microc.module import Module, Sources
 
 # ---- The sources of external code: its files in a folder of the project, and how they are compiled.
 
@@ -103,16 +103,17 @@ def external_data(module: Module) -> dict[str, Any]:
                 for each in module.sources
             ],
             "kernels": [
-                {"index": k, "backend": external.backend, "bound": external.bound, **_difference(external)}
+                {
+                    "index": k,
+                    "backend": external.backend,
+                    "bound": external.bound,
+                    **({"differs": str(Label(external.differs))} if external.differs else {}),
+                }
                 for k, call in enumerate(module.calls)
                 if (external := kernels.get(call.kernel)) is not None
             ],
         }
     }
-
-
-def _difference(external: External) -> dict[str, str]:
-    return {"differs": str(Label(external.differs))} if external.differs else {}
 
 
 # ---- The tensor unit in a network's C: parameters of the model that stands for it.

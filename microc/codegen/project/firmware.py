@@ -160,7 +160,10 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     # A single network is in the project's root. Several have folders, each with its own manifest; the root's one lists them.
     for network, module in zip(networks, modules, strict=True):
         network_files = render_network(network.model)
-        network_files |= entry_files(modules) if loadable else _descriptor(module, several)
+        if loadable:
+            network_files |= entry_files(modules)
+        else:
+            network_files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context(module, several))
         if several:
             network_files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
         if module.own is not None:
@@ -186,7 +189,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, takes=takes, hot_code=hot)
     runtime = file_access.runtime_c_folder()
-    for name in (*RUNTIME_HEADERS, *runtime_sources(board, protocol), *_headers(runtime)):
+    for name in (*RUNTIME_HEADERS, *runtime_sources(board, protocol), *_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(external_files(external))
     files["board/board.json"] = to_json(_board_data(board))
@@ -206,10 +209,6 @@ def _board_data(board: Board) -> dict[str, Any]:
     if core.cpu in CORES.sealed:
         return dict(board.raw)
     return {**board.raw, PLUGIN_CORE_KEY: {"family": core.isa, "features": sorted(core.features)}}
-
-
-def _descriptor(module: Module, several: bool) -> dict[str, str]:
-    return {"rpc_model.c": render("project/rpc_model.c.j2", rpc_context(module, several))}
 
 
 def _framework_files(context: ProjectContext) -> dict[str, str]:
@@ -251,7 +250,7 @@ def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
     return (*RUNTIME_SOURCES[protocol], *board_sources, *loaders, *drivers)
 
 
-def _headers(runtime: Path) -> tuple[str, ...]:
+def _port_headers(runtime: Path) -> tuple[str, ...]:
     return tuple(f"ports/{path.name}" for path in sorted((runtime / "ports").glob("*.h")))
 
 

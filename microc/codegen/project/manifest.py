@@ -241,11 +241,12 @@ class MemoryMap:
 
         A value whose memory is read through views lives as long as those do. Workspaces live for one step.
         """
+        assert self.module.plan is not None
         lives = [(name, *self._lifetime(name)) for name in self.names]
-        lives += [(name, *self._copy_lifetime(name, step)) for name, step in self._copies().items()]
+        lives += [(name, *self._copy_lifetime(name, step)) for name, step in self.module.plan.copies.items()]
         lives += [(name, k, k) for k, call in enumerate(self.module.calls) for name in call.workspace]
         entries = ((name, self._offset(name), first, last) for name, first, last in lives)
-        return [self._entry(name, at, first, last) for name, at, first, last in entries if at is not None]
+        return [self._value_entry(name, at, first, last) for name, at, first, last in entries if at is not None]
 
     def operands(self, step: int) -> list[str]:
         """Return the tensors whose memory a step reads, by their names in the table, except those that are only written
@@ -271,7 +272,7 @@ class MemoryMap:
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
         return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
 
-    def _entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
+    def _value_entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
         return {**value_data(self.module.values[name]), "offset": offset, "first": first, "last": last}
 
     def _offset(self, name: str) -> int | None:
@@ -280,10 +281,6 @@ class MemoryMap:
         base, start, _ = self._spans[name]
         base_offset = self.module.plan.offsets.get(base)
         return None if base_offset is None else base_offset + start
-
-    def _copies(self) -> Mapping[str, int]:
-        assert self.module.plan is not None
-        return self.module.plan.copies
 
     def _copy_lifetime(self, name: str, step: int) -> tuple[int, int]:
         """Return first and last step of a constant's copy in the arena: all runs, or until the step that reads it."""

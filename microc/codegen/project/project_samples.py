@@ -74,10 +74,10 @@ def _as_constant(name: str, array: Array) -> Value:
 
 def literals(frames: Sequence[Frame], width: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
     """Return Python literals of bytes, several lines for every input of every frame."""
-    return tuple(tuple(_lines(array.tobytes(), width) for array in frame) for frame in frames)
+    return tuple(tuple(_byte_literals(array.tobytes(), width) for array in frame) for frame in frames)
 
 
-def _lines(data: bytes, width: int) -> tuple[Code, ...]:
+def _byte_literals(data: bytes, width: int) -> tuple[Code, ...]:
     rows = (data[k : k + width] for k in range(0, len(data), width))
     return tuple(Code('b"' + "".join(f"\\x{byte:02x}" for byte in row) + '"') for row in rows)
 

@@ -42,9 +42,9 @@ def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board
     licences = {f"{EXTERNAL_FOLDER}/{each.name}/": each.licence for each in external_code_sources(modules)} | {
         "runtime/": _RUNTIME_LICENSE
     }
-    file_entries = [_file(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
+    file_entries = [_file_entry(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
     models = [_model(k, module) for k, module in enumerate(modules)]
-    tools = [_tool("microc", version), *(_tool(name, _version(name)) for name in _LIBRARIES)]
+    tools = [_tool("microc", version), *(_tool(name, _installed_version(name)) for name in _LIBRARIES)]
     packages = [_project(title, contents, modules, board, version), *models, *tools]
     document = {
         "spdxVersion": "SPDX-2.3",
@@ -81,7 +81,7 @@ def reproducible_date() -> str:
         ) from error
 
 
-def _file(number: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:
+def _file_entry(number: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:
     licence = next((licence for folder, licence in licences.items() if name.startswith(folder)), _NONE)
     return {
         "SPDXID": f"SPDXRef-File-{number}",
@@ -174,7 +174,7 @@ def _sha1(data: bytes) -> str:
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
-def _version(distribution: str) -> str:
+def _installed_version(distribution: str) -> str:
     """Return an installed package's version from the name of its ``.dist-info`` folder.
 
     :mod:`importlib.metadata` reads the folder's content, which takes as long as printing a network.

@@ -128,7 +128,9 @@ def shrink_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces],
     assert plain.module.plan is not None
     if plain.module.plan.arenas or not any(own for _, own in _arena_use(plain.module)):
         return plain
-    best, network, tasks, limits = plain, plain, _tuning_tasks(plain), dict[str, int]()
+    from microc.compiler.tuned.records import list_tasks
+
+    best, network, tasks, limits = plain, plain, list_tasks(plain), dict[str, int]()
     for _ in range(WORKSPACE_ROUNDS):
         workspaces = workspace_limits(limit, network.module, tasks)
         # Limits only ever shrink, so the loop cannot alternate between two plans.
@@ -163,12 +165,6 @@ def _arena_use(module: Module) -> list[tuple[int, int]]:
             live[step].append((offset, offset + module.values[name].nbytes))
     scratch = [sum(module.values[name].nbytes for name in call.workspace) for call in module.calls]
     return [(count_covered(live) - own, own) for live, own in zip(live, scratch, strict=True)]
-
-
-def _tuning_tasks(made: Compiled) -> tuple[Task, ...]:
-    from microc.compiler.tuned.records import list_tasks
-
-    return list_tasks(made)
 
 
 # ---- Flash limit: a goal for each kernel.

@@ -73,7 +73,7 @@ def with_half_constants(group: LoweredGroup, choice: Choice, target: Target, goa
 def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
     """Return the schedule with 16-bit constants: one for each form that is preferred if several represent the values."""
     exact_forms = {
-        buffer.name: [dtype for dtype in dtypes.HALF if _keeps(param.array, dtype)]
+        buffer.name: [dtype for dtype in dtypes.HALF if _can_be_half(param.array, dtype)]
         for buffer, param in zip(group.func.params, group.params, strict=False)
         if buffer.dtype == "float32"
     }
@@ -87,7 +87,7 @@ def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Targ
     return list(distinct)
 
 
-def _keeps(array: Array | None, dtype: str) -> bool:
+def _can_be_half(array: Array | None, dtype: str) -> bool:
     return array is not None and array.size >= MIN_HALF_ELEMENTS and dtypes.is_exact_in(array, dtype)
 
 

@@ -41,10 +41,10 @@ _INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"}
 
 def describe_operators(graph: Graph, nodes: Sequence[Node]) -> tuple[Applied, ...]:
     """Describe the operators of some nodes, in order."""
-    return tuple(Applied(node.op, _attributes(node), _weights(graph, node)) for node in nodes)
+    return tuple(Applied(node.op, _attribute_texts(node), _weights(graph, node)) for node in nodes)
 
 
-def _attributes(node: Node) -> tuple[tuple[str, str], ...]:
+def _attribute_texts(node: Node) -> tuple[tuple[str, str], ...]:
     """Return the attributes that have a value, as text."""
     said = ((name, value) for name, value in node.attrs.items() if name not in _INSIDE and value not in (None, "", ()))
     return tuple((name, _attribute_text(value)) for name, value in said)

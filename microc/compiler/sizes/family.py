@@ -193,7 +193,8 @@ def instance(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Siz
     Raises UnsupportedError for a node with a number that follows no rule.
     """
     types = {
-        name: _type(kind, [g.types[name] for g in graphs], fitter, sizes, name) for name, kind in largest.types.items()
+        name: _instance_type(kind, [g.types[name] for g in graphs], fitter, sizes, name)
+        for name, kind in largest.types.items()
     }
     nodes = tuple(
         _instance_node(node, together, fitter, sizes)
@@ -203,16 +204,18 @@ def instance(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Siz
         largest,
         types=types,
         nodes=nodes,
-        consts={name: _part(array, types[name].shape) for name, array in largest.consts.items()},
+        consts={name: _leading_part(array, types[name].shape) for name, array in largest.consts.items()},
     )
 
 
-def _part(array: Array, shape: tuple[int, ...]) -> Array:
+def _leading_part(array: Array, shape: tuple[int, ...]) -> Array:
     """Return the leading part of a constant."""
     return array[tuple(slice(n) for n in shape)] if array.shape != shape else array
 
 
-def _type(kind: TensorType, together: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str) -> TensorType:
+def _instance_type(
+    kind: TensorType, together: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str
+) -> TensorType:
     columns = zip(*(t.shape for t in together), strict=True)
     return replace(
         kind, shape=tuple(_integer(column, fitter, sizes, f"an axis of {where}", where) for column in columns)
@@ -271,7 +274,11 @@ def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
     graphs_with_means = []
     for k, graph in enumerate(graphs):
         makers = [column[k][0] for column in columns if len(column[k]) > 1]
-        types = {name: kind for node in makers for name, kind in _result_types(node)}
+        types = {
+            name: kind
+            for node in makers
+            for name, kind in zip(node.outputs, registry.infer(node.op, node.attrs, ()), strict=True)
+        }
         nodes = (*makers, *(column[k][-1] for column in columns))
         graphs_with_means.append(
             replace(graph, nodes=nodes, types={**graph.types, **types}) if nodes != graph.nodes else graph
@@ -316,10 +323,6 @@ def _with_operands(node: Node, names: tuple[str, ...], attrs: dict[str, Any]) ->
     """Replace attributes of a node by operands."""
     kept = {key: value for key, value in node.attrs.items() if key != "average"}
     return replace(node, inputs=(*node.inputs, *names), attrs={**kept, **attrs})
-
-
-def _result_types(node: Node) -> list[tuple[str, TensorType]]:
-    return list(zip(node.outputs, registry.infer(node.op, node.attrs, ()), strict=True))
 
 
 # ---- Families: the graphs at all points with the rules of their extents.
@@ -401,7 +404,7 @@ class _Reader:
                 for n in range(1, _MOST)
                 for k in range(len(maxima))
             )
-            candidates = (point for point in dict.fromkeys(small) if _within(point, self.sizes))
+            candidates = (point for point in dict.fromkeys(small) if _is_within_bounds(point, self.sizes))
             possible = [point for point in candidates if self.readings.graph_or_none(point) is not None]
             if not possible:
                 raise
@@ -522,5 +525,5 @@ class _Reader:
         return tuple(sizes), tuple(small)
 
 
-def _within(point: Point, sizes: Sequence[Size]) -> bool:
+def _is_within_bounds(point: Point, sizes: Sequence[Size]) -> bool:
     return all(n <= s.maximum and n % s.step == 0 for n, s in zip(point, sizes, strict=True))

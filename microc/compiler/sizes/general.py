@@ -213,7 +213,7 @@ class GeneralKernelBuilder(KernelBuilder):
                 groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
                 *points, largest = (schedule.func for _, schedule in made)
                 funcs = [*lower_with_hidden_sizes(points, lower), lower(largest) if inside else largest, *direct]
-                arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
+                arrays = [_stored_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalise_functions(funcs, arrays, groups[count - 1].tables)
                 yield way, GeneralFunction(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
             except (StructureMismatch, ScheduleError) as error:
@@ -299,7 +299,7 @@ def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
     return [replace(node, attrs={**node.attrs, **bounds_attrs}) for node in nodes]
 
 
-def _constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
+def _stored_constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
     """Return the constants of a group as its schedule stores them."""
     given = zip(group.func.params, group.params, strict=False)
     return [schedule.packed(buffer, param.array) for buffer, param in given if param.array is not None]

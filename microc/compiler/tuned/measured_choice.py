@@ -198,7 +198,7 @@ def choose_records(
     ]
     # The first alternative of a group is its default: growth is counted from there.
     limit = None if flash is None else flash + sum(group_alternatives[0].flash for group_alternatives in options)
-    points = pareto_front([_best(group_alternatives) for group_alternatives in options], limit)
+    points = pareto_front([_undominated_options(group_alternatives) for group_alternatives in options], limit)
     weighed = (lambda point: (point.flash, point.loss)) if least else (lambda point: (point.loss, point.flash))
     best = min(points, key=weighed) if points else None
     picks = best.picks if best is not None else (0,) * len(groups)
@@ -253,7 +253,7 @@ def _option(group: Sequence[Task], number: int, choice: Sequence[Record]) -> Lay
     return LayerOption(number, ticks, round(sum(code.values()) + constants), 0)
 
 
-def _best(options: Sequence[LayerOption]) -> list[LayerOption]:
+def _undominated_options(options: Sequence[LayerOption]) -> list[LayerOption]:
     """Return the options of a group that no other beats."""
     return [options[point.picks[0]] for point in pareto_front([options])]
 

@@ -95,7 +95,7 @@ def make_plan(made: Compiled, database: Database, *, board: str, optimize: str, 
         "optimize": optimize,
         "records": records,
         "kernels": [
-            _kernel(
+            _kernel_entry(
                 task,
                 candidates[task.key],
                 _taken_record(task, made, candidates[task.key][0], database),
@@ -120,7 +120,7 @@ def _taken_record(task: Task, made: Compiled, default: Record, database: Databas
     return next((r for r in reversed(comparable) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
 
 
-def _kernel(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
+def _kernel_entry(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
     """Return a kernel's entry: ``measured`` is the default, then the records that beat it; ``whole`` as in :func:`_reason`."""
     default, *others = measured
     shown = (
@@ -134,7 +134,7 @@ def _kernel(task: Task, measured: Sequence[Record], chosen: Record | None, *, wh
         "op": task.op,
         "choice": chosen.id if chosen else UNTUNED,
         "why": _reason(chosen, default, others, whole=whole),
-        "alternatives": {UNTUNED: _costs(default), **{r.id: {**_costs(r), **_steps(r)} for r in shown}},
+        "alternatives": {UNTUNED: _costs(default), **{r.id: {**_costs(r), **_steps_entry(r)} for r in shown}},
     }
 
 
@@ -144,7 +144,7 @@ def _costs(record: Record) -> dict[str, Any]:
     return {"schedule": schedule, "ticks": record.ticks, "flash": record.flash, "workspace": record.workspace}
 
 
-def _steps(record: Record) -> dict[str, Any]:
+def _steps_entry(record: Record) -> dict[str, Any]:
     steps = [[step.primitive, *step.args] for step in record.trace]
     return {"algorithm": record.algorithm, "rule": record.rule, "steps": steps}
 

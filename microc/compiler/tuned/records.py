@@ -173,16 +173,12 @@ def _kernel_sites(made: Compiled) -> Iterator[_Site]:
 
 def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
     """Return the nodes of a kernel as a graph of their own, whose inputs are the operands of the kernel."""
-    inputs = _unique(p.value for group in lowered for p in group.params if p.array is None)
+    inputs = tuple(dict.fromkeys(p.value for group in lowered for p in group.params if p.array is None))
     outputs = lowered[0].outputs
     named = {name for node in nodes for name in (*node.inputs, *node.outputs) if name} | set(inputs)
     types = {name: graph.types[name] for name in graph.types if name in named}
     consts = {name: graph.consts[name] for name in graph.consts if name in named}
     return Graph("tuned", inputs, outputs, tuple(nodes), types, consts)
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 # ---- Records of measurements: a file of JSON lines, one per measurement, which survives crashes.

@@ -261,12 +261,11 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
 
 def _sample_files(folder: Path) -> list[Path]:
     """List the files of samples in a folder."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".npy" or _is_recording(path))
-
-
-def _is_recording(path: Path) -> bool:
-    """Test whether a file is a picture or a sound."""
-    return pictures.is_picture(path) or is_sound(path)
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() == ".npy" or pictures.is_picture(path) or is_sound(path)
+    )
 
 
 def _read_sample(path: Path, picture: pictures.Reader | None) -> Array:

@@ -198,7 +198,7 @@ def with_self_test(module: Module, data: Path) -> Module:
     names = _constant_names(module)
     inputs = dict(zip(module.inputs, samples.inputs, strict=True))
     stored, answers = (
-        {name: _constant(names[name], array) for name, array in values.items()} for values in (inputs, outputs)
+        {name: _samples_constant(names[name], array) for name, array in values.items()} for values in (inputs, outputs)
     )
     return replace(module, self_test=SelfTest(len(samples), stored, answers, bounds))
 
@@ -273,7 +273,7 @@ def _name_candidates(stem: str) -> Iterable[str]:
         number += 1
 
 
-def _constant(name: str, array: Any) -> Value:
+def _samples_constant(name: str, array: Any) -> Value:
     """Flatten all samples into one constant; 16-bit floats are stored as their bits."""
     flat: Array = np.ascontiguousarray(array).reshape(-1)
     stored = flat.view(np.uint16) if str(flat.dtype) in dtypes.HALF else flat

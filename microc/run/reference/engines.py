@@ -370,7 +370,7 @@ class OnnxRuntime:
         if len(names) != len(arrays):
             raise UsageError(f"the model takes {len(names)} inputs, the compiled network {len(arrays)}")
         try:
-            state = self._state or {x.name: _zeros(x) for x in inputs if x.name in self._feedback}
+            state = self._state or {x.name: _initial_state(x) for x in inputs if x.name in self._feedback}
             values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
@@ -389,7 +389,7 @@ class OnnxRuntime:
         self._state = {}
 
 
-def _zeros(info: Any) -> Array:
+def _initial_state(info: Any) -> Array:
     """Return the initial state of an input; TypeError if its size is variable."""
     element = info.type.removeprefix("tensor(").removesuffix(")")
     return np.zeros(info.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))

@@ -152,7 +152,7 @@ class _Functions:
         source, kind = self.types[root], self.types[name]
         if not _is_byte(kind.dtype):
             return node
-        domain = _domain(self.ranges[root], source.dtype)
+        domain = _reachable_entries(self.ranges[root], source.dtype)
         before, after = _numbers(source.dtype)[domain].astype(np.int64), table[domain].astype(np.int64)
         if source.dtype == kind.dtype and name not in self.kept and np.array_equal(before, after):
             self.alias[name], self.known[name] = root, replace(function, depth=0)
@@ -198,7 +198,7 @@ def _numbers(dtype: str) -> Array:
     return np.arange(low, high + 1).astype(dtypes.to_numpy(dtype))[:, None]
 
 
-def _domain(known: Range, dtype: str) -> slice:
+def _reachable_entries(known: Range, dtype: str) -> slice:
     """Return the slice of table entries that some channel can reach."""
     lowest, _ = dtypes.int_range(dtype)
     return slice(int(known.low.min()) - lowest, int(known.high.max()) - lowest + 1)
