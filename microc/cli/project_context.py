@@ -115,7 +115,7 @@ def _check_names(models: Sequence[Path]) -> None:
         if first is not model:
             raise UsageError(
                 f"{first} and {model} would both be called {network_name(model.stem)!r}",
-                hint=f"networks are called after their files: cp {shlex.quote(str(model))} {free_path(model)}",
+                hint=f"rename one, since networks are called after their files: cp {shlex.quote(str(model))} {free_path(model)}",
             )
 
 

@@ -95,7 +95,7 @@ def check_identifier(what: str, value: Any) -> str:
     if not fits or name.startswith("assert_") or not is_free_in_network("", name):
         raise UsageError(
             f"{what} cannot be {validation.short_repr(value)}",
-            hint=f"a name of C: lower case, digits and single underscores, {IDENTIFIER} at most, that no language has taken",
+            hint=f"give a name of C: lower case, digits and single underscores, {IDENTIFIER} at most, no reserved word",
         )
     return name
 

@@ -360,7 +360,7 @@ def _compile_dynamic(
         raise FitError(
             f"ram: the arena takes {arena_bytes(module):,} bytes, {options.ram:,} are allowed",
             where=module.source,
-            hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
+            hint="take smaller bounds, or fix the sizes: only networks of fixed sizes are computed row by row",
         )
     return replace(network, module=module)
 

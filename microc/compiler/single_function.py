@@ -133,7 +133,9 @@ def _constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]
     for name in given:
         if name not in {param.name for param in params}:
             known = ", ".join(param.name for param in params) or "none"
-            raise UsageError(f"the function has no constant {name!r}", hint=f"its parameters of scope const: {known}")
+            raise UsageError(
+                f"the function has no constant {name!r}", hint=f"name one of its parameters of scope const: {known}"
+            )
     packed = {}
     for param in params:
         if param.name not in given:

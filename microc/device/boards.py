@@ -45,7 +45,7 @@ def load_board(name_or_path: str | Path) -> Board:
         text = read_text(path, _LARGEST)
         data = tomllib.loads(text)
     except OSError as error:
-        hint = nearest_file(path) or "microc boards lists those that come with microc"
+        hint = nearest_file(path) or "choose one that microc boards lists"
         what = f"cannot read the board file: {error.strerror or error}"
         raise UsageError(what, where=str(path), hint=hint) from error
     except UnicodeDecodeError as error:
@@ -88,7 +88,7 @@ def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Targ
         _check_schema(path, text, data)
     data = {**_EMPTY, **data}
     if core is None and data["cpu"] not in CORES:
-        hint = "known: " + ", ".join(CORES) + "; --plugin FILE brings others"
+        hint = "choose one of " + ", ".join(CORES) + "; or load its --plugin"
         raise UsageError(f"unknown core {data['cpu']!r}", where=_location(path, text, ["cpu"]), hint=hint)
     core = core or target_for(data["cpu"])
     _check_meaning(path, text, data, core.isa)
@@ -117,7 +117,7 @@ def _board_path(name: str) -> Path:
         return Path(name)
     known = list_boards()
     if name not in known:
-        hint = nearest(name, known) or _title_hint(name, known) or "microc boards lists them"
+        hint = nearest(name, known) or _title_hint(name, known) or "choose one that microc boards lists"
         raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
     return file_access.boards_folder() / f"{name}.toml"
 
@@ -201,7 +201,7 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) ->
     """Check that memories for tensors are RAM, have names that are valid in C, and are placed by our own linker script."""
     for i, region in enumerate(data["memory"]):
         if "fetch" in region and region["kind"] != "flash":
-            hint = "wait_states, line_bytes and cached say it of RAM, for code, too"
+            hint = "give wait_states, line_bytes and cached instead: for RAM they apply to code, too"
             raise UsageError(
                 "fetch applies to flash only", where=_location(path, text, ["memory", i, "fetch"]), hint=hint
             )

@@ -149,7 +149,9 @@ class Client:
         nbytes = tensor_bytes if nbytes is None else nbytes
         if not 0 <= nbytes <= min(tensor_bytes, _LARGEST_READ):
             raise UsageError(
-                f"cannot read {nbytes} bytes of tensor {index}, which has {tensor_bytes}", where=self._link.where
+                f"cannot read {nbytes} bytes of tensor {index}, which has {tensor_bytes}",
+                where=self._link.where,
+                hint=f"read {tensor_bytes} at most",
             )
         return self._fetch_bytes(Operation.READ, struct.pack("<H", index), 0, nbytes)
 

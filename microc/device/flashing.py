@@ -55,7 +55,7 @@ def _check_installed(board: Board, selected: Runner, *, alone: bool) -> None:
     if alone:
         raise ToolError(selected.lack, where=f"runner {selected.name}", hint=selected.install)
     options = "\n".join(f"    {r.name}: {r.lack}; {r.install}" for r in board_runners(board))
-    raise ToolError(f"nothing here can flash {board.name}:\n{options}", where=board.name, hint="one of them is enough")
+    raise ToolError(f"nothing here can flash {board.name}:\n{options}", where=board.name, hint="install one of them")
 
 
 def _flash_hardware(
@@ -110,7 +110,9 @@ def load_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
         command = _commands(usable[0], {"elf": str(elf), "gdb": emulator.gdb})[0]
         output = _run(command, usable[0])
         if "MIS-MATCHED" in output or "matched." not in output:
-            raise ToolError("the image did not arrive whole:\n" + _tail(output), where=" ".join(command))
+            raise ToolError(
+                "the image differs on the board:\n" + _tail(output), where=" ".join(command), hint="flash it again"
+            )
     else:
         emulator.restart(elf)
         command = emulator.argv
@@ -130,7 +132,9 @@ def _run(command: Sequence[str], selected: Runner) -> str:
         hint = "check the probe and its cable"
         raise DeviceError(f"{command[0]} did not finish in {selected.seconds:g} s", where=line, hint=hint) from error
     except OSError as error:
-        raise ToolError(f"cannot run {program}: {error.strerror or error}", where=line) from error
+        raise ToolError(
+            f"cannot run {program}: {error.strerror or error}", where=line, hint=selected.install
+        ) from error
     for failure in selected.failures:  # checked first, since some programs report them with exit code 0
         if failure.says in output:
             raise DeviceError(f"{failure.means}\n{_tail(output)}", where=line, hint=failure.hint)

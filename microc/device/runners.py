@@ -132,9 +132,7 @@ def select_runner(board: Board, name: str = "") -> Runner:
     """
     known = board_runners(board)
     if not known:
-        raise UsageError(
-            f"board {board.name!r} has nothing to flash", hint="it is this computer: microc run DIR runs it"
-        )
+        raise UsageError(f"board {board.name!r} has nothing to flash", hint="run it on this computer: microc run DIR")
     if not name:
         return next((runner for runner in known if not runner.lack), known[0])
     for runner in known:

@@ -400,7 +400,7 @@ def library_core(name: str) -> Target:
         return target_for(native_core())
     if name != PORTABLE and name not in CORES and name not in ALIASES:
         known = (*THIS_COMPUTER, PORTABLE, *(core for core in CORES if core != PLAIN))
-        raise UsageError(f"unknown core {name!r}", hint="known: " + ", ".join(known))
+        raise UsageError(f"unknown core {name!r}", hint="choose one of " + ", ".join(known))
     return target_for(PLAIN if name == PORTABLE else name)
 
 
@@ -450,5 +450,5 @@ def _find_clang() -> str:
             return f"clang{end}"
     raise ToolError(
         "there is no clang with a linker for WebAssembly (wasm-ld) on PATH",
-        hint=f"apt-get install -y --no-install-recommends {_WASM_PACKAGES}",
+        hint=f"install it: apt-get install -y --no-install-recommends {_WASM_PACKAGES}",
     )

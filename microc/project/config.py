@@ -72,7 +72,9 @@ def read_config(path: Path) -> Config:
     try:
         data = tomllib.loads(read_bytes(path, _LARGEST).decode("utf-8"))
     except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
+        raise OutputError(
+            f"cannot read {path}: {error.strerror or error}", where=str(path), hint="check its path and permissions"
+        ) from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise UsageError(
             f"{path.name} is no TOML: {error}", where=str(path), hint="compare it with docs/project.md"
@@ -145,7 +147,7 @@ def _check_keys(data: Mapping[str, Any], known: Iterable[str], path: Path, what:
 
 def _type_error(path: Path, key: str, wanted: str) -> UsageError:
     """Return the error about a value of the wrong type."""
-    return UsageError(f"{path.name}: {key} has an invalid value", where=f"{path}: {key}", hint=f"expected: {wanted}")
+    return UsageError(f"{path.name}: {key} has an invalid value", where=f"{path}: {key}", hint=f"write {wanted}")
 
 
 def _resolve_board(board: str, folder: Path) -> str:
@@ -182,7 +184,7 @@ def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
             options[name] = _convert_value(name, OPTIONS[name], value, path.parent)
         except (UsageError, ValueError) as error:
             what, hint = (error.what, error.hint) if isinstance(error, UsageError) else (str(error), "")
-            raise UsageError(what, where=f"{path}: options.{key}", hint=hint or "microc options") from error
+            raise UsageError(what, where=f"{path}: options.{key}", hint=hint or "see microc options") from error
     return options
 
 
@@ -196,14 +198,14 @@ def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
         )
     # Path functions raise ValueError for a zero character, but only later and without the name of the option.
     if option.path and "\0" in str(value):
-        raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
+        raise UsageError(f"{name} cannot be {value!r}", hint="write the path of a file")
     if option.word is option_values.read_text_lines and isinstance(value, str):
         return option.check(name, option_values.read_text_lines(str(folder / value)))
     # Paths are resolved against the file's folder, not the current one: commands may run in a subfolder of the project.
     if _names_files(option):
         paths = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) for item in paths) or (isinstance(value, list) and default != ()):
-            raise UsageError(f"{name} cannot be {value!r}", hint="the path of a file")
+            raise UsageError(f"{name} cannot be {value!r}", hint="write the path of a file")
         files = tuple(folder / item for item in paths)
         # The file may come from somebody else, so it may not direct output to places outside of its folder.
         if option.path == WRITTEN and not all(_is_below(folder / item, folder) for item in paths):

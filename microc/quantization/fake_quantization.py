@@ -34,7 +34,9 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
     try:
         import torch
     except ImportError as error:
-        raise ToolError("training needs PyTorch, which is not installed", hint="pip install microc[torch]") from error
+        raise ToolError(
+            "training needs PyTorch, which is not installed", hint="install it: pip install microc[torch]"
+        ) from error
     from microc.quantization.training import FakeQuantized
 
     for name, default in _NOT_TRAINED.items():

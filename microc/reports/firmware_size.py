@@ -452,7 +452,7 @@ def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
     return GrowthError(
         "; ".join(parts),
         where=where,
-        hint="microc size --against shows what has changed; or keep the new report as the base",
+        hint="see what has changed with microc size --against; or keep the new report as the base",
     )
 
 

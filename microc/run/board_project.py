@@ -490,5 +490,5 @@ def _check_room(blob: Blob, nbytes: int, slots: Slots) -> None:
         raise FitError(
             f"the network {blob.name!r} does not fit the board: it " + "; it ".join(reasons),
             where=f"code and constants {code:,} bytes, memory {blob.memory:,}",
-            hint="--optimize size makes code and constants smaller, --ram the memory",
+            hint="compile it with --optimize size for smaller code and constants, with --ram for less memory",
         )

@@ -99,7 +99,7 @@ WATTS = MappingProxyType({"W": 1.0, "mW": 1e-3, "uW": 1e-6})
 _ANSWER = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([munJW]+)")
 _SECONDS = 30.0
 """Seconds for the meter to print its result."""
-_HINT = "it prints a number and a unit: 1.25 mJ (all of it) or 18 mW (the mean power)"
+_HINT = "print a number and a unit: 1.25 mJ (all of it) or 18 mW (the mean power)"
 
 
 @dataclass

@@ -195,7 +195,8 @@ class Loader:
         max_addresses = min(MAX_ADDRESSES, (self.client.info.max_payload - _CALL_HEADER) // 4)
         if 1 + len(module.inputs) + len(module.outputs) > max_addresses:
             raise UsageError(
-                f"{module.name} has too many inputs and outputs to be loaded: {max_addresses - 1} are possible"
+                f"{module.name} has too many inputs and outputs to be loaded: {max_addresses - 1} are possible",
+                hint="compile it into a firmware, and flash that",
             )
 
 

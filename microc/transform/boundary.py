@@ -287,7 +287,9 @@ def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
     for what, names, wishes in ends:
         for name in sorted({name for wish in wishes for name in wish} - {EVERY, *names}):
             raise UsageError(
-                f"the network has no {what} {name!r}", where=graph.name, hint=f"its {what}s are {', '.join(names)}"
+                f"the network has no {what} {name!r}",
+                where=graph.name,
+                hint=f"name one of its {what}s: {', '.join(names)}",
             )
     if EVERY in boundary.preparations and len(graph.inputs) != 1:
         raise UsageError(

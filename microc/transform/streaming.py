@@ -388,7 +388,9 @@ def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
     """Return the time axis of every input that has one."""
     for name in sorted(set(axes) - {EVERY, *graph.inputs}):
         raise UsageError(
-            f"the network has no input {name!r}", where=graph.name, hint="inputs: " + ", ".join(graph.inputs)
+            f"the network has no input {name!r}",
+            where=graph.name,
+            hint="name one of its inputs: " + ", ".join(graph.inputs),
         )
     time_axes = {}
     for name in graph.inputs:

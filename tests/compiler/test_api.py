@@ -83,7 +83,7 @@ def test_a_model_that_changed_is_not_exported(tmp_path: Path) -> None:
 def test_unknown_targets_are_answered_with_what_there_is() -> None:
     with pytest.raises(UsageError, match="unknown core 'm4'") as caught:
         microc.compile(digits.INT8, "m4")
-    assert caught.value.hint.startswith("known: host, native, portable, ")
+    assert caught.value.hint.startswith("choose one of host, native, portable, ")
 
 
 @pytest.mark.parametrize("options", [{"opt_level": 0}, {"io_in_arena": False}], ids=str)

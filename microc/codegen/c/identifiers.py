@@ -137,7 +137,7 @@ def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
             if any(n is None for n in position):
                 raise ScheduleError(
                     f"register tile {buffer.name}: a loop that indexes it is not unrolled",
-                    hint=f"registers have no addresses: unroll the loop, or set_scope({buffer.name!r}, 'local'), an array",
+                    hint=f"unroll the loop (registers have no addresses), or use an array: set_scope({buffer.name!r}, 'local')",
                 )
             used[tuple(n for n in position if n is not None)] = None
     return [register_name(buffer, list(position)) for position in used]

@@ -113,7 +113,7 @@ def with_math(target: Target, options: Options) -> Target:
         able = ", ".join(name for name, core in CORES.items() if HALF_FLOATS in core.has)
         raise UsageError(
             f"math half: {target.cpu} does not compute in float16",
-            hint=f"it is for {able}; weight_dtype float16 stores weights in two bytes on every core",
+            hint=f"choose one of {able}; or use weight_dtype float16, which stores weights in two bytes on every core",
         )
     if options.math == "half" and options.bounds:
         raise UsageError(

@@ -259,7 +259,7 @@ def _classes(module: Module, names: Sequence[str]) -> dict[str, Any]:
         raise UsageError(
             f"class_names: got {len(names)} names, and no output has as many numbers on its last axis",
             where=module.source,
-            hint=f"{shapes}: give a name for each, in order",
+            hint=f"give a name for each class of an output, in order: {shapes}",
         )
     return {"classes": tuple(names), "class_output": (scores or indices)[0].name}
 

@@ -53,7 +53,7 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
             raise UsageError(
                 f"the model has no symbolic dimension {label!r}",
                 where=str(source),
-                hint=f"symbolic dimensions: {known}",
+                hint=f"name one of its symbolic dimensions: {known}",
             )
 
     def read(at: Mapping[str, int]) -> Graph:
@@ -91,7 +91,7 @@ def _shape(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> 
         else:
             raise UsageError(
                 f"dimension {extent!r} of input {name!r} has neither a bound nor a size",
-                hint=f"--bound {extent}=64, or --input-shape {name}=...",
+                hint=f"add --bound {extent}=64, or --input-shape {name}=...",
             )
     return tuple(extents)
 

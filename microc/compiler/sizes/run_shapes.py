@@ -56,7 +56,7 @@ class RunShapes:
                 self.sizes[size["name"]] = int(value)
                 return
         known = ", ".join(size["name"] for size in self._known) or "none vary"
-        raise UsageError(f"there is no size {name!r}", hint=f"sizes: {known}")
+        raise UsageError(f"there is no size {name!r}", hint=f"name one of its sizes: {known}")
 
     def draw(self, generator: np.random.Generator) -> None:
         """Draw random sizes that the network can have."""

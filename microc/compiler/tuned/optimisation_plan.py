@@ -253,7 +253,7 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
     )
     if choice not in known:
         raise UsageError(
-            f"{layer} has no alternative {printable(choice)!r}", where=where, hint="one of: " + ", ".join(known)
+            f"{layer} has no alternative {printable(choice)!r}", where=where, hint="choose one of: " + ", ".join(known)
         )
     alternative = alternatives[choice]
     try:

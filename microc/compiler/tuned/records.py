@@ -427,7 +427,7 @@ def _read(path: Path) -> tuple[list[Record], int]:
             raise UsageError(
                 f"the file of records has more than {LARGEST >> 20} MB",
                 where=str(path),
-                hint="microc tune --prune FILE",
+                hint="keep only the best records: microc tune --prune FILE",
             )
         with open_regular(path) as file:
             while line := file.readline(LONGEST):

@@ -176,7 +176,9 @@ DAMAGED_FILE_ERRORS = (
 )  # fmt: skip
 """Errors of numpy, zipfile and csv for files that are damaged, encrypted or of an unknown type."""
 _TABLES = (".csv", ".txt", ".tsv")
-_HINT = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), pictures, sounds (.wav), or folders of samples"
+_HINT = (
+    "give .npz or .npy files (numpy.savez, numpy.save), tables (.csv), pictures, sounds (.wav), or folders of samples"
+)
 
 
 def is_table(path: Path) -> bool:

@@ -319,7 +319,10 @@ class Library:
     def _check(self, status: int) -> None:
         """Raise UsageError if an entry point returned an error."""
         if status != 0:
-            raise UsageError(f"the network returned error {status}")
+            raise UsageError(
+                f"the network returned error {status}, expected 0",
+                hint="look up the number in the network's model.h: ERROR_NULL, ERROR_SIZE ...",
+            )
 
     def run_kernel(self, kernel: int) -> None:
         """Run one kernel of the call sequence; all kernels in order are one inference."""
@@ -423,7 +426,9 @@ class Library:
         fits = array.ndim and array[:1].size == np.prod(shape, dtype=int)
         raise UsageError(
             f"input {tensor['name']} takes samples of shape {shape}, an array of shape {array.shape} was given",
-            hint=f"array.reshape(-1, {', '.join(map(str, shape))})" if fits else "the first axis counts the samples",
+            hint=f"reshape it: array.reshape(-1, {', '.join(map(str, shape))})"
+            if fits
+            else "give an array whose first axis counts the samples",
         )
 
     def tensor(self, name: str) -> Array:

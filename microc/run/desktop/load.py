@@ -69,7 +69,9 @@ def _read_tar(path: Path) -> dict[str, str]:
                 if handle is not None:
                     texts[member.name] = handle.read().decode()
     except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
+        raise OutputError(
+            f"cannot read {path}: {error.strerror or error}", where=str(path), hint="name a file that you may read"
+        ) from error
     except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
         raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
     folders = {name.rpartition("/")[0] for name in texts} - {""}

@@ -133,7 +133,7 @@ class OpenCLFunction:
             raise ToolError(
                 f"the driver refuses the kernel of {self._name}: {messages[0].strip()}",
                 where=self.device,
-                hint="groups may be too large, or share too much memory, for this device",
+                hint="use smaller groups, or less shared memory",
             ) from error
 
 

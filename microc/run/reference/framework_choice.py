@@ -61,7 +61,7 @@ def check_runtime(model: Path, against: str) -> None:
 def _check_format(against: str, format_name: str, file: str) -> str:
     """Return the format, after checking that the framework can run it."""
     if against not in (NATURAL, *RUNTIMES[format_name]):
-        hint = "one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
+        hint = "choose one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
         raise UsageError(f"{against} does not run this model, which is of {format_name}", where=file, hint=hint)
     return format_name
 

@@ -262,7 +262,10 @@ def _combine_errors(errors: list[UnsupportedError]) -> UnsupportedError:
     if len(errors) == 1:
         return errors[0]
     lines = [f"  {e.where}: {e.what}" + (f" (help: {e.hint})" if e.hint else "") for e in errors]
-    return UnsupportedError("\n".join((f"{len(errors)} operators are not supported:", *lines)))
+    return UnsupportedError(
+        "\n".join((f"{len(errors)} operators are not supported:", *lines)),
+        hint="replace them in the model, or write them as custom operators (docs/operators.md lists what is supported)",
+    )
 
 
 LEGALIZE_PASS = Pass("legalize", legalize, 0)
