@@ -245,7 +245,7 @@ class Mel(Stage):
         if not self.fmin < high <= most:
             raise self.refusal(
                 f"got {self.fmin:g} to {high:g} Hz, expected a range within 0 to {most:g} Hz, half the rate",
-                "change fmin or fmax",
+                f"set fmin and fmax within 0 to {most:g}",
             )
         bank = mel_weights(
             signal.shape[-1], signal.rate, self.bands, self.fmin, high, self.scale, self.triangles, self.norm
