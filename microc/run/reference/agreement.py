@@ -232,7 +232,8 @@ def compare_with_reference(
 
     ``tolerance``: for floats, relative to the largest magnitude of a tensor; None: :data:`TOLERANCES`. ``quanta``:
     tolerance of integers; ``word_quanta``: the least one of 16-bit integers. ``names``: values of the model that are the
-    network's outputs, if the network was cut out of the model. ``called``: maps the framework's names of values to the network's; None: they are the same.
+    network's outputs, if the network was cut out of the model. ``called``: maps the framework's names of values to the
+    network's; None: they are the same.
 
     UsageError if the framework does not accept the inputs, or has no such values.
     """
