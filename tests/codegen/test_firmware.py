@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -69,7 +70,9 @@ def test_float_support_is_the_library_s(board: str, least: int) -> None:
     ],
 )
 @pytest.mark.cross
-def test_static_ram_is_estimated_as_it_is_linked(board: str, protocol: str, tmp_path: Path) -> None:
+def test_static_ram_is_estimated_as_it_is_linked(
+    board: str, protocol: Literal["rpc", "mlperf", "tuning"], tmp_path: Path
+) -> None:
     """The arena is aligned beyond its size: up to 8 bytes. On AVR, constants of some kernels are variables: up to 64."""
     program = microc.compile(digits.INT8, board=board, protocol=protocol)
     linked = build(open_project(program.write(tmp_path / board))).sizes.static_ram

@@ -43,8 +43,8 @@ class Writer:
         scale, none = self.constant(f"{name}_s", scales), self.constant(f"{name}_z", np.zeros(outputs, np.int8))
         bias = self.constant(f"{name}_b", self.rng.integers(-90_000, 90_000, outputs).astype(np.int32))
         steps = self.constant(f"{name}_bs", scales * np.float32(QUANTUM))
-        axis = {"axis": 1 if transposed else 0}
-        self.nodes.append(node("DequantizeLinear", [weight, scale, none], [f"{name}_wd"], **axis))
+        axis = 1 if transposed else 0
+        self.nodes.append(node("DequantizeLinear", [weight, scale, none], [f"{name}_wd"], axis=axis))
         self.nodes.append(node("DequantizeLinear", [bias, steps], [f"{name}_bd"], axis=0))
         self.nodes.append(node(code, [x, f"{name}_wd", f"{name}_bd"], [name], kernel_shape=[taps, taps], **attrs))
         return self.words(name)

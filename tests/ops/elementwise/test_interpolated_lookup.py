@@ -50,15 +50,25 @@ def one(code: str, options: str, fields: dict[str, Any], scales: tuple[float, fl
     return single(Op(code, ("x",), ("y",), options, fields), tensors)
 
 
+def checksum_of(words: Array) -> int:
+    return zlib.crc32(words.astype("<i2").tobytes())
+
+
 @pytest.mark.parametrize(("code", "options", "fields", "scale", "out", "checksum"), CASES)
 def test_all_int16_equal_litert(
     code: str, options: str, fields: dict[str, Any], scale: float, out: float, checksum: int
 ) -> None:
     x = every("int16")
-    data = one(code, options, fields, (scale, out), x.shape)
-    (ours,) = run(tflite.read(data, "one.tflite"), (x,))
-    assert zlib.crc32(ours.astype("<i2").tobytes()) == checksum
-    np.testing.assert_array_equal(ours, litert(data, x))
+    (ours,) = run(tflite.read(one(code, options, fields, (scale, out), x.shape), "one.tflite"), (x,))
+    assert checksum_of(ours) == checksum
+
+
+@pytest.mark.parametrize(("code", "options", "fields", "scale", "out", "checksum"), CASES)
+def test_the_checksums_are_litert_s(
+    code: str, options: str, fields: dict[str, Any], scale: float, out: float, checksum: int
+) -> None:
+    x = every("int16")
+    assert checksum_of(litert(one(code, options, fields, (scale, out), x.shape), x)) == checksum
 
 
 def test_points_beyond_floats_are_the_end_of_int16() -> None:
@@ -67,11 +77,23 @@ def test_points_beyond_floats_are_the_end_of_int16() -> None:
     assert (table[256 + 70 :] == 32767).all()
 
 
-@pytest.mark.parametrize("scale", [1 / 4096, 3e-4, 1e-3])
-def test_softmax_with_litert_s_tables(scale: float) -> None:
+SOFTMAX_SCALE, SOFTMAX_CHECKSUM = 1 / 4096, 0x90BC03B7
+PAIRS = np.stack([np.arange(-32768, 32768, 2), np.zeros(32768, np.int64)], 1).astype(np.int16)
+"""Rows of two classes, whose distances are all even numbers of int16."""
+
+
+def softmax() -> bytes:
+    return one("SOFTMAX", "SoftmaxOptions", {"Beta": 1.0}, (SOFTMAX_SCALE, 1 / 32768), PAIRS.shape)
+
+
+def test_softmax_with_litert_s_tables() -> None:
     """LiteRT computes the tables of an int16 softmax in float64, TFLite Micro in float32: a few results differ by one."""
-    x = np.random.default_rng(0).integers(-32768, 32768, (200, 10)).astype(np.int16)
-    data = one("SOFTMAX", "SoftmaxOptions", {"Beta": 1.0}, (scale, 1 / 32768), x.shape)
-    graph = set_rounding_attributes(tflite.read(data, "one.tflite"), PassContext(options={"rounding": "litert"}))
-    (ours,) = run(graph, (x,))
-    np.testing.assert_array_equal(ours, litert(data, x))
+    graph = tflite.read(softmax(), "one.tflite")
+    (micro,) = run(graph, (PAIRS,))
+    (ours,) = run(set_rounding_attributes(graph, PassContext(options={"rounding": "litert"})), (PAIRS,))
+    assert 0 < np.count_nonzero(ours != micro) < 1000
+    assert checksum_of(ours) == SOFTMAX_CHECKSUM
+
+
+def test_the_softmax_checksum_is_litert_s() -> None:
+    assert checksum_of(litert(softmax(), PAIRS)) == SOFTMAX_CHECKSUM
