@@ -37,10 +37,9 @@ MOST_FILES = 1000
 
 
 class MicrocError(Exception):
-    """Base class of all errors. ``what`` is one sentence, ``where`` a place, ``hint`` the next thing to try.
+    """Base class of all errors. ``what`` is one sentence, ``where`` a file, line or name, ``hint`` the next thing to try.
 
-    ``details``: data about the error, which ``--json`` prints.
-    """
+    ``details``: data about the error, which ``--json`` prints."""
 
     code = "E0000"
     exit_code = 70
@@ -147,17 +146,18 @@ class ProgramError(InternalError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint with the ``known`` names most similar to a word; empty if none is."""
+    """Return a hint "did you mean ...?" with the ``known`` names most similar to a word; empty if none is."""
     import difflib
 
     word, names = word[:LONGEST], {name.lower(): name for name in known}
     close = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=NEAREST)]
     close += [name for low, name in names.items() if len(word) > 1 and word.lower() in low and name not in close]
-    return f"did you mean {' or '.join(map(_plain, close[:NEAREST]))}?" if close else ""
+    return f"did you mean {' or '.join(map(_quote_if_needed, close[:NEAREST]))}?" if close else ""
 
 
 def nearest_file(path: Path) -> str:
-    """Return a hint with the names in the same folder most similar to a missing file or folder; empty if none is."""
+    """Return a hint "did you mean ...?" with the names in the same folder most similar to a missing file or folder; empty
+    if none is."""
     import difflib
 
     try:
@@ -169,13 +169,14 @@ def nearest_file(path: Path) -> str:
 
 
 def suggestion(word: str, known: Iterable[str], what: str) -> str:
-    """Return a hint with similar names, else with all names, which are ``what`` (a plural)."""
+    """Return a hint with the ``known`` names most similar to a word, else with all of them, which are called ``what`` (a
+    plural)."""
     names = list(known)
-    listed = ", ".join(map(_plain, names[:LISTED])) or "none"
+    listed = ", ".join(map(_quote_if_needed, names[:LISTED])) or "none"
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return nearest(word, names) or f"{what}: {listed}{more}"
 
 
-def _plain(name: str) -> str:
-    """Return a name as a terminal may show it."""
+def _quote_if_needed(name: str) -> str:
+    """Return a name as a terminal may show it: quoted if it contains spaces or unprintable characters."""
     return name if name.isprintable() and " " not in name else repr(name)

@@ -132,13 +132,12 @@ class Sources:
 
 @frozen
 class Decision:
-    """Decision whose code computes a region that a backend supports: the backend's (``theirs``) or ours. ``layer``:
-    location in the model.
+    """Decision who computes a region that a backend supports: the backend's code (``theirs``) or ours. ``layer``: location
+    in the model.
 
     ``by``: ``cost``, ``measurement``, ``choice`` (the user requires all of them) or ``difference`` (the backend's
     results differ from ours). ``ours`` and ``other``: cost of either, in ``unit``; None if unknown. ``why``: reason in
-    words.
-    """
+    words."""
 
     layer: str
     backend: str
@@ -192,7 +191,7 @@ class Streamed:
 
 @frozen
 class Plain:
-    """The network without a limit of the arena, that is, without streamed layers and smaller workspaces: bytes of
+    """Cost of the network without a limit of the arena, that is, without streamed layers and smaller workspaces: bytes of
     its arena, estimated instructions."""
 
     arena: int
@@ -257,7 +256,7 @@ class Weights:
 
 @frozen
 class Applied:
-    """An operator of the model in a call: its attributes as text, by name, and its constants."""
+    """An operator of the model that a call computes: its attributes as text, by name, and its constants."""
 
     op: str
     attributes: tuple[tuple[str, str], ...]
@@ -266,12 +265,11 @@ class Applied:
 
 @frozen
 class UnitUse:
-    """Use of a tensor unit in a call, by the unit's cost rule (:mod:`microc.isa.instruction_set`).
+    """Use of a tensor unit in a call, as the unit's cost rule estimates it (:mod:`microc.isa.instruction_set`).
 
-    ``cycles`` from the first instruction to the end of the last; cycles in which the queues for loads, computing and
-    stores are busy; ``macs``; ``utilisation``: macs of the network as a fraction (0 to 1) of those that the unit could
-    compute in that time.
-    """
+    ``cycles`` from the first instruction to the end of the last; ``load``, ``compute``, ``store``: cycles in which the
+    queues for loads, computing and stores are busy; ``macs``; ``utilisation``: macs of the network as a fraction (0 to
+    1) of those that the unit could compute in that time."""
 
     cycles: int
     load: int
@@ -315,10 +313,9 @@ class Call:
 
 @frozen
 class Arena:
-    """The part of a plan in one memory of the board, of ``capacity`` bytes: ``size`` bytes from ``start`` on.
+    """The part of a memory plan in one memory of the board, of ``capacity`` bytes: ``size`` bytes from ``start`` on.
 
-    ``accesses``: accesses of a run to it; ``waits``: cycles that these take beyond the core's own.
-    """
+    ``accesses``: accesses of a run to it; ``waits``: cycles that these take beyond the core's own."""
 
     memory: str
     start: int
@@ -330,11 +327,11 @@ class Arena:
 
 @frozen
 class HotCode:
-    """``kernels`` that run from RAM: ``size`` bytes, an estimate with a margin, of at most ``capacity`` in ``memory``.
+    """Kernels that run from RAM (``kernels``): ``size`` bytes, an estimate with a margin, of at most ``capacity`` in
+    ``memory``.
 
     ``waits``: cycles that a run waits for the code of all kernels; ``saved``: how many more these would be with all
-    code in flash.
-    """
+    code in flash."""
 
     memory: str
     kernels: tuple[str, ...]
@@ -370,7 +367,7 @@ class Plan:
 
     @property
     def main(self) -> int:
-        """Bytes in the RAM that also holds the stack."""
+        """Bytes of the arena in the RAM that also holds the stack."""
         return self.arenas[0].size if self.arenas else self.size
 
     @property
@@ -381,11 +378,10 @@ class Plan:
 
 @frozen
 class SelfTest:
-    """Samples of a network's self-test, one after the other: constants with all of them, by the name of an input or
-    output.
+    """Samples of a network's self-test: for every input and output, by name, a constant with all samples one after the
+    other.
 
-    ``bounds``: largest permitted difference of the floats of an output.
-    """
+    ``bounds``: largest permitted difference of the floats of an output."""
 
     samples: int
     inputs: Mapping[str, Value]
@@ -398,7 +394,7 @@ class SelfTest:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of flash."""
+        """Bytes of flash that the samples take."""
         return sum(value.nbytes for value in self.values)
 
 
@@ -455,6 +451,7 @@ class Module:
         return f"<Module {short(f'{self.name}({ends})')}, {len(self.calls)} calls of {len(self.kernels)} kernels>"
 
     def with_plan(self, plan: Plan) -> Module:
+        """Return the module with this memory plan."""
         return replace(self, plan=plan)
 
     def base_of(self, name: str) -> tuple[str, int]:

@@ -172,22 +172,22 @@ def in_floats(node: Node, graph: Graph) -> Legalized | None:
 
 @contextmanager
 def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Iterator[None]:
-    """Make the additions of plugins, and schedule rules, known inside the ``with``; UsageError if a name exists
+    """Register the additions of plugins, and schedule rules, while the ``with`` block runs; UsageError if a name exists
     already.
 
-    Commands and functions of the library enter it once for everything they do (:mod:`microc.compiler.model`).
-    """
+    Commands and functions of the library enter it once for everything they do (:mod:`microc.compiler.model`)."""
     with ExitStack() as stack:
         stack.enter_context(RULES.extend({rule.name: rule for rule in rules}))
         for plugin in plugins:
             try:
-                _extend(plugin, stack)
+                _register_additions(plugin, stack)
             except UsageError as error:
                 raise UsageError(error.what, where=plugin.source, hint=error.hint) from error
         yield
 
 
-def _extend(plugin: Plugin, stack: ExitStack) -> None:
+def _register_additions(plugin: Plugin, stack: ExitStack) -> None:
+    """Register the additions of a plugin until ``stack`` is closed; UsageError if a name exists already."""
     stack.enter_context(registry().extend({operator.name: operator for operator in plugin.operators}))
     if plugin.tflite:
         from microc.frontend.tflite.context import Converter as TfliteConverter
@@ -247,7 +247,8 @@ def _run_plugin(source: Path) -> Plugin:
         raise
     except Exception as error:
         raise UsageError(
-            f"the plugin fails: {type(error).__name__}: {error}", where=f"{source.name} line {_line(error, source)}"
+            f"the plugin fails: {type(error).__name__}: {error}",
+            where=f"{source.name} line {_failing_line(error, source)}",
         ) from error
     finally:
         sys.modules.pop(spec.name, None)
@@ -260,20 +261,20 @@ def _run_plugin(source: Path) -> Plugin:
             where=source.name,
             hint="write PLUGIN = microc.plugin.Plugin(...)",
         )
-    _check(plugin, source.name)
+    _check_plugin(plugin, source.name)
     return plugin
 
 
-def _line(error: Exception, source: Path) -> int:
-    """Return the plugin's line that an exception last passed through."""
+def _failing_line(error: Exception, source: Path) -> int:
+    """Return the number of the plugin's line that an exception last passed through; 0 if there is none."""
     if isinstance(error, SyntaxError):
         return error.lineno or 0
     frames = [f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == source]
     return frames[-1] if frames else 0
 
 
-def _check(plugin: Plugin, where: str) -> None:
-    """Check the constraints of a plugin that types do not express."""
+def _check_plugin(plugin: Plugin, where: str) -> None:
+    """Check the constraints of a plugin that types do not express; UsageError if one is violated."""
     for operator in plugin.operators:
         if (operator.scalar is None) == (operator.compute is None):
             raise UsageError(

@@ -92,10 +92,9 @@ WORD = 4
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Accesses of a kernel to one operand in a call, and their bytes; averages, if guards depend on data.
+    """Average number of accesses of a kernel to one operand in a call, and their bytes.
 
-    An access moves at most a word; an intrinsic that moves sixteen bytes counts as four.
-    """
+    An access moves at most a word; an intrinsic that moves sixteen bytes counts as four."""
 
     reads: float = 0.0
     writes: float = 0.0
@@ -104,8 +103,8 @@ class Traffic:
 
     @staticmethod
     def of(width: int, extent: int = 1, step: int = 1, *, writes: bool = False) -> Traffic:
-        """Return the traffic of ``extent`` elements of ``width`` bytes at a distance of ``step``; contiguous ones move by
-        words."""
+        """Return the traffic of an access to ``extent`` elements of ``width`` bytes, ``step`` elements apart; contiguous
+        ones move by words."""
         count = -(-extent * width // WORD) if step == 1 else extent * -(-width // WORD)
         return Traffic(0, count, 0, extent * width) if writes else Traffic(count, 0, extent * width, 0)
 
@@ -236,10 +235,10 @@ class Board:
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        """RAM regions for tensors, if the board's file assigns regions: the first one, then those for tensors in order.
+        """RAM regions that may hold tensors: the first RAM region, then those that the board's file assigns to tensors, in
+        order.
 
-        Empty on all other boards, which have one arena.
-        """
+        Empty if the file assigns no region to tensors or weights; such a board has one arena."""
         ram = [m for m in self.raw.get("memory", ()) if m["kind"] == "ram"]
         for_tensors = [m for k, m in enumerate(ram) if not k or "tensors" in m.get("holds", ())]
         has_assignments = any({"tensors", "weights"} & {*m.get("holds", ())} for m in ram)
@@ -257,16 +256,16 @@ class Board:
 
     @property
     def code_memory(self) -> CodeMemory | None:
-        """The memory that hot code may run from, wholly; None if the board's file names none."""
+        """The memory to which the board's file assigns hot code; None if it assigns none."""
         regions = self.raw.get("memory", ())
         own = next((m for m in regions if "code" in m.get("holds", ())), None)
         if own is None:
             return None
         flash = next(m for m in regions if m["kind"] == "flash")
-        linked = Fetching(**{**_speed(flash), **flash.get("fetch", {})})
+        linked = Fetching(**{**_access_speed(flash), **flash.get("fetch", {})})
         cache = linked.cache_bytes if own.get("cached") else 0
         main = own is next(m for m in regions if m["kind"] == "ram")
-        return CodeMemory(own["name"], own["size"], Fetching(**_speed(own), cache_bytes=cache), linked, main)
+        return CodeMemory(own["name"], own["size"], Fetching(**_access_speed(own), cache_bytes=cache), linked, main)
 
     @property
     def npu_constants(self) -> str:
@@ -284,6 +283,6 @@ class Board:
         return sum(r.size for r in self.regions if r.kind == "ram")
 
 
-def _speed(region: Mapping[str, Any]) -> dict[str, int]:
-    """Return the entries of a region's table that describe its accesses."""
+def _access_speed(region: Mapping[str, Any]) -> dict[str, int]:
+    """Return the wait states and the line length of a region's table, as far as it has them."""
     return {key: region[key] for key in ("wait_states", "line_bytes") if key in region}

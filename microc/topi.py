@@ -29,11 +29,10 @@ from microc.tir.symbolic import sizes_in
 
 
 def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
-    """Return the tensor that an operator computes, or a tuple of several.
+    """Return the tensor that operator ``op`` computes from tensors, or a tuple of several.
 
     ProgramError for an operator that does not exist or is no expression (control flow); ModelError for invalid operands
-    or attributes.
-    """
+    or attributes."""
     known = registry.registry()
     if op not in known or (known[op].scalar is None and known[op].compute is None):
         raise ProgramError(
@@ -52,7 +51,7 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     if definition.scalar is not None:
         return _elementwise(definition, whole, tensors, made[0])
     operands = tuple(
-        Operand(kind, None, _viewer(tensor), _refuse_constant) for kind, tensor in zip(kinds, tensors, strict=True)
+        Operand(kind, None, _make_viewer(tensor), _refuse_constant) for kind, tensor in zip(kinds, tensors, strict=True)
     )
     assert definition.compute is not None
     found = definition.compute(OpCall(whole, operands, made))
@@ -90,7 +89,8 @@ def viewed(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
 def _elementwise(
     definition: OpDef, attrs: dict[str, Attr], tensors: Sequence[te.Tensor], kind: TensorType
 ) -> te.Tensor:
-    """Compute one element of the result from one of each operand, broadcast as in numpy."""
+    """Return the result of an elementwise operator as a tensor: each element from one element of each operand, broadcast
+    as in numpy."""
     scalar = definition.scalar
     assert scalar is not None
 
@@ -105,7 +105,8 @@ def _elementwise(
     return te.compute(kind.shape, element, definition.name)
 
 
-def _viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
+def _make_viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
+    """Return a function that returns a tensor, or its elements under another shape."""
     return lambda shape=None: tensor if shape is None else viewed(tensor, shape)
 
 

@@ -153,7 +153,7 @@ def test_whoever_writes_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b[1mours\x1b[0m" in said and "a\tb" in said
     refuse_control(said.replace("\x1b[1mours\x1b[0m", ""))
     plain = io.TextIOWrapper(io.BytesIO(), "ascii")
-    terminal._Guarded(plain).write("é\udcff€\n")
+    terminal._EscapingStream(plain).write("é\udcff€\n")
     plain.flush()
     assert plain.buffer.getvalue() == b"\\xe9\\udcff\\u20ac\n"
 

@@ -29,11 +29,9 @@ HALF = ("float16", "bfloat16")
 
 
 class DTypeInfo(NamedTuple):
-    """Parts of a dtype.
-
-    ``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane; ``lanes`` is the minimum for scalable
-    vectors.
-    """
+    """The parts of a dtype's name.
+    ``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane; ``lanes`` is the minimum for
+    scalable vectors."""
 
     kind: str
     bits: int
@@ -42,7 +40,7 @@ class DTypeInfo(NamedTuple):
 
 @lru_cache(maxsize=256)
 def info(dtype: str) -> DTypeInfo:
-    """Return the parts of a dtype; InternalError for an unknown name."""
+    """Return kind, bits and lanes of a dtype; InternalError for an unknown name."""
     if dtype == "bool":
         return DTypeInfo("bool", 8, 1)
     if dtype == "bfloat16":
@@ -54,7 +52,7 @@ def info(dtype: str) -> DTypeInfo:
 
 
 def is_valid(dtype: str) -> bool:
-    """Test whether ``dtype`` names a dtype."""
+    """Test whether a string is the name of a dtype."""
     return dtype in ("bool", "bfloat16") or _PATTERN.fullmatch(dtype) is not None
 
 
@@ -144,15 +142,14 @@ def round_to_half(array: Array, dtype: str) -> Array:
 
 
 def is_exact_in(array: Array, dtype: str) -> bool:
-    """Test whether every one of some float32 numbers is exact in ``dtype``.
-
-    Signed zeros and infinities count, NaN never does.
-    """
+    """Test whether all of some float32 numbers are exact in the 16-bit ``dtype``.
+    Signed zeros and infinities are, NaN never is."""
     numbers = array.reshape(-1)
-    return _has_same_bits(numbers[:SCREENED_ELEMENTS], dtype) and _has_same_bits(numbers, dtype)
+    return _keeps_bits_through(numbers[:SCREENED_ELEMENTS], dtype) and _keeps_bits_through(numbers, dtype)
 
 
-def _has_same_bits(numbers: Array, dtype: str) -> bool:
+def _keeps_bits_through(numbers: Array, dtype: str) -> bool:
+    """Test whether all float32 numbers keep their bits when they are rounded to ``dtype`` and converted back."""
     there: Array = round_to_half(numbers, dtype).astype(np.float32)
     # Bits are compared, not numbers: 0.0 == -0.0 would hide a lost sign.
     return bool((there.view(np.uint32) == numbers.view(np.uint32)).all()) and not bool(np.isnan(numbers).any())

@@ -13,29 +13,30 @@ from typing import BinaryIO
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def _folder(name: str) -> Path:
+def _package_data_folder(name: str) -> Path:
+    """Return a folder of the package's data: in a wheel below ``_data``, in a checkout beside the package."""
     shipped = _PACKAGE / "_data" / name
     return shipped if shipped.is_dir() else _PACKAGE.parent / name
 
 
 def templates_folder() -> Path:
     """Return the folder of the Jinja templates."""
-    return _folder("templates")
+    return _package_data_folder("templates")
 
 
 def boards_folder() -> Path:
     """Return the folder of the board files."""
-    return _folder("boards")
+    return _package_data_folder("boards")
 
 
 def examples_folder() -> Path:
     """Return the folder of the examples; a wheel holds only those that ``microc demo`` needs."""
-    return _folder("examples")
+    return _package_data_folder("examples")
 
 
 def runtime_c_folder() -> Path:
     """Return the folder of the C runtime (framing, dispatcher, ports)."""
-    return _folder("runtime_c")
+    return _package_data_folder("runtime_c")
 
 
 # ---- Opening files from others: only regular files, of bounded size, and of a trusted owner if the user did not name them.
@@ -89,6 +90,7 @@ def read_text(path: str | Path, most: int = DEFAULT_MAX_BYTES, encoding: str = "
 
 
 def _refuse_irregular(mode: int, path: str | Path) -> None:
+    """Raise OSError unless a file's mode is that of a regular file."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     if not stat.S_ISREG(mode):
@@ -115,7 +117,7 @@ def foreign_reason(path: Path) -> str:
     for candidate in dict.fromkeys((path, path.resolve())):
         for inspected, state in ((candidate, candidate.lstat()), (candidate.parent, candidate.parent.stat())):
             if state.st_uid not in users:
-                return f"{inspected} belongs to {_name(state.st_uid)}, and the user is {_name(os.getuid())}"
+                return f"{inspected} belongs to {_user_name(state.st_uid)}, and the user is {_user_name(os.getuid())}"
             sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
             if state.st_mode & _OTHERS_WRITE & ~_own_group(state) and not sticky and not stat.S_ISLNK(state.st_mode):
                 return f"others than its owner may write {inspected}"
@@ -129,24 +131,27 @@ def _trusted_users() -> frozenset[int]:
     return frozenset({os.getuid(), _ROOT, *sudo})
 
 
-def _own_group(state: os.stat_result) -> int:
+def _own_group(file_status: os.stat_result) -> int:
     """Return the group-write bit if the file's group has its owner as the only member, as many systems create them (umask
     002)."""
     import grp
     import pwd
 
     try:
-        group, owner = grp.getgrgid(state.st_gid), pwd.getpwuid(state.st_uid)
+        group, owner = grp.getgrgid(file_status.st_gid), pwd.getpwuid(file_status.st_uid)
     except KeyError:
         return 0
-    alone = owner.pw_gid == state.st_gid and set(group.gr_mem) <= {owner.pw_name} and group.gr_name == owner.pw_name
+    alone = (
+        owner.pw_gid == file_status.st_gid and set(group.gr_mem) <= {owner.pw_name} and group.gr_name == owner.pw_name
+    )
     return stat.S_IWGRP if alone else 0
 
 
-def _name(user: int) -> str:
+def _user_name(user_id: int) -> str:
+    """Return the login name of a user id."""
     import pwd
 
     try:
-        return pwd.getpwuid(user).pw_name
+        return pwd.getpwuid(user_id).pw_name
     except KeyError:  # of another machine, or a container's
-        return f"user {user}"
+        return f"user {user_id}"

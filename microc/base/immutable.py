@@ -69,6 +69,7 @@ class LazyEntry(Generic[T]):
         self.module, self.name = module, name
 
     def load_entry(self) -> T:
+        """Import the module, and return the attribute that the entry names."""
         entry: T = getattr(importlib.import_module(self.module), self.name)
         return entry
 
@@ -83,11 +84,9 @@ class Entries(Generic[T]):
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A read-only mapping of entries by name.
-
-    :meth:`extended` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries cannot be
-    replaced. ``what`` names the type of an entry in messages.
-    """
+    """A read-only mapping of entries by name, such as operators or commands.
+    :meth:`extended` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries
+    cannot be replaced. ``what`` names the type of an entry in messages."""
 
     def __init__(self, what: str, entries: Mapping[str, T | LazyEntry[T]]) -> None:
         self.what = what

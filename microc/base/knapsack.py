@@ -21,10 +21,8 @@ MAX_SUMS = 1 << 12
 
 @frozen
 class LayerOption:
-    """One option of a layer.
-
-    ``pick`` identifies it, ``loss`` is minimised, ``flash`` is in bytes, ``cycles`` are of one run.
-    """
+    """One of the options of a layer, of which a selection takes one.
+    ``pick`` identifies it, ``loss`` is minimised, ``flash`` is in bytes, ``cycles`` are of one run."""
 
     pick: int
     loss: float
@@ -34,7 +32,7 @@ class LayerOption:
 
 @frozen
 class Selection:
-    """One option for each of the first layers, in their order, with the sums of loss, flash and cycles."""
+    """A selection of one option for each of the first layers, in their order, with the sums of loss, flash and cycles."""
 
     picks: tuple[int, ...]
     loss: float
@@ -42,7 +40,7 @@ class Selection:
     cycles: int
 
     def append(self, option: LayerOption) -> Selection:
-        """Return this choice extended by an option of the next layer."""
+        """Return this selection extended by an option of the next layer."""
         return Selection(
             (*self.picks, option.pick), self.loss + option.loss, self.flash + option.flash, self.cycles + option.cycles
         )
@@ -51,40 +49,40 @@ class Selection:
 def pareto_front(
     layers: Sequence[Sequence[LayerOption]], flash: int | None = None, cycles: int | None = None
 ) -> tuple[Selection, ...]:
-    """Return the Pareto front of loss against flash among choices within the limits: flash rises, loss falls. Empty if none
-    fits.
-
-    Cycles are a criterion only if they are limited; otherwise they only break ties.
-    """
+    """Return the Pareto front of loss against flash among the selections within the limits: flash rises, loss falls. Empty
+    if none fits.
+    Cycles are a criterion only if they are limited; otherwise they only break ties."""
     points = [Selection((), 0.0, 0, 0)]
     for number, options in enumerate(layers):
         rest = layers[number + 1 :]
         # What the remaining layers need at least bounds the sums so far: choices that cannot be completed are dropped at
         # once.
-        flash_left = _limit(flash, sum(min(o.flash for o in layer) for layer in rest))
-        cycles_left = _limit(cycles, sum(min(o.cycles for o in layer) for layer in rest))
+        flash_left = _limit_minus_rest(flash, sum(min(o.flash for o in layer) for layer in rest))
+        cycles_left = _limit_minus_rest(cycles, sum(min(o.cycles for o in layer) for layer in rest))
         candidates = [point.append(option) for point in points for option in options]
         candidates = [p for p in candidates if p.flash <= flash_left and p.cycles <= cycles_left]
         timed = cycles is not None and bool(rest)
-        points = _thin_out(_pareto_front(candidates, timed), timed)
+        points = _thin_out_selections(_drop_dominated(candidates, timed), timed)
     return tuple(points)
 
 
 def pareto_front_by_time(
     layers: Sequence[Sequence[LayerOption]], flash: int | None = None, cycles: int | None = None
 ) -> tuple[Selection, ...]:
-    """Return the Pareto front of loss against time among choices within the limits: time rises, loss falls."""
+    """Return the Pareto front of loss against time among the selections within the limits: time rises, loss falls."""
     # The front algorithm orders by flash; with flash and cycles exchanged it orders by time.
     swapped = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
     return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in pareto_front(swapped, cycles, flash))
 
 
-def _limit(limit: int | None, rest: int) -> float:
-    return float("inf") if limit is None else limit - rest
+def _limit_minus_rest(limit: int | None, least_needed: int) -> float:
+    """Return what the remaining layers leave of a limit on bytes or cycles; infinity without a limit. ``rest``: the least
+    that they need."""
+    return float("inf") if limit is None else limit - least_needed
 
 
-def _pareto_front(points: Sequence[Selection], timed: bool) -> list[Selection]:
-    """Return the points that no other beats, sorted by flash: in flash, time and loss if ``timed``, else in flash and
+def _drop_dominated(points: Sequence[Selection], timed: bool) -> list[Selection]:
+    """Return the selections that no other beats, sorted by flash: in flash, time and loss if ``timed``, else in flash and
     loss."""
     front_points: list[Selection] = []
     # Points come by rising flash, so only time and loss decide. The staircase holds the best loss for each time so far.
@@ -103,8 +101,8 @@ def _pareto_front(points: Sequence[Selection], timed: bool) -> list[Selection]:
     return front_points
 
 
-def _thin_out(points: list[Selection], timed: bool) -> list[Selection]:
-    """Keep about :data:`MAX_SUMS` points at most, always including the smallest and, if ``timed``, the fastest."""
+def _thin_out_selections(points: list[Selection], timed: bool) -> list[Selection]:
+    """Keep about :data:`MAX_SUMS` selections at most, always including the smallest and, if ``timed``, the fastest."""
     if len(points) <= MAX_SUMS:
         return points
     steps = int(MAX_SUMS**0.5) if timed else MAX_SUMS

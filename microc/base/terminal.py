@@ -26,10 +26,8 @@ def escape_unprintable(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """Escape a message of several lines.
-
-    Only line ends followed by four blanks are the message's own; others came with a name.
-    """
+    """Escape the unprintable characters of a message of several lines.
+    Only line ends followed by four blanks are the message's own; others came with a name."""
     return CONTINUATION.join(escape_unprintable(part, "\t") for part in text.split(CONTINUATION))
 
 
@@ -40,7 +38,7 @@ def write_control(text: str) -> None:
     sys.stderr.flush()
 
 
-class _Guarded:
+class _EscapingStream:
     """A text stream that escapes unprintable characters, and those that its encoding lacks."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -55,6 +53,7 @@ class _Guarded:
             self.write(line)
 
     def control(self, text: str) -> None:
+        """Write trusted text with its control sequences; characters that the encoding lacks are escaped."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         self._stream.write(text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -64,10 +63,12 @@ class _Guarded:
 
 @contextmanager
 def guard_output() -> Iterator[None]:
-    """Escape everything that Python code writes to standard output or standard error: commands, warnings, logs of
-    libraries."""
+    """Escape everything that Python code writes to standard output or standard error during a ``with``: commands,
+    warnings, logs of libraries."""
     own = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (each if isinstance(each, _Guarded) else cast(TextIO, _Guarded(each)) for each in own)
+    sys.stdout, sys.stderr = (
+        each if isinstance(each, _EscapingStream) else cast(TextIO, _EscapingStream(each)) for each in own
+    )
     try:
         yield
     finally:

@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # else the interpreter searches all objects for cycles once more at its exit
     try:
-        with guard_output(), _record_interrupts() as pressed, interaction.keep_flags():
-            code = _run_guarded(words, pressed)
+        with guard_output(), _record_interrupt_signals() as pressed, interaction.keep_flags():
+            code = _run_reporting_errors(words, pressed)
         if argv is None:  # about to exit, all is written: a late Ctrl-C must not change the exit code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return code
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _record_interrupts() -> Iterator[list[int]]:
+def _record_interrupt_signals() -> Iterator[list[int]]:
     """Record Ctrl-C for the length of a ``with``; yields the list of signals received.
 
     The list is needed because a library that is being imported may replace KeyboardInterrupt by an error of its own, and
@@ -57,7 +57,7 @@ def _record_interrupts() -> Iterator[list[int]]:
     """
     pressed: list[int] = []
 
-    def press(number: int, frame: FrameType | None) -> None:
+    def record_interrupt(number: int, frame: FrameType | None) -> None:
         pressed.append(number)
         signal.default_int_handler(number, frame)
 
@@ -65,15 +65,16 @@ def _record_interrupts() -> Iterator[list[int]]:
     if not ours or threading.current_thread() is not threading.main_thread():
         yield pressed
         return
-    signal.signal(signal.SIGINT, press)
+    signal.signal(signal.SIGINT, record_interrupt)
     try:
         yield pressed
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _run_guarded(words: list[str], pressed: list[int]) -> int:
-    """Run a command; report its errors and its interruption."""
+def _run_reporting_errors(words: list[str], pressed: list[int]) -> int:
+    """Run a command; report its errors and its interruption; return the exit code. ``pressed``: interrupt signals received
+    so far."""
     try:
         return _run_command(words)
     except KeyboardInterrupt:
@@ -84,11 +85,12 @@ def _run_guarded(words: list[str], pressed: list[int]) -> int:
         if pressed:
             return _report_interrupt()
         if isinstance(error, MicrocError) and not isinstance(error, InternalError):
-            return _report(error, words)
-        return _report(_internal_error(error), words)
+            return _report_error(error, words)
+        return _report_error(_internal_error(error), words)
 
 
 def _report_interrupt() -> int:
+    """Print that the command was interrupted; return the exit code."""
     sys.stderr.write("interrupted\n")
     return INTERRUPTED
 
@@ -117,7 +119,7 @@ def _run_command(words: list[str]) -> int:
     if arguments.json:
         error = {} if answer.error is None else {"error": _error_data(answer.error)}
         config = {"config": str(arguments.config.path)} if arguments.config else {}
-        _write_json({"command": arguments.command, **config, **error, **answer.data}, words)
+        _print_json_answer({"command": arguments.command, **config, **error, **answer.data}, words)
     elif not arguments.quiet and answer.text:
         text = answer.text.rstrip()
         plain = arguments.command in _UNWRAPPED or getattr(arguments, "markdown", False)
@@ -131,27 +133,27 @@ def _run_command(words: list[str]) -> int:
     return answer.exit_code
 
 
-def _write_json(data: dict[str, Any], words: Sequence[str]) -> None:
-    """Print one JSON object; on a single line for the commands that print several."""
+def _print_json_answer(data: dict[str, Any], words: Sequence[str]) -> None:
+    """Print one JSON object with the schema version; on a single line for the commands that print several objects."""
     from microc.cli.show import json_text
 
     indent = None if _JSON_LINES.intersection(words) else 2
     sys.stdout.write(json_text({"schema_version": SCHEMA_VERSION, **data}, indent) + "\n")
 
 
-def _report(error: MicrocError, words: Sequence[str]) -> int:
-    """Print an error, as JSON too if that is asked for; return its exit code."""
+def _report_error(error: MicrocError, words: Sequence[str]) -> int:
+    """Print an error, and as JSON if ``--json`` is among the words of the command line; return its exit code."""
     from microc.cli.show import print_error
 
     print_error(error)
     if "--json" in words:
-        _write_json({"error": _error_data(error), **error.details}, words)
+        _print_json_answer({"error": _error_data(error), **error.details}, words)
         sys.stdout.flush()
     return error.exit_code
 
 
 def _error_data(error: MicrocError) -> dict[str, str]:
-    """Return an error as plain data."""
+    """Describe an error as plain data."""
     return {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
 
 

@@ -39,7 +39,7 @@ EXIT_CODES = """exit codes:
 
 
 class Arguments(ReportArguments):
-    """Parsed arguments; each command reads its own. Options of a compilation: :func:`compilation_options`."""
+    """Parsed arguments of all commands; each command reads its own. Options of a compilation: :func:`compilation_options`."""
 
     command: str
     words: list[str]
@@ -130,7 +130,7 @@ def make_parser() -> Parser:
         "`microc COMMAND --help` explains a command, with examples.\n\n" + EXIT_CODES,
         formatter_class=Help,
     )
-    _global_options(parser, False)
+    _add_global_options(parser, False)
     parser.add_argument("--version", action="version", version=f"microc {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -143,24 +143,24 @@ def make_parser() -> Parser:
             formatter_class=Help,
         )
 
-    _model_commands(add)
+    _add_model_commands(add)
     add_quantize_command(add, _MODEL)
     add_tune_command(add, _MODEL)
-    _export_command(add)
+    _add_export_command(add)
     add_project_commands(add, _MODEL)
     add_measuring_commands(add)
     add_report_commands(add)
-    _board_commands(add)
+    _add_board_commands(add)
     add_shell_commands(add)
     for command in commands.choices.values():  # last, so that the help of a command begins with its own options
-        _global_options(command, argparse.SUPPRESS)
+        _add_global_options(command, argparse.SUPPRESS)
     return parser
 
 
 Adder = Callable[..., Parser]
 
 
-def _global_options(parser: Parser, default: object) -> None:
+def _add_global_options(parser: Parser, default: object) -> None:
     """Add the options that may precede or follow the command. After it, the default is SUPPRESS, so that an option given
     before the command keeps its value."""
     group = parser.add_argument_group("everywhere")
@@ -179,8 +179,8 @@ def _global_options(parser: Parser, default: object) -> None:
 _MODEL = "model file: .tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM or XGBoost"
 
 
-def _model_commands(add: Adder) -> None:
-    """Add ``compile``, ``check``, ``explain`` and ``import``."""
+def _add_model_commands(add: Adder) -> None:
+    """Add the parsers of ``compile``, ``check``, ``explain`` and ``import``."""
     command = add(
         "compile",
         "compile a model into a C project",
@@ -265,8 +265,8 @@ def _model_commands(add: Adder) -> None:
     add_reading_options(command)
 
 
-def _export_command(add: Adder) -> None:
-    """Add ``export``."""
+def _add_export_command(add: Adder) -> None:
+    """Add the parser of ``export``."""
     command = add(
         "export",
         "export a network for a build system: Arduino, CMake, Zephyr, Rust, ...",
@@ -292,8 +292,8 @@ def _export_command(add: Adder) -> None:
     add_compile_options(command)
 
 
-def _board_commands(add: Adder) -> None:
-    """Add the commands about boards, plugins, tables of reference and tools."""
+def _add_board_commands(add: Adder) -> None:
+    """Add the parsers of the commands about boards, plugins, reference tables and tools."""
     command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument(
         "action", nargs="?", choices=("list", "show", "validate"), default="list", help="what to do (default: list)"
@@ -341,11 +341,10 @@ _ENDS = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
 
 @frozen
 class Word:
-    """A value on the command line: one of ``choices``, or a file with one of the suffixes ``ends`` (any if empty).
-
-    ``kind`` is :data:`FILES`, :data:`FOLDERS` or empty. ``name`` is the metavar. A ``list`` takes several values separated
-    by commas.
-    """
+    """Syntax of a value on the command line: one of ``choices``, or a file with one of the suffixes ``ends`` (any if
+    empty).
+    ``kind`` is :data:`FILES`, :data:`FOLDERS` or empty. ``name`` is the metavar. If ``list`` is true, several values
+    are separated by commas."""
 
     name: str
     choices: tuple[str, ...] = ()
@@ -356,8 +355,8 @@ class Word:
 
 @frozen
 class Option:
-    """An option: its flags, its help in one line, and its value (``word``; None for a switch, ``count`` values
-    otherwise)."""
+    """An option of a command: its flags, its help in one line, and the syntax of its value (``word``; None for a switch,
+    ``count`` values otherwise)."""
 
     flags: tuple[str, ...]
     help: str
@@ -368,7 +367,7 @@ class Option:
 
 @frozen
 class Command:
-    """A command; the program itself has an empty name."""
+    """A command: name (empty for the program itself), help, usage, options and positional arguments."""
 
     name: str
     help: str
@@ -380,20 +379,21 @@ class Command:
 
 
 def describe_commands() -> tuple[Command, ...]:
-    """List the program, then its commands in the order of the help."""
+    """Describe the program, then its commands in the order of the help."""
     parser = make_parser()
-    choices = _choices()
-    converted = [_command("", parser.description or "", parser, choices)]
+    choices = _name_listers()
+    converted = [_command_syntax("", parser.description or "", parser, choices)]
     for action in parser._subparsers._group_actions if parser._subparsers else ():
         assert isinstance(action, argparse._SubParsersAction)
         summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
         converted += [
-            _command(name, summaries.get(name, ""), subparser, choices) for name, subparser in action.choices.items()
+            _command_syntax(name, summaries.get(name, ""), subparser, choices)
+            for name, subparser in action.choices.items()
         ]
     return tuple(converted)
 
 
-def _choices() -> Mapping[str, Callable[[], tuple[str, ...]]]:
+def _name_listers() -> Mapping[str, Callable[[], tuple[str, ...]]]:
     """Map the argparse destinations whose values are names to the functions that list these names."""
     from microc.codegen.exports import list_formats
     from microc.device.boards import list_boards
@@ -413,39 +413,42 @@ def _choices() -> Mapping[str, Callable[[], tuple[str, ...]]]:
     }
 
 
-def _command(
+def _command_syntax(
     name: str, help: str, parser: argparse.ArgumentParser, choices: Mapping[str, Callable[[], tuple[str, ...]]]
 ) -> Command:
-    """Convert the parser of a command."""
+    """Convert the argparse parser of a command. ``choices``: functions that list names, by argparse destination."""
     options, words = [], []
     for group in parser._action_groups:
         for action in group._group_actions:
             if isinstance(action, argparse._SubParsersAction):
                 continue
-            text = _help(action)
+            text = _one_line_help(action)
             if action.option_strings:
-                word, count = (_word(action, choices), _count_values(action)) if action.nargs != 0 else (None, 0)
+                word, count = (
+                    (_value_syntax(action, choices), _option_value_count(action)) if action.nargs != 0 else (None, 0)
+                )
                 options.append(Option(tuple(action.option_strings), text, word, count, group.title or ""))
             else:
-                words.append((_word(action, choices), text))
+                words.append((_value_syntax(action, choices), text))
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     return Command(name, help, usage, parser.epilog or "", tuple(options), tuple(words))
 
 
-def _help(action: argparse.Action) -> str:
+def _one_line_help(action: argparse.Action) -> str:
     """Return an argument's help in one line, with argparse's placeholders filled in."""
     if not action.help or action.help == argparse.SUPPRESS:
         return ""
     return " ".join((action.help % {**vars(action), "prog": "microc"}).split())
 
 
-def _count_values(action: argparse.Action) -> int:
+def _option_value_count(action: argparse.Action) -> int:
     """Return how many values an option takes."""
     return action.nargs if isinstance(action.nargs, int) else 1
 
 
-def _word(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, ...]]]) -> Word:
-    """Derive the values of an argument from its choices, destination and metavar."""
+def _value_syntax(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, ...]]]) -> Word:
+    """Derive the syntax of an argument's value from its choices, destination and metavar. ``names``: functions that list
+    names, by argparse destination."""
     metavar = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or action.dest.upper()
     if action.choices is not None:
         choices = tuple(map(str, action.choices))
@@ -469,5 +472,5 @@ def _word(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, .
 
 
 def iter_flags(command: Command) -> Iterator[tuple[str, Option]]:
-    """Yield every flag of a command with its option."""
+    """Yield every flag of a command, with its option."""
     return ((flag, option) for option in command.options for flag in option.flags)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def boards(arguments: Arguments) -> show.Answer:
-    """``microc boards``."""
+    """Run ``microc boards``: list, show or validate boards."""
     from microc.device.boards import list_boards, load_board
 
     if arguments.action == "list":
@@ -85,8 +85,8 @@ _TEST_LEVELS: Mapping[str, str] = MappingProxyType(
 """How far a board has been tested."""
 
 
-def _test_level(board: Board) -> str:
-    """Return a board's key in ``_TRIED``."""
+def _board_test_level(board: Board) -> str:
+    """Return how far a board has been tested, as a key of :data:`_TEST_LEVELS`."""
     from microc.device.boards import list_boards
 
     if board.name not in list_boards():
@@ -113,14 +113,14 @@ def board_row(board: Board) -> dict[str, Any]:
         "ram": board.ram_bytes,
         "npu": board.target.npu,
         "emulated": "emulator" in board.raw,
-        "tried": _test_level(board),
+        "tried": _board_test_level(board),
         "ids": dict(board.ids),
         "runners": [runner.name for runner in board_runners(board)],
     }
 
 
 def plugin(arguments: Arguments) -> show.Answer:
-    """``microc plugin check``."""
+    """Run ``microc plugin check``: run the test cases of a plugin's operators."""
     from microc.plugin import load_plugin
     from microc.project.plugin_check import check_plugin
 
@@ -134,7 +134,7 @@ def plugin(arguments: Arguments) -> show.Answer:
 
 
 def operators(arguments: Arguments) -> show.Answer:
-    """``microc operators``."""
+    """Run ``microc operators``: list the supported operators with their dtypes."""
     from microc.reports.reference_tables import FORMATS, dtypes_cell, operator_rows, operators_markdown, widest_dtypes
 
     rows = operator_rows()
@@ -151,7 +151,7 @@ def operators(arguments: Arguments) -> show.Answer:
 
 
 def options(arguments: Arguments) -> show.Answer:
-    """``microc options``."""
+    """Run ``microc options``: list the compilation options."""
     from microc.reports.reference_tables import option_rows, options_markdown
 
     found = list(option_rows())
@@ -161,7 +161,7 @@ def options(arguments: Arguments) -> show.Answer:
 
 
 def ports(arguments: Arguments) -> show.Answer:
-    """``microc ports``."""
+    """Run ``microc ports``: list the serial ports of this computer, and the boards that each may be."""
     from microc.device.boards import list_boards, load_board
     from microc.device.transport import list_ports
 
@@ -186,7 +186,7 @@ def ports(arguments: Arguments) -> show.Answer:
 
 
 def doctor(arguments: Arguments) -> show.Answer:
-    """``microc doctor``."""
+    """Run ``microc doctor``: list the tools that microc needs, and install missing ones if asked."""
     from microc.project.doctor import find_tools, install, list_install_commands
 
     if arguments.yes and not arguments.fix:
@@ -194,7 +194,7 @@ def doctor(arguments: Arguments) -> show.Answer:
     findings = find_tools(arguments.board)
     commands = list_install_commands(findings)
     if commands and arguments.yes:
-        show.print_note(_line(commands))
+        show.print_note(_join_shell_commands(commands))
         install(commands)
         # Look again: what is printed, and the exit code, must describe the state after the installation.
         findings = find_tools(arguments.board)
@@ -207,7 +207,7 @@ def doctor(arguments: Arguments) -> show.Answer:
         "complete": not incomplete,
     }
     if arguments.fix:
-        text = _line(commands) if commands else "nothing is missing"
+        text = _join_shell_commands(commands) if commands else "nothing is missing"
         if missing and not commands:
             text = "no package is known that has " + ", ".join(f.name for f in missing)
         return show.Answer(data, text, 5 if incomplete else 0)
@@ -217,12 +217,14 @@ def doctor(arguments: Arguments) -> show.Answer:
     ]
     text = show.table(("", "tool", "for", "version"), rows, 4)
     if commands:
-        text += f"\n\nto install what is missing (microc doctor --fix --yes does it):\n  {_line(commands)}"
+        text += (
+            f"\n\nto install what is missing (microc doctor --fix --yes does it):\n  {_join_shell_commands(commands)}"
+        )
     return show.Answer(data, text, 5 if incomplete else 0)
 
 
-def _line(commands: tuple[tuple[str, ...], ...]) -> str:
-    """Join commands into one shell line, broken by backslashes if the terminal is too narrow for it."""
+def _join_shell_commands(commands: tuple[tuple[str, ...], ...]) -> str:
+    """Join commands into one shell command line, broken by backslashes if the terminal is too narrow for it."""
     from microc.reports import text_tables
 
     line = " && ".join(map(shlex.join, commands))
@@ -246,39 +248,43 @@ _COMMON_GROUPS = ("everywhere",)
 
 
 def man(arguments: Arguments) -> show.Answer:
-    """``microc man``."""
+    """Run ``microc man``: print the manual page."""
     from microc.cli.arguments import describe_commands
 
-    text = "\n".join(_page(describe_commands())) + "\n"
+    text = "\n".join(_manual_page_lines(describe_commands())) + "\n"
     return show.Answer({"page": text}, text)
 
 
-def _page(commands: Sequence[Command]) -> Iterator[str]:
-    """Yield the lines of the manual page. An option that an earlier command described with the same text is listed by name
-    only."""
+def _manual_page_lines(commands: Sequence[Command]) -> Iterator[str]:
+    """Yield the lines of the manual page in troff. An option that an earlier command described with the same text is
+    listed by name only."""
     program, *commands = commands
-    yield f'.TH MICROC 1 "" "microc {_text(__version__)}" "User Commands"'
+    yield f'.TH MICROC 1 "" "microc {_escape_troff(__version__)}" "User Commands"'
     yield from (".SH NAME", "microc \\- compile trained networks to plain C for microcontrollers")
     yield from (".SH SYNOPSIS", ".B microc", ".I COMMAND", "[options]")
-    yield from (".SH DESCRIPTION", _text(program.help))
-    yield from (".SH OPTIONS", *_options(program.options))
+    yield from (".SH DESCRIPTION", _escape_troff(program.help))
+    yield from (".SH OPTIONS", *_option_entries(program.options))
     yield ".SH COMMANDS"
     described: set[str] = set()
     for command in commands:
-        yield from (f".SS {_text(command.usage.split(' [-h]')[0])}", _text(_to_sentence(command.help)))
+        yield from (f".SS {_escape_troff(command.usage.split(' [-h]')[0])}", _escape_troff(_as_sentence(command.help)))
         for word, help in command.words:
-            yield from (".TP", f".I {_text(word.name)}", _text(help or "one of " + ", ".join(word.choices)))
+            yield from (
+                ".TP",
+                f".I {_escape_troff(word.name)}",
+                _escape_troff(help or "one of " + ", ".join(word.choices)),
+            )
         options = [o for o in command.options if o.group not in _COMMON_GROUPS and o.flags[0] != "-h"]
-        yield from _options([o for o in options if f"{o.flags}{o.help}" not in described])
+        yield from _option_entries([o for o in options if f"{o.flags}{o.help}" not in described])
         repeated = [o.flags[-1] for o in options if f"{o.flags}{o.help}" in described]
         if repeated:
-            yield from (".PP", _text("As above: " + ", ".join(repeated) + "."))
+            yield from (".PP", _escape_troff("As above: " + ", ".join(repeated) + "."))
         described |= {f"{o.flags}{o.help}" for o in options}
         examples = command.epilog.splitlines()[1:]
         if examples:
-            yield from (".PP", ".nf", ".RS", *(_text(line.strip()) for line in examples), ".RE", ".fi")
+            yield from (".PP", ".nf", ".RS", *(_escape_troff(line.strip()) for line in examples), ".RE", ".fi")
     codes = EXIT_CODES.splitlines()[1:]
-    yield from (".SH EXIT STATUS", ".nf", *(_text(line.strip()) for line in codes), ".fi")
+    yield from (".SH EXIT STATUS", ".nf", *(_escape_troff(line.strip()) for line in codes), ".fi")
     yield from (
         ".SH ENVIRONMENT",
         ".TP",
@@ -288,20 +294,20 @@ def _page(commands: Sequence[Command]) -> Iterator[str]:
     yield from (".SH SEE ALSO", ".BR gcc (1),", ".BR make (1)")
 
 
-def _options(options: Sequence[Option]) -> Iterator[str]:
-    """Yield the entries of options."""
+def _option_entries(options: Sequence[Option]) -> Iterator[str]:
+    """Yield the lines that describe options in the manual page."""
     for option in options:
-        flags = ", ".join(f"\\fB{_text(flag)}\\fR" for flag in option.flags)
-        words = f" \\fI{_text(option.word.name)}\\fR" if option.word else ""
-        yield from (".TP", flags + words, _text(option.help or "see above"))
+        flags = ", ".join(f"\\fB{_escape_troff(flag)}\\fR" for flag in option.flags)
+        words = f" \\fI{_escape_troff(option.word.name)}\\fR" if option.word else ""
+        yield from (".TP", flags + words, _escape_troff(option.help or "see above"))
 
 
-def _to_sentence(text: str) -> str:
+def _as_sentence(text: str) -> str:
     """Capitalise a text and end it with a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def _text(text: str) -> str:
+def _escape_troff(text: str) -> str:
     """Escape a text so that troff prints it literally, with hyphens that can be searched for and copied."""
     plain = (
         text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq").replace("~", "\\(ti")

@@ -30,13 +30,15 @@ class ReportArguments(Namespace):
 
 
 def add_report_commands(add: Adder) -> None:
-    """Add ``report``, ``compare`` and ``watch``. ``add(name, summary, *examples)`` creates a command's parser."""
-    _report(add)
-    _compare(add)
-    _watch(add)
+    """Add the parsers of ``report``, ``compare`` and ``watch``. ``add(name, summary, *examples)`` creates a command's
+    parser."""
+    _add_report_command(add)
+    _add_compare_command(add)
+    _add_watch_command(add)
 
 
-def _report(add: Adder) -> None:
+def _add_report_command(add: Adder) -> None:
+    """Add the parser of ``report``."""
     command = add(
         "report",
         "estimate a network's costs on a board, layer by layer; no hardware needed",
@@ -54,7 +56,7 @@ def _report(add: Adder) -> None:
 
 
 def add_verified_option(command: ArgumentParser) -> None:
-    """Add ``--verified``."""
+    """Add ``--verified``: the result of a verification, whose accuracy the report shows."""
     command.add_argument(
         "--verified",
         type=Path,
@@ -63,7 +65,8 @@ def add_verified_option(command: ArgumentParser) -> None:
     )
 
 
-def _compare(add: Adder) -> None:
+def _add_compare_command(add: Adder) -> None:
+    """Add the parser of ``compare``."""
     command = add(
         "compare",
         "compare two reports, projects or models: totals and layers",
@@ -82,7 +85,8 @@ def _compare(add: Adder) -> None:
     add_compile_options(command)
 
 
-def _watch(add: Adder) -> None:
+def _add_watch_command(add: Adder) -> None:
+    """Add the parser of ``watch``."""
     command = add(
         "watch",
         "show inputs and outputs of a network on a board, live in a browser",
@@ -104,26 +108,32 @@ def _watch(add: Adder) -> None:
     group.add_argument(
         "--every", type=parser.seconds, default=0.5, metavar="SECONDS", help="least time from run to run (default: 0.5)"
     )
-    group.add_argument("--runs", type=_runs, default=0, metavar="N", help="number of runs (default: until Ctrl-C)")
+    group.add_argument(
+        "--runs", type=_parse_run_count, default=0, metavar="N", help="number of runs (default: until Ctrl-C)"
+    )
     group.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
     group = command.add_argument_group("the page")
     group.add_argument(
-        "--http", type=_port, default=0, metavar="PORT", help="port of the page on 127.0.0.1 (default: a free one)"
+        "--http",
+        type=_parse_tcp_port,
+        default=0,
+        metavar="PORT",
+        help="port of the page on 127.0.0.1 (default: a free one)",
     )
     group.add_argument(
         "--no-browser", dest="browser", action="store_false", help="address of the page only; no browser is opened"
     )
 
 
-def _runs(text: str) -> int:
-    """Convert a number of runs."""
+def _parse_run_count(text: str) -> int:
+    """Parse a number of runs; ArgumentTypeError if it is none."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 31:
         raise ArgumentTypeError(f"{text!r} is no number of runs")
     return int(text)
 
 
-def _port(text: str) -> int:
-    """Convert a TCP port number."""
+def _parse_tcp_port(text: str) -> int:
+    """Parse a TCP port number; ArgumentTypeError if it is none."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 16:
         raise ArgumentTypeError(f"{text!r} is no port: write a number from 1 to 65535")
     return int(text)
@@ -137,14 +147,16 @@ slow."""
 
 
 def add_measuring_commands(add: Adder) -> None:
-    """Add ``profile``, ``size``, ``verify`` and ``bench``. ``add(name, summary, *examples)`` creates a command's parser."""
-    _profile(add)
-    _size(add)
-    _verify(add)
-    _bench(add)
+    """Add the parsers of ``profile``, ``size``, ``verify`` and ``bench``. ``add(name, summary, *examples)`` creates a
+    command's parser."""
+    _add_profile_command(add)
+    _add_size_command(add)
+    _add_verify_command(add)
+    _add_bench_command(add)
 
 
-def _bench(add: Adder) -> None:
+def _add_bench_command(add: Adder) -> None:
+    """Add the parser of ``bench``."""
     command = add(
         "bench",
         "measure one network on several boards, attached or emulated",
@@ -174,7 +186,8 @@ def _bench(add: Adder) -> None:
     add_compile_options(command, board=False)
 
 
-def _profile(add: Adder) -> None:
+def _add_profile_command(add: Adder) -> None:
+    """Add the parser of ``profile``."""
     command = add(
         "profile",
         "measure every layer on a board: time, MACs, flash, memory",
@@ -191,7 +204,8 @@ def _profile(add: Adder) -> None:
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
 
 
-def _size(add: Adder) -> None:
+def _add_size_command(add: Adder) -> None:
+    """Add the parser of ``size``."""
     command = add(
         "size",
         "show flash and RAM of a linked firmware by part, layer and symbol",
@@ -222,7 +236,8 @@ def _size(add: Adder) -> None:
     command.add_argument("--csv", type=Path, metavar="F.csv", help="output table of all symbols")
 
 
-def _verify(add: Adder) -> None:
+def _add_verify_command(add: Adder) -> None:
+    """Add the parser of ``verify``."""
     command = add(
         "verify",
         "compare board and host bit by bit, and a network with its framework",
@@ -289,8 +304,8 @@ _DATA = ".npz, .npy, .csv, or a folder of samples"
 
 
 def add_quantize_command(add: Adder, model: str) -> None:
-    """Add ``quantize``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for model
-    arguments."""
+    """Add the parser of ``quantize``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help
+    for model arguments."""
     command = add(
         "quantize",
         "quantise a float network to integers, and measure the loss",
@@ -333,7 +348,7 @@ def add_quantize_command(add: Adder, model: str) -> None:
     command.add_argument(
         "--scales", choices=("any", "power-of-two"), default="any", help="allowed scales (default: any)"
     )
-    _precision_options(command)
+    _add_mixed_precision_options(command)
     command.add_argument(
         "--ranges", choices=("auto", "minmax", "percentile", "mse", "entropy", "moving-average"), default="auto",
         help="method of estimating ranges (default: the one with least error per value)",
@@ -350,7 +365,7 @@ def add_quantize_command(add: Adder, model: str) -> None:
     add_reading_options(command)
 
 
-def _precision_options(command: ArgumentParser) -> None:
+def _add_mixed_precision_options(command: ArgumentParser) -> None:
     """Add the options for mixed precision: bits of single layers, and the limits under which bits are searched for."""
     command.add_argument(
         "--layer", dest="layers", type=layer_bits, action="append", default=[], metavar="NAME=BITS",
@@ -388,8 +403,8 @@ Edit it, and give it back to microc compile --plan."""
 
 
 def add_tune_command(add: Adder, model: str) -> None:
-    """Add ``tune``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for model
-    arguments."""
+    """Add the parser of ``tune``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for
+    model arguments."""
     command = add(
         "tune",
         "search for faster schedules by measuring kernels on a board",

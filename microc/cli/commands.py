@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
-    """List the commands to type next: build and verify the project, and export it into the user's own firmware."""
+    """List the rows of the commands to type next: build and verify the project in ``folder``, and export the network into
+    the user's own firmware."""
     folder_word, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
     board_flag = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     flash = "" if board == "host" else f" && microc flash {folder_word}"
@@ -49,7 +50,7 @@ def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str,
 
 
 def test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Describe the network's self-test."""
+    """List the row about the network's self-test; empty if it has none."""
     self_test = report["self_test"]
     return (
         [("self-test", f"{self_test['samples']} samples, {show.count(self_test['bytes'])} bytes")] if self_test else []
@@ -57,7 +58,8 @@ def test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Describe how a streaming network takes its sequence: frames per run, and the frames and delay of each output."""
+    """List the rows about a streaming network: frames per run, then the frames and the delay of each output; empty for
+    other networks."""
     streaming = report["streaming"]
     if streaming is None:
         return []
@@ -79,8 +81,8 @@ _MAX_PIPE_BYTES = 256 << 20
 
 @contextmanager
 def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
-    """Replace ``-`` in the arguments by a temporary file with the bytes of standard input. UsageError if ``-`` occurs twice
-    or nothing comes."""
+    """Replace the argument ``-`` by the path of a temporary file with the bytes of standard input, for the length of a
+    ``with``. UsageError if ``-`` occurs twice or nothing comes."""
     values = {name: getattr(arguments, name, None) for name in _PIPE_ARGUMENTS}
     count = sum(value.count(_PIPE) if isinstance(value, list) else value == _PIPE for value in values.values())
     if not count:
@@ -103,7 +105,7 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         path = (
             Path(folder)
-            / f"stdin{_guess_suffix(data) if _PIPE not in (values['model'], *(values['models'] or ())) else ''}"
+            / f"stdin{_guess_file_suffix(data) if _PIPE not in (values['model'], *(values['models'] or ())) else ''}"
         )
         path.write_bytes(data)
         for name, value in values.items():
@@ -114,8 +116,8 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
         yield
 
 
-def _guess_suffix(data: bytes) -> str:
-    """Guess the type of data by their first bytes; a table if none is known."""
+def _guess_file_suffix(data: bytes) -> str:
+    """Guess the file suffix of data by their first bytes; ``.csv`` if none is recognised."""
     starts = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"RIFF": ".wav", b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg"}
     return next((suffix for start, suffix in starts.items() if data.startswith(start)), ".csv")
 
@@ -126,7 +128,7 @@ _SHOWN_SYMBOLS = 12
 
 
 def compile_(arguments: Arguments) -> show.Answer:
-    """``microc compile``."""
+    """Run ``microc compile``: compile one model or several into a C project, or write a relocatable network."""
     from microc.codegen.output_files import check_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
     from microc.reports.summary import select_printed_advice
@@ -140,30 +142,30 @@ def compile_(arguments: Arguments) -> show.Answer:
         check_folder(arguments.output)
         check_replaceable(arguments.output, arguments, arguments.models)
     if len(arguments.models) > 1:
-        return _compile_several(arguments, arguments.output)
+        return _compile_several_networks(arguments, arguments.output)
     program = compile_model(arguments.models[0], arguments)
     report_progress = progress(arguments)
     if report_progress is not None:
         report_progress("C", 0, 2)
-    sizes = _linked_sizes(program)
+    sizes = _sizes_after_linking(program)
     folder = program.write(arguments.output)
     if report_progress is not None:
         report_progress("report", 1, 2)
     report = _with_linked_sizes(program.report(), sizes)
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
-        *_tensor_rows(report),
+        *_input_output_rows(report),
         *stream_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
         ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
-        *_arithmetic_rows(report, ()),
+        *_float_arithmetic_rows(report, ()),
         ("weights", f"{show.count(report['weight_bytes'])} bytes"),
         (
             "arena",
             f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
         ),
         *memory_rows(report["memories"]),
-        *_streamed_rows(report),
+        *_low_memory_rows(report),
         *test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         _flash_row(report),
@@ -177,10 +179,10 @@ def compile_(arguments: Arguments) -> show.Answer:
     return show.Answer({"folder": str(folder), "report": report}, text)
 
 
-def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
-    """Compile several networks into one firmware."""
+def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer:
+    """Compile several networks into one firmware in the folder ``output``."""
     firmware = compile_bundle(arguments)
-    sizes = _linked_sizes(firmware)
+    sizes = _sizes_after_linking(firmware)
     folder = firmware.write(output)
     report = _with_linked_sizes(firmware.report(), sizes)
     cells = [
@@ -197,9 +199,9 @@ def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     return show.Answer({"folder": str(folder), "report": report}, text)
 
 
-def _linked_sizes(program: Program | Bundle) -> Sizes | None:
-    """Link the firmware before anything is written. FitError if the linker runs out of memory. None for the host, without a
-    compiler, or if the build fails: ``microc build`` reports that in full."""
+def _sizes_after_linking(program: Program | Bundle) -> Sizes | None:
+    """Link the firmware before anything is written, and return its sizes. FitError if the linker runs out of memory. None
+    for the host, without a compiler, or if the build fails: ``microc build`` reports that in full."""
     if program.board.target.isa == "host":
         return None
     from microc.run.board_project import linked_sizes
@@ -211,7 +213,8 @@ def _linked_sizes(program: Program | Bundle) -> Sizes | None:
 
 
 def _with_linked_sizes(report: Mapping[str, Any], sizes: Sizes | None) -> dict[str, Any]:
-    """Replace estimates of flash and RAM by those of the linked firmware."""
+    """Return a compilation's report with the flash and RAM of the linked firmware in place of estimates; ``sizes``: None
+    if it was not linked."""
     if sizes is None:
         return {**report, "flash_linked": False}
     stack = max(model["stack_bound"] for model in report.get("models", (report,)))
@@ -220,14 +223,14 @@ def _with_linked_sizes(report: Mapping[str, Any], sizes: Sizes | None) -> dict[s
 
 
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the row about flash, marked as estimated if the firmware was not linked."""
+    """Return the row about flash of a compilation's report, marked as estimated if the firmware was not linked."""
     name = "flash" if report["flash_linked"] else "flash, estimated"
     return name, show.usage_text(report["flash"], report["board_flash"])
 
 
-def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Describe what a low-memory compilation traded for RAM: a row for each chain of layers that runs row by row, then the
-    total, smaller workspaces included."""
+def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """List the rows on what a low-memory compilation traded for RAM: one for each chain of layers that runs row by row,
+    then the total, smaller workspaces included; empty for other compilations."""
     unstreamed = report["without_streams"]
     if unstreamed is None:
         return []
@@ -247,8 +250,9 @@ def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def _arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[tuple[str, object]]:
-    """Describe float arithmetic: its share, the reasons and the advice."""
+def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[tuple[str, object]]:
+    """List the rows on float arithmetic: its share of the multiply-accumulates with the reasons, 16-bit weights, and the
+    notes in ``sentences``."""
     rows: list[tuple[str, object]] = []
     if data["float_macs"]:
         rows.append(("  in floats", f"{data['float_share']:.3g} %: {'; '.join(data['float_reasons'])}"))
@@ -258,29 +262,29 @@ def _arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[
     return [*rows, *(("  note", sentence) for sentence in sentences)]
 
 
-def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Describe inputs and outputs, one row each."""
+def _input_output_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """List a row for each input and output of a network: name, dtype, shape, formula of real values."""
     return [
-        (kind, f"{t['name']}  {t['dtype']} {show.shape_text(t['shape'])}{_scale_text(t)}")
+        (kind, f"{t['name']}  {t['dtype']} {show.shape_text(t['shape'])}{_real_value_formula(t)}")
         for kind in ("input", "output")
         for t in data[f"{kind}s"]
     ]
 
 
-def _scale_text(tensor: Mapping[str, Any]) -> str:
-    """Return the formula from stored integers to real numbers; empty if there is none."""
+def _real_value_formula(tensor: Mapping[str, Any]) -> str:
+    """Return the formula from a tensor's stored integers to real numbers; empty if it is not quantised."""
     if tensor["scale"] is None:
         return ""
     return f", real = {tensor['scale']:.9g} * (q - {tensor['zero_point']})"
 
 
-def _operator_counts(data: Mapping[str, Any]) -> str:
-    """List operators with their number of occurrences, the most frequent first."""
+def _operator_counts_text(data: Mapping[str, Any]) -> str:
+    """List the operators of a network with their number of occurrences, the most frequent first, as text."""
     return ", ".join(f"{n} {op}" for op, n in sorted(data["operators"].items(), key=lambda x: (-x[1], x[0])))
 
 
 def check(arguments: Arguments) -> show.Answer:
-    """``microc check``."""
+    """Run ``microc check``: test whether a model can fit a board or memory limits."""
     from microc.compiler.options import make_options
     from microc.device.boards import load_board
     from microc.project.model_check import check_model
@@ -293,11 +297,11 @@ def check(arguments: Arguments) -> show.Answer:
     data = result.to_data()
     rows = [
         ("model", result.source),
-        *_tensor_rows(data),
-        ("operators", _operator_counts(data)),
+        *_input_output_rows(data),
+        ("operators", _operator_counts_text(data)),
         ("kernels", result.kernels),
         ("multiply-accumulates", show.count(result.macs)),
-        *_arithmetic_rows(data, data["advice"]),
+        *_float_arithmetic_rows(data, data["advice"]),
         ("weights", f"{show.count(result.weight_bytes)} bytes, {show.count(result.least.weights)} at least in flash"),
         ("arena", f"{show.count(result.least.arena)} bytes at least; {show.count(result.live)} are alive together"),
     ]
@@ -331,7 +335,7 @@ def _verdict_text(result: Check) -> str:
 
 
 def import_(arguments: Arguments) -> show.Answer:
-    """``microc import``."""
+    """Run ``microc import``: convert a model to microc's graph format or to ONNX."""
     from microc.compiler.model import load, save
     from microc.project.model_check import describe_graph
 
@@ -347,15 +351,15 @@ def import_(arguments: Arguments) -> show.Answer:
     data = describe_graph(graph, arguments.model.name)
     rows = [
         ("model", f"{arguments.model.name} -> {path}, {show.count(path.stat().st_size)} bytes"),
-        *_tensor_rows(data),
-        ("operators", _operator_counts(data)),
+        *_input_output_rows(data),
+        ("operators", _operator_counts_text(data)),
     ]
     return show.Answer({"file": str(path), **data}, show.facts(rows))
 
 
 def build(arguments: Arguments) -> show.Answer:
-    """``microc build``."""
-    from microc.compiler.fit.footprint import region_bytes
+    """Run ``microc build``: build a project's firmware, and show its memory."""
+    from microc.compiler.fit.budget import region_bytes
     from microc.run import board_project
 
     project = board_project.open_project(arguments.folder)
@@ -378,7 +382,7 @@ def build(arguments: Arguments) -> show.Answer:
 
 
 def flash(arguments: Arguments) -> show.Answer:
-    """``microc flash``."""
+    """Run ``microc flash``: flash a project's firmware, and ask the board whether it runs."""
     from microc.cli.project_context import line
     from microc.reports import text_tables
     from microc.run.board_project import open_project

@@ -61,32 +61,32 @@ def bash_script(commands: Sequence[Command]) -> str:
     """Print the completion script for bash."""
     program, *others = commands
     lines = [_BASH_HEAD.rstrip("\n"), '    case "$command" in']
-    lines += ["    '')", *_bash_branch(program, [each.name for each in others]), "        ;;"]
+    lines += ["    '')", *_bash_command_lines(program, [each.name for each in others]), "        ;;"]
     for command in others:
-        lines += [f"    {command.name})", *_bash_branch(command, []), "        ;;"]
+        lines += [f"    {command.name})", *_bash_command_lines(command, []), "        ;;"]
     lines += ["    esac", "}", "complete -F _microc microc"]
     return "\n".join(lines) + "\n"
 
 
-def _bash_branch(command: Command, names: Sequence[str]) -> list[str]:
-    """List the shell lines that complete one command: values of options, flags, positional arguments and command
-    ``names``."""
+def _bash_command_lines(command: Command, names: Sequence[str]) -> list[str]:
+    """List the lines of the bash script that complete the arguments of one command: values of options, flags, positional
+    arguments and the ``names`` of commands."""
     valued = {flag: option.word for flag, option in iter_flags(command) if option.word is not None}
     lines = []
     if valued:
         lines.append('        case "$prev" in')
-        lines += [f"        {flag}) {_bash_values(word)}; return ;;" for flag, word in valued.items()]
+        lines += [f"        {flag}) {_bash_value_completion(word)}; return ;;" for flag, word in valued.items()]
         lines.append("        esac")
     flags = " ".join(flag for flag, _ in iter_flags(command))
     lines.append(f"        if [[ $cur == -* ]]; then _microc_words {shlex.quote(flags)}; return; fi")
     if names:
         lines.append(f"        _microc_words {shlex.quote(' '.join(names))}")
-    lines += [f"        {_bash_values(word)}" for word, _ in command.words]
+    lines += [f"        {_bash_value_completion(word)}" for word, _ in command.words]
     return lines
 
 
-def _bash_values(word: Word) -> str:
-    """Return the shell call that offers the values of an argument."""
+def _bash_value_completion(word: Word) -> str:
+    """Return the shell code that completes the value of an argument in bash."""
     calls = []
     if word.choices:
         calls.append(f"_microc_{'list' if word.list else 'words'} {shlex.quote(' '.join(word.choices))}")
@@ -109,30 +109,34 @@ def fish_script(commands: Sequence[Command]) -> str:
     """Print the completion script for fish."""
     program, *others = commands
     lines = [_FISH_HEAD.rstrip("\n")]
-    lines += [_fish_line("__fish_use_subcommand", *_fish_option(option)) for option in program.options]
+    lines += [
+        _fish_complete_line("__fish_use_subcommand", *_fish_option_arguments(option)) for option in program.options
+    ]
     for command in others:
-        lines.append(_fish_line("__fish_use_subcommand", f"-a {command.name}", f"-d {_fish_quote(command.help)}"))
+        lines.append(
+            _fish_complete_line("__fish_use_subcommand", f"-a {command.name}", f"-d {_fish_quote(command.help)}")
+        )
         inside = f"__fish_seen_subcommand_from {command.name}"
         lines += [
-            _fish_line(inside, f"-a {_fish_quote(values)}")
+            _fish_complete_line(inside, f"-a {_fish_quote(values)}")
             for word, _ in command.words
-            if (values := _fish_values(word))
+            if (values := _fish_value_completion(word))
         ]
-        lines += [_fish_line(inside, *_fish_option(option)) for option in command.options]
+        lines += [_fish_complete_line(inside, *_fish_option_arguments(option)) for option in command.options]
     return "\n".join(lines) + "\n"
 
 
-def _fish_option(option: Option) -> list[str]:
-    """Return an option's arguments of ``complete``: flags, values, help."""
+def _fish_option_arguments(option: Option) -> list[str]:
+    """Return the arguments of fish's ``complete`` that describe an option: flags, values, help."""
     parts = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
     if option.word is not None:
         parts.append("-x")
-        values = _fish_values(option.word)
+        values = _fish_value_completion(option.word)
         parts += [f"-a {_fish_quote(values)}"] if values else []
     return [*parts, *([f"-d {_fish_quote(option.help)}"] if option.help else [])]
 
 
-def _fish_values(word: Word) -> str:
+def _fish_value_completion(word: Word) -> str:
     """Return the text that fish evaluates to list the values of an argument."""
     choices = " ".join(word.choices)
     if word.list and choices:
@@ -147,8 +151,8 @@ def _fish_values(word: Word) -> str:
     return " ".join(filter(None, (choices, files)))
 
 
-def _fish_line(condition: str, *parts: str) -> str:
-    """Return one ``complete`` line with a condition."""
+def _fish_complete_line(condition: str, *parts: str) -> str:
+    """Return one line ``complete`` of the fish script, which applies under a condition."""
     return " ".join(("complete -c microc -n", _fish_quote(condition), *parts))
 
 
@@ -174,16 +178,16 @@ def zsh_script(commands: Sequence[Command]) -> str:
     """Print the completion script for zsh."""
     program, *others = commands
     lines = [_ZSH_HEAD.rstrip("\n"), "_microc() {", "    local -a commands", "    commands=("]
-    lines += [f"        {_zsh_quote(command.name + ':' + _short(command.help))}" for command in others]
+    lines += [f"        {_zsh_quote(command.name + ':' + _shorten_help(command.help))}" for command in others]
     lines += ["    )", "    local curcontext=$curcontext state line", "    typeset -A opt_args"]
     lines += ["    _arguments -C \\"]
-    lines += [f"        {spec} \\" for option in program.options for spec in _zsh_specs(option)]
+    lines += [f"        {spec} \\" for option in program.options for spec in _zsh_option_specs(option)]
     lines += ["        '1:command:->command' '*::argument:->argument'", "    case $state in", "    command)"]
     lines += ["        _describe command commands", "        ;;", "    argument)", "        case $words[1] in"]
     for command in others:
-        specs = [spec for option in command.options for spec in _zsh_specs(option)]
+        specs = [spec for option in command.options for spec in _zsh_option_specs(option)]
         specs += [
-            _zsh_positional(k, word, last=k == len(command.words)) for k, (word, _) in enumerate(command.words, 1)
+            _zsh_positional_spec(k, word, last=k == len(command.words)) for k, (word, _) in enumerate(command.words, 1)
         ]
         lines += [f"        {command.name})", "            _arguments \\"]
         lines += [f"                {spec} \\" for spec in specs[:-1]]
@@ -199,23 +203,26 @@ def zsh_script(commands: Sequence[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _zsh_specs(option: Option) -> list[str]:
-    """Return the specs of an option for ``_arguments``, one per flag; ``*`` lets it be repeated."""
-    help = _short(option.help).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+def _zsh_option_specs(option: Option) -> list[str]:
+    """Return the specs of an option for zsh's ``_arguments``, one per flag; ``*`` lets it be repeated."""
+    help = _shorten_help(option.help).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
     values = (
-        "" if option.word is None else f":{_zsh_escape(option.word.name)}:{_zsh_action(option.word)}" * option.count
+        ""
+        if option.word is None
+        else f":{_zsh_escape(option.word.name)}:{_zsh_value_action(option.word)}" * option.count
     )
     equals = "=" if option.count == 1 and option.word is not None else ""
     return [_zsh_quote(f"*{flag}{equals if flag.startswith('--') else ''}[{help}]{values}") for flag in option.flags]
 
 
-def _zsh_positional(number: int, word: Word, *, last: bool) -> str:
-    """Return the spec of a positional argument; the last one may be repeated."""
-    return _zsh_quote(f"{'*' if last else number}:{_zsh_escape(word.name)}:{_zsh_action(word)}")
+def _zsh_positional_spec(number: int, word: Word, *, last: bool) -> str:
+    """Return the spec of a positional argument for zsh's ``_arguments``; the last one may be repeated. ``number``: its
+    position, from 1."""
+    return _zsh_quote(f"{'*' if last else number}:{_zsh_escape(word.name)}:{_zsh_value_action(word)}")
 
 
-def _zsh_action(word: Word) -> str:
-    """Return the action of a spec that offers the values of an argument."""
+def _zsh_value_action(word: Word) -> str:
+    """Return the action of a zsh spec, which completes the value of an argument."""
     choices = " ".join(map(_zsh_escape, word.choices))
     files = "_files -/" if word.kind == FOLDERS else "_files"
     if word.ends:
@@ -227,8 +234,8 @@ def _zsh_action(word: Word) -> str:
     return f"({choices})" if choices else files if word.kind else " "
 
 
-def _short(text: str) -> str:
-    """Shorten help to one line of a terminal."""
+def _shorten_help(text: str) -> str:
+    """Shorten a help text to one line of a terminal."""
     return text if len(text) <= _MAX_HELP else text[: _MAX_HELP - 3] + "..."
 
 
@@ -246,7 +253,7 @@ def _zsh_quote(text: str) -> str:
 
 
 def completion(arguments: Arguments) -> show.Answer:
-    """``microc completion``."""
+    """Run ``microc completion SHELL``: print the completion script of a shell."""
     from microc.cli.arguments import describe_commands
 
     scripts = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}

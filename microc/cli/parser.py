@@ -22,6 +22,8 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that raises UsageError for mistakes."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise UsageError for a message of argparse; its hint is the part after ``: write``, or the syntax of missing
+        arguments."""
         what, write, how = message.partition(_HINT_MARK)
         hint = write[2:] + how if write else self._missing_hint(message)
         raise UsageError(what, hint=f"{hint} (all: {self.prog} --help)" if hint else f"{self.prog} --help")
@@ -30,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         """Return the hint for missing required arguments: their syntax and help."""
         missing = message.removeprefix(_REQUIRED).split(", ") if message.startswith(_REQUIRED) else []
         actions = (action for action in self._actions if argparse._get_action_name(action) in missing)
-        return "; ".join(f"add {_argument_syntax(action)}" for action in actions)
+        return "; ".join(f"add {_argument_syntax_and_help(action)}" for action in actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but report an unknown option before a missing argument."""
@@ -93,27 +95,27 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
         """Return argparse's formatter, or ``WORD`` for a list of choices that would make the line too long."""
-        if self._has_many(action):
+        if self._has_long_choices(action):
             return lambda size: ("WORD",) * size
         return super()._metavar_formatter(action, default_metavar)
 
     def _expand_help(self, action: argparse.Action) -> str:
         text = super()._expand_help(action)
-        return f"{text}; one of {', '.join(map(str, action.choices or ()))}" if self._has_many(action) else text
+        return f"{text}; one of {', '.join(map(str, action.choices or ()))}" if self._has_long_choices(action) else text
 
-    def _has_many(self, action: argparse.Action) -> bool:
-        """Test whether an option's choices are longer than the room that a usage line has for them."""
+    def _has_long_choices(self, action: argparse.Action) -> bool:
+        """Test whether an option's choices are too long for their share of a usage line."""
         listed = action.metavar is None and action.choices is not None and bool(action.option_strings)
         return listed and len(",".join(map(str, action.choices or ()))) > self._width // 3 - len("{}[]")
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = (line for line in super()._fill_text(text, width, indent).splitlines())
-        return "".join(f"{part}\n" for line in lines for part in _wrap_line(line, self._width))
+        return "".join(f"{part}\n" for line in lines for part in _wrap_help_line(line, self._width))
 
 
-def _wrap_line(line: str, width: int) -> list[str]:
-    """Wrap a line of prose or an example to ``width``. Lines of an example end in backslashes, so that a shell reads it as
-    one."""
+def _wrap_help_line(line: str, width: int) -> list[str]:
+    """Wrap a line of a help text, prose or an example command, to ``width``. The lines of an example end in backslashes,
+    so that a shell reads them as one."""
     if len(line) <= width:
         return [line]
     start = line[: len(line) - len(line.lstrip())]
@@ -124,8 +126,8 @@ def _wrap_line(line: str, width: int) -> list[str]:
     return [f"{part} \\" if example and part is not parts[-1] else part for part in parts]
 
 
-def _argument_syntax(action: argparse.Action) -> str:
-    """Return the syntax of an argument and its help."""
+def _argument_syntax_and_help(action: argparse.Action) -> str:
+    """Return the flag and metavar of an argument, and the first clause of its help."""
     flag = f"{action.option_strings[0]} " if action.option_strings else ""
     return f"{flag}{action.metavar or action.dest.upper()}, {str(action.help).split(' (default')[0].split(';')[0]}"
 
@@ -134,7 +136,7 @@ def _argument_syntax(action: argparse.Action) -> str:
 
 
 def seconds(text: str) -> float:
-    """Convert seconds, such as 10 or 0.5."""
+    """Parse a time in seconds, such as 10 or 0.5; ArgumentTypeError if it is none."""
     try:
         seconds = float(text)
     except ValueError:
@@ -148,7 +150,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def duration(text: str) -> float:
-    """Convert a duration (90s, 10m, 2h) to seconds."""
+    """Parse a duration (90s, 10m, 2h) to seconds."""
     number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
     try:
         return seconds(str(float(number) * unit))
@@ -164,7 +166,7 @@ BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
 
 
 def bauds(text: str) -> tuple[int, ...]:
-    """Convert baud rates separated by commas, or ``auto``."""
+    """Parse baud rates separated by commas, or ``auto`` for :data:`BAUDS`."""
     if text == "auto":
         return BAUDS
     rates = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
@@ -174,39 +176,39 @@ def bauds(text: str) -> tuple[int, ...]:
 
 
 def quanta(text: str) -> int:
-    """Convert a number of quantisation steps."""
+    """Parse a number of quantisation steps, 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta: write 0, 1, 2 ...")
     return int(text)
 
 
 def inferences(text: str) -> int:
-    """Convert a number of inferences."""
+    """Parse a number of inferences, 1 to :data:`MOST_INFERENCES`."""
     if not text.isdecimal() or not 0 < int(text) <= MOST_INFERENCES:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of inferences: 1 to {MOST_INFERENCES:,}")
     return int(text)
 
 
 def tolerance(text: str) -> float:
-    """Convert a relative tolerance below 1."""
-    return _below(1, text, "tolerance between 0 and 1: write 1e-5")
+    """Parse a relative tolerance below 1."""
+    return _parse_number_below(1, text, "tolerance between 0 and 1: write 1e-5")
 
 
 def share(text: str) -> float:
-    """Convert a share (0.01 or 1%)."""
-    return _below(1e6, text, "share: write 0.01 or 1%")
+    """Parse a share, as a fraction (0.01) or in percent (1%)."""
+    return _parse_number_below(1e6, text, "share: write 0.01 or 1%")
 
 
 def growth(text: str) -> tuple[str, float]:
-    """Convert a bound (2% or flash=2%) to a figure's name and a share. An empty name means all figures."""
+    """Parse a limit of growth (2% or flash=2%) to a figure's name and a share. An empty name means all figures."""
     name, _, bound = text.rpartition("=")
     if name and name not in BOUNDED_FIGURES:
         raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(BOUNDED_FIGURES)}")
     return name, share(bound)
 
 
-def _below(most: float, text: str, what: str) -> float:
-    """Convert a non-negative number or percentage below ``most``."""
+def _parse_number_below(most: float, text: str, what: str) -> float:
+    """Parse a non-negative number or percentage below ``most``; ``what``: end of the error message."""
     try:
         number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
@@ -217,7 +219,7 @@ def _below(most: float, text: str, what: str) -> float:
 
 
 def size(text: str) -> int:
-    """Convert a number of bytes (65536 or 64K)."""
+    """Parse a number of bytes (65536 or 64K); ArgumentTypeError if it is none."""
     try:
         return option_values.parse_bytes(text)
     except ValueError as error:
@@ -225,7 +227,7 @@ def size(text: str) -> int:
 
 
 def layer_bits(text: str) -> tuple[str, int]:
-    """Convert NAME=BITS."""
+    """Parse NAME=BITS to the layer's name and its number of bits."""
     name, _, bits = text.rpartition("=")
     if not name or not bits.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} has no number of bits: write NAME=4")

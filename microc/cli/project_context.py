@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def check_output_paths(**places: Path | Sequence[Path] | None) -> None:
-    """Raise OutputError, before the work begins, if a file cannot be written. Keywords are the options that name the
-    files."""
+    """Raise OutputError, before the work begins, if an output file cannot be written. Keywords are the flags of the
+    options that name the files."""
     from microc.codegen.output_files import check_writable
 
     for option, paths in places.items():
@@ -45,7 +45,7 @@ def check_output_paths(**places: Path | Sequence[Path] | None) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table of comma-separated values."""
+    """Write a table as a file of comma-separated values."""
     from microc.codegen.output_files import replace_atomically
 
     with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
@@ -55,12 +55,12 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write indented JSON."""
+    """Write data as a file of indented JSON."""
     write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file."""
+    """Write a text file, completely or not at all."""
     from microc.codegen.output_files import replace_atomically
 
     with replace_atomically(path) as temporary:
@@ -71,12 +71,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def progress(arguments: Arguments) -> Progress | None:
-    """Return the function that shows progress; None if nothing is to be shown."""
+    """Return the function that shows a command's progress, by its ``--quiet``, ``--json`` and ``--verbose``; None if
+    nothing is to be shown."""
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
 
 
 def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any) -> Program:
-    """Compile under the options of the command line for their board, or for ``board``. ``others`` replace options."""
+    """Compile a model under the compilation options of the command line and ``microc.toml``, for the board of the command
+    line or for ``board``. ``others`` replace options."""
     from microc.compiler import api
 
     target = board or arguments.board or "host"
@@ -86,7 +88,7 @@ def compile_model(model: Path, arguments: Arguments, board: str | Board | None =
 
 
 def compile_bundle(arguments: Arguments) -> Bundle:
-    """Compile several networks into one firmware."""
+    """Compile the models of the command line into one firmware."""
     from microc.codegen.c.identifiers import network_name
     from microc.compiler.bundle import bundle
 
@@ -96,7 +98,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
             f"--name: got {len(arguments.models)} networks, expected one",
             hint="leave it out: networks are called after their files",
         )
-    _check_names(arguments.models)
+    _check_network_names_differ(arguments.models)
     dump = options.get("dump")
     folders = [dump and dump / network_name(model.stem) for model in arguments.models]
     return bundle(
@@ -104,7 +106,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
     )
 
 
-def _check_names(models: Sequence[Path]) -> None:
+def _check_network_names_differ(models: Sequence[Path]) -> None:
     """Raise UsageError if two networks would get the same C name, which derives from the file's name."""
     from microc.codegen.c.identifiers import network_name
     from microc.codegen.output_files import free_path
@@ -152,10 +154,9 @@ _METAVARS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DI
 
 
 def configure(arguments: Arguments) -> None:
-    """Fill in arguments from ``microc.toml``. Compile its project if a source is newer.
-
-    UsageError if neither the command line nor the file names what the command needs.
-    """
+    """Fill in the arguments that the command line leaves out from ``microc.toml``. Compile its project if a source is
+    newer.
+    UsageError if neither the command line nor the file names what the command needs."""
     first = _POSITIONAL.get(arguments.command, "")
     if not first or not _may_need_config(arguments, first):
         return
@@ -171,16 +172,16 @@ def configure(arguments: Arguments) -> None:
         return
     arguments.config = config = read_config(path)
     check_owner(config)
-    _check_trust(arguments, config)
+    _check_config_trusted(arguments, config)
     if not arguments.quiet and not arguments.json:
         show.print_note(f"as {path} says")
-    fill = {"models": _fill_models, "model": _fill_model, "folder": _fill_folder, "source": _fill_source}[first]
+    fill = {"models": _fill_models, "model": _fill_model, "folder": _fill_project_folder, "source": _fill_source}[first]
     fill(arguments, config)
 
 
 def _may_need_config(arguments: Arguments, first: str) -> bool:
     """Test whether a command could need ``microc.toml``: not if it is given a project folder, an ELF file or tuning
-    records."""
+    records. ``first``: name of its first positional argument."""
     if first == "folder":
         return arguments.folder is None
     if first == "source":
@@ -193,37 +194,38 @@ def _fill_models(arguments: Arguments, config: Config) -> None:
     """Fill in the models, the board and the output folder of ``compile``."""
     _fill_board(arguments, config)
     if not arguments.models:
-        arguments.models, arguments.output = _config_models(config), arguments.output or config.folder
+        arguments.models, arguments.output = _models_of_config(config), arguments.output or config.folder
         arguments.force |= arguments.output == config.folder  # this folder belongs to microc.toml: replace it freely
 
 
 def _fill_model(arguments: Arguments, config: Config) -> None:
-    """Fill in model and board. ``microc explain NAME`` takes NAME as a layer if there is no such file."""
+    """Fill in model and board of a command that takes one model. ``microc explain NAME`` takes NAME as a layer if there is
+    no such file."""
     _fill_board(arguments, config)
     if arguments.command == "explain" and arguments.model and not arguments.layer and not arguments.model.exists():
         arguments.model, arguments.layer = None, str(arguments.model)
-    arguments.model = arguments.model or _only_model(config)
+    arguments.model = arguments.model or _only_model_of_config(config)
 
 
-def _fill_folder(arguments: Arguments, config: Config) -> None:
-    """Fill in the project folder."""
+def _fill_project_folder(arguments: Arguments, config: Config) -> None:
+    """Fill in the project folder, compiled if a source is newer."""
     arguments.folder = _up_to_date_project(arguments, config)
 
 
 def _fill_source(arguments: Arguments, config: Config) -> None:
-    """Fill in the source: the model that is given, or that of the file if options or a board are given, else the file's
-    project. ``bench`` always takes the model."""
+    """Fill in the source, a model or a project folder: the model that is given; that of ``microc.toml`` if options or a
+    board are given; else the project of ``microc.toml``. ``bench`` always takes the model."""
     if arguments.command == "bench":
-        arguments.source = arguments.source or _only_model(config)
+        arguments.source = arguments.source or _only_model_of_config(config)
         arguments.board_names = arguments.board_names or (config.board,)
         return
     if arguments.source is None and arguments.command == "verify" and arguments.against:
-        arguments.model_file = arguments.model_file or _only_model(config)
+        arguments.model_file = arguments.model_file or _only_model_of_config(config)
     if arguments.source is None and not command_line_options(arguments) and not arguments.board:
         arguments.source = _up_to_date_project(arguments, config)
         return
     arguments.model_file = None if arguments.source is None else getattr(arguments, "model_file", None)
-    arguments.source = arguments.source or _only_model(config)
+    arguments.source = arguments.source or _only_model_of_config(config)
     _fill_board(arguments, config)
 
 
@@ -233,16 +235,16 @@ def _fill_board(arguments: Arguments, config: Config) -> None:
         arguments.board = arguments.board or config.board
 
 
-def _config_models(config: Config) -> list[Path]:
-    """Return the models that the file names."""
+def _models_of_config(config: Config) -> list[Path]:
+    """Return the models that ``microc.toml`` names. UsageError if it names none."""
     if not config.models:
         raise UsageError("microc.toml names no model", where=str(config.path), hint='add it: model = "model.tflite"')
     return list(config.models)
 
 
-def _only_model(config: Config) -> Path:
-    """Return the only model of the file."""
-    models = _config_models(config)
+def _only_model_of_config(config: Config) -> Path:
+    """Return the only model that ``microc.toml`` names. UsageError if it names none or several."""
+    models = _models_of_config(config)
     if len(models) > 1:
         raise UsageError(
             f"microc.toml names {len(models)} models, expected one",
@@ -253,9 +255,9 @@ def _only_model(config: Config) -> Path:
 
 
 def _up_to_date_project(arguments: Arguments, config: Config) -> Path:
-    """Return the project folder of the file. Compile it first if a source is newer."""
-    if _is_stale(config):
-        arguments.models, arguments.board = _config_models(config), config.board
+    """Return the project folder of ``microc.toml``. Compile the project first if a source is newer."""
+    if _is_project_stale(config):
+        arguments.models, arguments.board = _models_of_config(config), config.board
         is_bundle = len(arguments.models) > 1
         program = compile_bundle(arguments) if is_bundle else compile_model(arguments.models[0], arguments)
         program.write(config.folder)
@@ -265,8 +267,8 @@ def _up_to_date_project(arguments: Arguments, config: Config) -> Path:
     return config.folder
 
 
-def _is_stale(config: Config) -> bool:
-    """Test whether the project is older than one of its sources, or from another version of microc."""
+def _is_project_stale(config: Config) -> bool:
+    """Test whether the project of ``microc.toml`` is older than one of its sources, or from another version of microc."""
     from microc.codegen.output_files import PROJECT_MARKER, read_manifest
 
     try:
@@ -277,7 +279,7 @@ def _is_stale(config: Config) -> bool:
         return True
 
 
-def _check_trust(arguments: Arguments, config: Config) -> None:
+def _check_config_trusted(arguments: Arguments, config: Config) -> None:
     """Raise UsageError if ``microc.toml`` names a plugin or an external C library and its folder is not trusted. Such code
     would run although nobody named it on the command line."""
     from microc.base.file_access import TRUST, is_trusted
@@ -302,7 +304,7 @@ def _check_trust(arguments: Arguments, config: Config) -> None:
 
 
 def run(arguments: Arguments) -> show.Answer:
-    """``microc run``."""
+    """Run ``microc run``: run a network once on its board, and write or print its outputs."""
     import numpy as np
 
     from microc.run.session import Device
@@ -311,7 +313,7 @@ def run(arguments: Arguments) -> show.Answer:
     check_output_paths(**{"--output": arguments.outputs})
     with open_source_project(arguments) as project:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
-        _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
+        _check_output_count(arguments.outputs, len(project.manifest["outputs"]))
         build_firmware(project, arguments)
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
@@ -319,7 +321,7 @@ def run(arguments: Arguments) -> show.Answer:
             self_test, failed = device.self_test, device.failed_self_test()
     results = result if isinstance(result, tuple) else (result,)
     for path, array in zip(arguments.outputs, results, strict=False):
-        _save(path, array)
+        _save_npy_file(path, array)
     data = {
         "board": project.board.name,
         "seed": None if inputs else arguments.seed,
@@ -347,14 +349,15 @@ def run(arguments: Arguments) -> show.Answer:
 
 
 def line(arguments: Arguments) -> dict[str, Any]:
-    """Return the options of the serial line."""
+    """Return the options of the serial line (port, baud rates, time-out) as keywords of
+    :class:`microc.run.session.Device`."""
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
 @contextmanager
 def open_source_project(arguments: Arguments) -> Iterator[Project]:
-    """Open the project of a folder, or compile a model into a temporary project. Call :func:`build_firmware` after all
-    checks of arguments, since it is slow."""
+    """Open the project folder that the command line names, or compile its model into a temporary project. Call
+    :func:`build_firmware` after all checks of arguments, since it is slow."""
     from microc.run import board_project
 
     if arguments.source.is_dir():
@@ -394,7 +397,7 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
         if tensor is not None and is_picture(path):
             arrays.append(Reader(tensor, span).read(path))
         elif tensor is not None and is_table(path):
-            arrays.append(_read_table(path, tensor))
+            arrays.append(_read_table_as_input(path, tensor))
         else:
             arrays.append(load_array(path))
     return RunShapes(manifest).fitting(tensors, arrays)
@@ -433,8 +436,8 @@ def pixels(arguments: Arguments) -> tuple[float, float] | None:
     return low, high
 
 
-def _read_table(path: Path, tensor: Mapping[str, Any]) -> Array:
-    """Read a table in the shape and dtype of an input. UsageError if a number is not exact in this dtype."""
+def _read_table_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
+    """Read a .csv table as an array in the shape and dtype of an input. UsageError if a number is not exact in this dtype."""
     import numpy as np
 
     from microc.base import dtypes
@@ -455,7 +458,7 @@ def _read_table(path: Path, tensor: Mapping[str, Any]) -> Array:
 
 
 def load_array(path: Path) -> Array:
-    """Load a .npy file."""
+    """Load the single array of a .npy file. UsageError if the file cannot be read or holds anything else."""
     import numpy as np
 
     from microc.device.board_info import printable
@@ -478,15 +481,15 @@ def load_array(path: Path) -> Array:
     return array
 
 
-def _check_outputs(paths: list[Path], number: int) -> None:
-    """Raise UsageError if there are more ``--output`` files than outputs."""
+def _check_output_count(paths: list[Path], number: int) -> None:
+    """Raise UsageError if there are more ``--output`` files than outputs of the network."""
     if len(paths) > number:
         what = f"the network has {number} outputs, {len(paths)} --output were given"
         raise UsageError(what, hint=f"leave out --output {' and --output '.join(map(str, paths[number:]))}")
 
 
-def _save(path: Path, array: Array) -> None:
-    """Write a .npy file."""
+def _save_npy_file(path: Path, array: Array) -> None:
+    """Write an array as a .npy file."""
     import numpy as np
 
     from microc.codegen.output_files import replace_atomically

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def new(arguments: Arguments) -> show.Answer:
-    """``microc new``."""
+    """Run ``microc new``: create a project folder."""
     from microc.project.new_project import new_project
 
     report_progress = show.progress(arguments.quiet or arguments.json, arguments.verbose)
@@ -49,7 +49,7 @@ _BAR = 30
 
 
 def demo(arguments: Arguments) -> show.Answer:
-    """``microc demo``."""
+    """Run ``microc demo``: run the digits network on a board, and show its answers, accuracy and memory."""
     from microc.project.new_project import choose_board, demonstrate
 
     board, missing = (arguments.board, ()) if arguments.board else choose_board()
@@ -80,7 +80,7 @@ def demo(arguments: Arguments) -> show.Answer:
 
 
 def _demo_lines(result: Demonstration, missing: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of the demonstration's report."""
+    """Yield the lines that ``microc demo`` prints. ``missing``: tools of the emulated board that are not installed."""
     report, sizes = result.report, result.sizes
     if missing:
         yield f"{' and '.join(missing)} not found: using this computer instead of the emulated board (microc doctor --fix)"
@@ -91,7 +91,7 @@ def _demo_lines(result: Demonstration, missing: tuple[str, ...]) -> Iterator[str
     per_row = max(1, min(_PER_ROW, fitting))
     for first in range(0, _SHOWN_IMAGES, per_row):
         yield from _draw_images(result, range(first, min(first + per_row, _SHOWN_IMAGES)))
-    yield from _demo_layers(result)
+    yield from _demo_layer_lines(result)
     total, stack = len(result.labels), result.stats.stack_bytes
     stack_text = f"{stack:,} measured" if stack else "not measured"
     share, needed = 100 * result.right / total, 100 * result.reference
@@ -108,29 +108,31 @@ def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
     levels = [(result.images[k].reshape(8, 8).astype(int) + 128) * len(shades) // 256 for k in indices]
     for row in range(8):
         yield ("  " + "  ".join("".join(2 * shades[level] for level in image[row]) for image in levels)).rstrip()
-    yield ("  " + "  ".join(f"{_digit_caption(result, k):16}" for k in indices)).rstrip() + "\n"
+    yield ("  " + "  ".join(f"{_image_caption(result, k):16}" for k in indices)).rstrip() + "\n"
 
 
-def _digit_caption(result: Demonstration, k: int) -> str:
-    """Return the answer, its confidence and whether it is right."""
+def _image_caption(result: Demonstration, k: int) -> str:
+    """Return the caption of image ``k``: the board's answer, its confidence and whether it is right."""
     answer, truth = result.answers[k], result.labels[k]
     confidence = 100 * (int(result.scores[k].max()) + 128) / 256
     return f"{answer} ({confidence:.0f} %) {'right' if answer == truth else f'wrong: {truth}'}"
 
 
-def _demo_layers(result: Demonstration) -> Iterator[str]:
-    """Yield the time of each layer. An emulator counts instructions, not cycles."""
+def _demo_layer_lines(result: Demonstration) -> Iterator[str]:
+    """Yield the lines of the table with the time of each layer. An emulator counts instructions, not cycles."""
     numbers = [result.clock.amount(t) for t in result.ticks]
     layers = [k["layer"].split(" ", 1)[-1] for k in result.kernels]
     width = max(map(len, layers))
     yield f"  {'layer':{width}}  {result.clock.unit:>12}      MACs"
     for layer, kernel, number in zip(layers, result.kernels, numbers, strict=True):
-        yield _layer_row(layer, width, number, kernel["macs"]) + "  " + "#" * round(_BAR * number / max(*numbers, 1))
-    yield _layer_row("one image", width, sum(numbers), sum(k["macs"] for k in result.kernels)) + "\n"
+        yield (
+            _demo_layer_row(layer, width, number, kernel["macs"]) + "  " + "#" * round(_BAR * number / max(*numbers, 1))
+        )
+    yield _demo_layer_row("one image", width, sum(numbers), sum(k["macs"] for k in result.kernels)) + "\n"
 
 
-def _layer_row(name: str, width: int, number: int, macs: Any) -> str:
-    """Format one row of the table of layers."""
+def _demo_layer_row(name: str, width: int, number: int, macs: Any) -> str:
+    """Format a row of the demonstration's table of layers: name, time in the clock's unit, MACs."""
     return f"  {name:{width}}  {number:12,}  {macs:8,}"
 
 
@@ -138,13 +140,13 @@ def _layer_row(name: str, width: int, number: int, macs: Any) -> str:
 
 
 def export(arguments: Arguments) -> show.Answer:
-    """``microc export``."""
+    """Run ``microc export``: write a network as a package for a build system."""
     from microc.codegen.exports import check_board, load_format
     from microc.codegen.output_files import check_folder
     from microc.device.boards import board_of_core, load_board
 
     if arguments.listing:
-        return _list_formats()
+        return _answer_with_formats()
     missing = [
         name
         for name, value in (("MODEL", arguments.model), ("--format", arguments.format), ("-o", arguments.output))
@@ -179,8 +181,8 @@ def export(arguments: Arguments) -> show.Answer:
     return show.Answer(data, text)
 
 
-def _list_formats() -> show.Answer:
-    """List the export formats, and how each is tested."""
+def _answer_with_formats() -> show.Answer:
+    """Return the answer that lists the export formats, and how each is tested."""
     from microc.codegen.exports import TEST_STATUS, list_formats, load_format
 
     formats = [load_format(name) for name in list_formats()]
@@ -195,8 +197,8 @@ def _list_formats() -> show.Answer:
 
 
 def load(arguments: Arguments) -> show.Answer:
-    """``microc load``."""
-    blob, slots = _load_project(arguments) if arguments.folder.is_dir() else _load_file(arguments)
+    """Run ``microc load``: send a network to a board whose firmware loads networks."""
+    blob, slots = _send_project_network(arguments) if arguments.folder.is_dir() else _send_network_file(arguments)
     data = blob.pack()
     fields: dict[str, Any] = {
         "network": blob.name,
@@ -220,9 +222,9 @@ def load(arguments: Arguments) -> show.Answer:
     return show.Answer(fields, show.facts(rows))
 
 
-def _load_project(arguments: Arguments) -> tuple[Blob, Slots]:
-    """Load the network of a project onto its board. Build it first, unless the board is on a port and the network is
-    built."""
+def _send_project_network(arguments: Arguments) -> tuple[Blob, Slots]:
+    """Send the network of a project to its board; return it and the state of the board's slots. Build it first, unless the
+    board is on a port and the network is built."""
     from microc.device.client import ask_slots
     from microc.run.board_project import build, open_project, read_network_blob
     from microc.run.session import Device
@@ -235,8 +237,9 @@ def _load_project(arguments: Arguments) -> tuple[Blob, Slots]:
         return blob, ask_slots(device.client)
 
 
-def _load_file(arguments: Arguments) -> tuple[Blob, Slots]:
-    """Load the network of a file. The file does not name a board, so the port must be given."""
+def _send_network_file(arguments: Arguments) -> tuple[Blob, Slots]:
+    """Send the network of a .bin file to the board on ``--port``; return it and the state of the board's slots. The file
+    does not name a board, so the port must be given."""
     from microc.device.board_info import read_blob
     from microc.run.board_project import AUTO, send_network
     from microc.run.session import open_client

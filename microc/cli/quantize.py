@@ -19,33 +19,38 @@ _FLOAT = 32
 
 
 def mixed_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of layers with their options, then the front."""
+    """Yield the paragraphs on mixed precision: a table of layers with the precisions that each may have, then the Pareto
+    front."""
     rows = [
-        (show.layer(layer["layer"]), _bits_text(layer["bits"]), *(_option_text(option) for option in layer["options"]))
+        (
+            show.layer(layer["layer"]),
+            _bits_text(layer["bits"]),
+            *(_precision_option_text(option) for option in layer["options"]),
+        )
         for layer in mixed["layers"]
     ]
     columns = max((len(layer["options"]) for layer in mixed["layers"]), default=0)
     rows = [(*row, *("",) * (2 + columns - len(row))) for row in rows]
     yield show.table(("layer", "bits", *("may be: bits, noise, bytes",) * columns), rows, 1 + columns)
-    yield "\n".join(_front(mixed["front"], mixed["board"], mixed["against"]))
+    yield "\n".join(_pareto_front_lines(mixed["front"], mixed["board"], mixed["against"]))
 
 
-def _option_text(option: Mapping[str, Any]) -> str:
-    """Format one option of a layer: bits, noise, bytes."""
+def _precision_option_text(option: Mapping[str, Any]) -> str:
+    """Format one precision that a layer may have: bits, noise, bytes."""
     return f"{_bits_text(option['bits'])}: {decibels(option['noise'])} dB, {show.count(option['flash'])}"
 
 
 def _bits_text(bits: int) -> str:
-    """Return the bits of a layer: of its weights up to 8, of its activations above, or ``float``."""
+    """Format the precision of a layer: bits of its weights up to 8, of its activations above, or ``float``."""
     return "float" if bits == _FLOAT else str(bits)
 
 
 def decibels(noise: float) -> str:
-    """Convert noise power, relative to the signal, to decibels."""
+    """Format noise power, relative to the signal, as a signal-to-noise ratio in decibels."""
     return f"{-10 * math.log10(noise):.1f}" if noise > 0 else "no noise"
 
 
-def _front(points: Sequence[Mapping[str, Any]], board: str, against: str) -> Iterator[str]:
+def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, against: str) -> Iterator[str]:
     """Yield the Pareto front as bars of ``against`` (flash or cycles). Chosen and measured points are always shown, others
     thinned out."""
     step = max(1, len(points) // _SHOWN_POINTS)
@@ -73,25 +78,26 @@ _SHARES = ("flash", "instructions")
 
 
 def paragraphs(report: Mapping[str, Any], model: str, path: str, full: bool) -> Iterator[str]:
-    """Yield the report on a network that was read from ``model`` and written to ``path``."""
-    yield show.facts(list(_facts(report, f"{model} -> {path}")))
+    """Yield the paragraphs of the report on a quantised network that was read from ``model`` and written to ``path``;
+    ``full``: all rows of long tables."""
+    yield show.facts(list(_summary_rows(report, f"{model} -> {path}")))
     if "cost" in report:
         yield _cost_table(report["board"], report["float_cost"], report["cost"])
     if report["advice"]:
         yield "what to try next\n" + "\n".join(f"- {line}" for line in report["advice"])
-    yield _layer_table(report["layers"], full)
+    yield _noisiest_layers_table(report["layers"], full)
     if "classification" in report:
-        yield from _classification(report["classification"], full)
+        yield from _classification_paragraphs(report["classification"], full)
     if "mixed" in report:
         yield from mixed_paragraphs(report["mixed"])
     if report["floats"]["operators"]:
-        yield _float_operators(report["floats"], full)
+        yield _float_operators_text(report["floats"], full)
     if report["repairs"]:
         yield _repair_table(report["repairs"])
 
 
-def _facts(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, object]]:
-    """Yield the rows of the summary."""
+def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, object]]:
+    """Yield the rows of the summary: samples, closeness of each output, accuracy."""
     yield "model", files
     yield "samples", f"{report['samples']} for calibration, {report['evaluated_samples']} for comparison"
     yield from (("  note", note) for note in report["notes"])
@@ -110,7 +116,7 @@ def _facts(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, object]
 
 
 def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Format the table of costs before and after."""
+    """Format the table of a network's costs before and after quantisation."""
     rows = []
     for name in _COSTS:
         ratio = f"{after[name] / max(1, before[name]):.2f}"
@@ -118,68 +124,72 @@ def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int])
     return show.table((f"on {board}", "float", "quantised", "ratio"), rows)
 
 
-def _layer_table(layers: Sequence[Mapping[str, Any]], full: bool) -> str:
-    """Format the layers that cause the most noise, in network order."""
-    total = sum(map(_noise, layers))
-    by_noise = sorted(range(len(layers)), key=lambda k: (-_noise(layers[k]), layers[k].get("decibels") or 0.0))
+def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], full: bool) -> str:
+    """Format the table of the layers that cause the most quantisation noise, in network order."""
+    total = sum(map(_layer_noise, layers))
+    by_noise = sorted(range(len(layers)), key=lambda k: (-_layer_noise(layers[k]), layers[k].get("decibels") or 0.0))
     shown = sorted(by_noise if full else by_noise[:_SHOWN_ROWS])
     costs = [(of, amount) for amount in _SHARES for of in ("float_cost", "cost")] if "cost" in layers[0] else []
     rows = []
     for layer in (layers[k] for k in shown):
-        span = [_format(layer.get(name), "{:.4g}") for name in ("low", "high")]
-        share = f"{100 * _noise(layer) / total:.1f}" if total > 0 else ""
+        span = [_format_or_empty(layer.get(name), "{:.4g}") for name in ("low", "high")]
+        share = f"{100 * _layer_noise(layer) / total:.1f}" if total > 0 else ""
         clipped = layer.get("clipped")
-        quality = _format(layer.get("decibels"), "{:.1f}"), share, _format(clipped and 100 * clipped, "{:.2f}")
+        quality = (
+            _format_or_empty(layer.get("decibels"), "{:.1f}"),
+            share,
+            _format_or_empty(clipped and 100 * clipped, "{:.2f}"),
+        )
         costs_text = ("" if layer[of] is None else show.count(layer[of][amount]) for of, amount in costs)
         bits = "/".join(map(str, layer["bits"]))
         rows.append((show.layer(layer["layer"]), layer["dtype"], bits, *span, *quality, *costs_text))
     prices = ("flash, float", "now", "instr., float", "now") if costs else ()
     head = ("layer", "stored", "bits", "from", "to", "dB", "% of noise", "% saturated", *prices)
-    return _with_omitted(show.table(head, rows, 2), len(layers) - len(shown), "layers, which cause less noise")
+    return _with_omission_note(show.table(head, rows, 2), len(layers) - len(shown), "layers, which cause less noise")
 
 
-def _noise(layer: Mapping[str, Any]) -> float:
-    """Return the noise that a layer causes by itself."""
+def _layer_noise(layer: Mapping[str, Any]) -> float:
+    """Return the quantisation noise that a layer causes by itself, from its activations and its weights."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
-def _format(number: float | None, form: str) -> str:
-    """Format a number; empty for None."""
+def _format_or_empty(number: float | None, form: str) -> str:
+    """Format a number by the format string ``form``; empty for None."""
     return "" if number is None else form.format(number)
 
 
-def _with_omitted(text: str, omitted: int, what: str) -> str:
-    """Add a note on rows that are left out."""
+def _with_omission_note(text: str, omitted: int, what: str) -> str:
+    """Add a line on the rows that a table leaves out, if any."""
     return f"{text}\n{show.count(omitted)} more {what}: --full shows all" if omitted > 0 else text
 
 
-def _classification(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
+def _classification_paragraphs(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
     """Yield the confusion matrix (of many classes, the mistakes) and the samples whose answer changed."""
     if len(classes["confusion"]) <= _SHOWN_CLASSES:
         matrix = show.confusion(classes["confusion"], classes["float_confusion"])
         yield f"answers, and by how many more than in floats\n\n{matrix}"
     else:
-        yield from _mistakes(classes, full)
+        yield from _frequent_mistakes_paragraph(classes, full)
     if classes["changed"]:
         shown = classes["changed"] if full else classes["changed"][:_SHOWN_ROWS]
         rows = [(c["sample"], c["truth"], c["float"], c["quantised"]) for c in shown]
         table = show.table(("changed sample", "truth", "float", "quantised"), rows, 0)
-        yield _with_omitted(table, classes["changed_count"] - len(shown), "answers changed")
+        yield _with_omission_note(table, classes["changed_count"] - len(shown), "answers changed")
 
 
-def _mistakes(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
-    """Yield the most frequent mistakes."""
+def _frequent_mistakes_paragraph(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
+    """Yield the table of the most frequent mistakes, if there are any."""
     from microc.quantization.quantised_page import frequent_mistakes
 
     mistakes = frequent_mistakes(classes)
     rows = mistakes if full else mistakes[:_SHOWN_ROWS]
     if rows:
-        yield _with_omitted(
+        yield _with_omission_note(
             show.table(("truth", "answer", "float", "quantised"), rows, 0), len(mistakes) - len(rows), "mistakes"
         )
 
 
-def _float_operators(floats: Mapping[str, Any], full: bool) -> str:
+def _float_operators_text(floats: Mapping[str, Any], full: bool) -> str:
     """Format the operators that still compute in floats, with the reasons."""
     operators = floats["operators"] if full else floats["operators"][:_SHOWN_ROWS]
     rows = [
@@ -189,11 +199,12 @@ def _float_operators(floats: Mapping[str, Any], full: bool) -> str:
     count = len(floats["operators"])
     head = f"{count} operators compute in floats, {100 * floats['share']:.1f} % of multiply-accumulates"
     table = show.table(("value", "operator", "why", "MACs"), rows, 3)
-    return f"{head}\n\n{_with_omitted(table, count - len(rows), 'operators')}"
+    return f"{head}\n\n{_with_omission_note(table, count - len(rows), 'operators')}"
 
 
 def _repair_table(repairs: Sequence[Mapping[str, Any]]) -> str:
-    """Format the table of repairs."""
+    """Format the table of accuracy repairs that were tried: which were kept, and the signal-to-noise ratio before and
+    after."""
     rows = [
         (repair["name"], "yes" if repair["kept"] else "no", f"{repair['before']:.2f}", f"{repair['after']:.2f}")
         for repair in repairs
@@ -205,7 +216,7 @@ def _repair_table(repairs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def quantize(arguments: Arguments) -> show.Answer:
-    """``microc quantize``."""
+    """Run ``microc quantize``: quantise a float network, and measure the loss."""
     from microc import quantization
 
     assert arguments.model is not None and arguments.output is not None and arguments.data is not None

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def report(arguments: Arguments) -> show.Answer:
-    """``microc report``."""
+    """Run ``microc report``: estimate a network's costs on a board."""
     from microc.reports.evidence import read_accuracy
 
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
-    result = _make_report(arguments.source, arguments, accuracy)
+    result = _report_of_source(arguments.source, arguments, accuracy)
     result = replace(
         result, data={**result.data, "advice": localise_advice(result.data["advice"], result.data, arguments)}
     )
@@ -43,26 +43,26 @@ def report(arguments: Arguments) -> show.Answer:
 
 
 def compare(arguments: Arguments) -> show.Answer:
-    """``microc compare``."""
+    """Run ``microc compare``: compare two reports, projects or models."""
     from microc.cli.project_context import write_text
     from microc.reports.saved_reports import compare_reports as changes
 
-    before, after = (_load_report(path, arguments) for path in (arguments.before, arguments.after))
+    before, after = (_read_or_make_report(path, arguments) for path in (arguments.before, arguments.after))
     data = changes(before, after)
     if arguments.html is not None:
         write_text(arguments.html, after.html(before))
-    return show.Answer(data, _report_changes(data))
+    return show.Answer(data, _comparison_text(data))
 
 
-def _load_report(path: Path, arguments: Arguments) -> Report:
-    """Read a saved report, or make one of a model or project."""
+def _read_or_make_report(path: Path, arguments: Arguments) -> Report:
+    """Read a saved report, or make the report of a model or project, whichever ``path`` is."""
     from microc.reports.saved_reports import is_report, read_report
 
-    return read_report(path) if is_report(path) else _make_report(path, arguments)
+    return read_report(path) if is_report(path) else _report_of_source(path, arguments)
 
 
-def _make_report(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Make the report of a model or project."""
+def _report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
+    """Make the report of a model or project folder; ``accuracy``: result of a verification."""
     from microc.codegen.output_files import PROJECT_MARKER
     from microc.reports.making import report as make
 
@@ -132,7 +132,8 @@ def next_steps(advice: Sequence[Mapping[str, Any]]) -> str:
 
 
 def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List the rows about time, stack and state of an estimate (:meth:`microc.Program.report`)."""
+    """List the rows about time, stack and state of a compiled network; ``report``: result of
+    :meth:`microc.Program.report`."""
     from microc.reports.layers import slowest_layers
     from microc.reports.text_tables import estimate_words
     from microc.run.profile import shorten_layer_name
@@ -149,14 +150,14 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def state_rows(state: int, board: str = "") -> list[tuple[str, object]]:
-    """List the row about state between runs. ``board``: its name if nothing was compiled for it, so that time is
-    unknown."""
+    """List the row about the bytes of state that a network keeps between runs. ``board``: its name if nothing was compiled
+    for it, so that time is unknown."""
     time = [("one inference", "--exact estimates cycles and time, layer by layer")] if board else []
     return [*time, ("holds state", f"{show.count(state)} bytes from run to run" if state else "no")]
 
 
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
-    """Format the layers with the estimates of the cost model."""
+    """Format the table of a report's layers with the estimates of the cost model."""
     clocked = all(layer["milliseconds"] is not None for layer in layers)
     total = sum(layer["cycles"] for layer in layers) or 1
     cells = [
@@ -187,10 +188,12 @@ def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
     return show.table(head, cells, 3)
 
 
-def _report_changes(data: Mapping[str, Any]) -> str:
+def _comparison_text(data: Mapping[str, Any]) -> str:
     """Format a comparison of reports: a table of totals and one of layers."""
-    rows = [(row["name"], *_change_cells(row)) for row in data["totals"]]
-    layers = [(row["layer"], *_change_cells(row["cycles"]), *_change_cells(row["flash"])) for row in data["layers"]]
+    rows = [(row["name"], *_comparison_cells(row)) for row in data["totals"]]
+    layers = [
+        (row["layer"], *_comparison_cells(row["cycles"]), *_comparison_cells(row["flash"])) for row in data["layers"]
+    ]
     head = ("layer", "cycles before", "after", "change", "flash before", "after", "change")
     subjects = [(what, f"{data[what]['source']} on {data[what]['board']}") for what in ("before", "after")]
     return "\n\n".join(
@@ -198,16 +201,16 @@ def _report_changes(data: Mapping[str, Any]) -> str:
     )
 
 
-def _change_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the cells before, after and change of a figure."""
+def _comparison_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the cells before, after and change (in percent) of a figure."""
     from microc.reports.text_tables import change_words
 
-    cells = [_number(row[when]) for when in ("before", "after")]
+    cells = [_figure_text(row[when]) for when in ("before", "after")]
     return cells[0], cells[1], change_words(row["before"], row["after"])
 
 
-def _number(value: float | None) -> str:
-    """Format a figure; empty if unknown."""
+def _figure_text(value: float | None) -> str:
+    """Format a figure of a report; empty if unknown."""
     if value is None:
         return ""
     return f"{value:,.3f}" if isinstance(value, float) else show.count(value)
@@ -217,7 +220,7 @@ def _number(value: float | None) -> str:
 
 
 def explain(arguments: Arguments) -> show.Answer:
-    """``microc explain``."""
+    """Run ``microc explain``: list the steps of a network, or explain the kernel of a layer."""
     from microc.device.boards import load_board
     from microc.reports import explain as explain_reports
     from microc.reports.summary import report_module
@@ -252,7 +255,7 @@ _CSV_COLUMNS = (
 
 
 def profile(arguments: Arguments) -> show.Answer:
-    """``microc profile``."""
+    """Run ``microc profile``: measure every layer on a board."""
     import numpy as np
 
     from microc.cli.project_context import check_output_paths, write_csv, write_json, write_text
@@ -288,11 +291,19 @@ def _profile_text(result: Profile) -> str:
     unit = result.unit
     rows = []
     for k in result.kernels:
-        costs = _costs(k.time, k.share, k.macs, k.flash, k.arena, k.estimated_cycles)
+        costs = _profile_cost_cells(k.time, k.share, k.macs, k.flash, k.arena, k.estimated_cycles)
         rows.append((str(k.kernel), show.layer(k.layer), k.op, k.rule, *costs))
     arena = max((k.arena for k in result.kernels), default=0)
     flash = sum(k.flash or 0 for k in result.kernels) if result.size else None
-    rows.append(("", "total", "", "", *_costs(result.time, 1.0, result.macs, flash, arena, result.estimated_cycles)))
+    rows.append(
+        (
+            "",
+            "total",
+            "",
+            "",
+            *_profile_cost_cells(result.time, 1.0, result.macs, flash, arena, result.estimated_cycles),
+        )
+    )
     head = (
         "kernel",
         "layer",
@@ -314,8 +325,10 @@ def _profile_text(result: Profile) -> str:
     return "\n\n".join((show.table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
 
 
-def _costs(time: int, share: float, macs: int, flash: int | None, arena: int, cycles: int) -> tuple[str, ...]:
-    """Return the cells of times and sizes of one row."""
+def _profile_cost_cells(
+    time: int, share: float, macs: int, flash: int | None, arena: int, cycles: int
+) -> tuple[str, ...]:
+    """Return the cells of a row of the profile: time, share, MACs, time per MAC, flash, arena, estimated cycles."""
     per_mac = f"{time / macs:.2f}" if macs else ""
     size = "" if flash is None else show.count(flash)
     return (
@@ -336,7 +349,8 @@ _MIN_MILLIJOULES = 1e-3
 
 
 def bench(arguments: Arguments) -> show.Answer:
-    """``microc bench``. If no board could be measured, the exit code is that of the first board's error."""
+    """Run ``microc bench``: measure one network on several boards. If no board could be measured, the exit code is that of
+    the first board's error."""
     from microc.run.bench import measure_boards, select_boards
     from microc.run.profile import split_command
 
@@ -380,10 +394,11 @@ def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
     head = ("board", "core", "time", "unit", "ms", "flash", "%", "RAM", "%", *(("energy",) if metered else ()))
     cells = [
         (
-            row.board, row.cpu, _count(row.time), row.unit,
+            row.board, row.cpu, _count_or_dash(row.time), row.unit,
             "" if row.seconds is None else f"{1000 * row.seconds:.3f}",
-            _count(row.flash), _share(row.flash, row.room_flash), _count(row.ram), _share(row.ram, row.room_ram),
-            *((_energy(row.joules),) if metered else ()),
+            _count_or_dash(row.flash), _percent_of_room(row.flash, row.room_flash),
+            _count_or_dash(row.ram), _percent_of_room(row.ram, row.room_ram),
+            *((_energy_text(row.joules),) if metered else ()),
         )
         for row in rows
     ]  # fmt: skip
@@ -393,15 +408,18 @@ def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
     return "\n\n".join(filter(None, (table, "\n".join(why), "\n".join(notes))))
 
 
-def _count(number: int | None) -> str:
+def _count_or_dash(number: int | None) -> str:
+    """Format a count; ``-`` if it is unknown."""
     return "-" if number is None else show.count(number)
 
 
-def _share(number: int | None, room: int) -> str:
+def _percent_of_room(number: int | None, room: int) -> str:
+    """Format the share that ``number`` takes of the capacity ``room``, in percent; empty if one is unknown."""
     return f"{100 * number / room:.1f}" if number is not None and room else ""
 
 
-def _energy(joules: float | None) -> str:
+def _energy_text(joules: float | None) -> str:
+    """Format an energy in joules with its unit; ``-`` if it was not measured."""
     if joules is None:
         return "-"
     return f"{1e3 * joules:.4g} mJ" if joules >= _MIN_MILLIJOULES else f"{1e6 * joules:.4g} uJ"
@@ -414,7 +432,8 @@ LARGEST = 1 << 28
 
 
 def read_report(path: Path) -> Any:
-    """Read what `microc size --json` or `microc profile --json` wrote."""
+    """Read the JSON that `microc size --json` or `microc profile --json` printed. UsageError if the file cannot be read or
+    is no JSON."""
     import json
 
     hint = "write one: microc size DIR --json > FILE"
@@ -427,7 +446,8 @@ def read_report(path: Path) -> Any:
 
 
 def base_report(path: Path) -> Any:
-    """Return the report to compare with: that of a project, which is built, or a saved one."""
+    """Return the data of the report to measure growth against: that of a project, which is built and measured, or a saved
+    one."""
     from microc.reports.firmware_size import measure_firmware
     from microc.run.board_project import build, open_project
 
@@ -439,21 +459,22 @@ def base_report(path: Path) -> Any:
 
 
 def check_growth(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
-    """Add the growth since ``base`` to the answer of ``microc size``; its error if a figure grew beyond its limit."""
+    """Return the answer of ``microc size`` with the growth since the report ``base``; with an error if a figure grew
+    beyond its limit. ``text``: text of the answer below the growth."""
     from microc.reports.firmware_size import compute_growth, growth_error, read_figures
 
     assert arguments.base is not None
     before, after = read_figures(base, str(arguments.base)), read_figures(data, str(arguments.source))
     growths = compute_growth(before, after, dict(arguments.fail_over))
     error = growth_error(growths, f"{arguments.source}, since {arguments.base}")
-    parts = (_growth_text(growths), text)
+    parts = (_growth_table(growths), text)
     return show.Answer(
         {**data, "growth": [item.to_data() for item in growths]}, "\n\n".join(filter(None, parts)), error=error
     )
 
 
-def _growth_text(growths: Sequence[Growth]) -> str:
-    """Format the table of growth."""
+def _growth_table(growths: Sequence[Growth]) -> str:
+    """Format the table of the growth of flash, RAM and time."""
     rows = [
         (
             item.what, show.count(item.before), show.count(item.after), f"{item.after - item.before:+,}",
@@ -472,7 +493,8 @@ _ELF = b"\x7fELF"
 
 
 def size(arguments: Arguments) -> show.Answer:
-    """``microc size``."""
+    """Run ``microc size``: show flash and RAM of a firmware by part, layer and symbol, and the growth since an earlier
+    one."""
     from microc.cli.project_context import check_output_paths, write_csv
     from microc.reports.firmware_size import compare_sizes
 
@@ -486,7 +508,7 @@ def size(arguments: Arguments) -> show.Answer:
             "--compare cannot be combined with --against", hint="give --against alone, which shows changes and growth"
         )
     base = base_report(arguments.base) if arguments.base else None
-    if base is not None and _is_report(arguments.source):
+    if base is not None and _is_json_report(arguments.source):
         return check_growth(arguments, read_report(arguments.source), base, "")
     before = read_report(arguments.compare) if arguments.compare else base if _has_symbols(base) else None
     with _open_size_report(arguments) as report:
@@ -496,11 +518,11 @@ def size(arguments: Arguments) -> show.Answer:
             write_csv(
                 arguments.csv,
                 ("part", "network", "steps", "symbol", "source", "section", "kind", "bytes"),
-                _symbol_rows(report),
+                _symbol_csv_rows(report),
             )
         if before is not None:
             data["changes"] = compare_sizes(before, report)
-            text = _changes_text(data["changes"])
+            text = _size_changes_text(data["changes"])
     return (
         show.Answer(data, text)
         if base is None
@@ -508,8 +530,8 @@ def size(arguments: Arguments) -> show.Answer:
     )
 
 
-def _is_report(path: Path) -> bool:
-    """Test whether a path is a report, by its suffix: no model ends in .json."""
+def _is_json_report(path: Path) -> bool:
+    """Test whether a path is a saved report, by its suffix: no model ends in .json."""
     return path.suffix == ".json" and path.is_file()
 
 
@@ -547,6 +569,7 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
 
 
 def _is_elf(path: Path) -> bool:
+    """Test whether a file begins as an ELF file does."""
     try:
         with open_regular(path) as file:
             return file.read(len(_ELF)) == _ELF
@@ -554,7 +577,7 @@ def _is_elf(path: Path) -> bool:
         return False  # a folder, or no file at all: the code that opens it as a project reports that
 
 
-def _symbol_rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
+def _symbol_csv_rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
     """Yield the rows of ``--csv``, one per symbol."""
     for s in report.symbols:
         yield s.part, s.network, " ".join(map(str, s.steps)), s.name, s.source, s.section, s.kind, s.size
@@ -603,16 +626,18 @@ def _size_text(report: SizeReport) -> str:
     return f"{parts}\n\n{layers}\n{note}\n\n{symbols}"
 
 
-def _changes_text(changes: dict[str, Any]) -> str:
-    """Format the changes of parts, totals and symbols."""
-    parts = [(row["part"], row["memory"], *_change(row)) for row in changes["parts"] if row["change"]] + [
-        ("total", row["memory"], *_change(row)) for row in changes["totals"] if row["memory"] in ("flash", "ram")
+def _size_changes_text(changes: dict[str, Any]) -> str:
+    """Format the changes of sizes since an earlier report: parts and totals, then symbols."""
+    parts = [(row["part"], row["memory"], *_size_change_cells(row)) for row in changes["parts"] if row["change"]] + [
+        ("total", row["memory"], *_size_change_cells(row))
+        for row in changes["totals"]
+        if row["memory"] in ("flash", "ram")
     ]
     text = show.table(("part", "memory", "before", "after", "change"), parts, 2)
-    symbols = [(s["symbol"], s["part"], *_change(s)) for s in changes["symbols"][:_SHOWN_SYMBOLS]]
+    symbols = [(s["symbol"], s["part"], *_size_change_cells(s)) for s in changes["symbols"][:_SHOWN_SYMBOLS]]
     return f"{text}\n\n{show.table(('symbol', 'part', 'before', 'after', 'change'), symbols, 2)}" if symbols else text
 
 
-def _change(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the cells before, after and change."""
+def _size_change_cells(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the cells before, after and change of a size in bytes."""
     return show.count(row["before"]), show.count(row["after"]), f"{row['change']:+,}"

@@ -19,22 +19,22 @@ _PREFIX = "option_"
 
 
 def add_reading_options(command: argparse.ArgumentParser) -> None:
-    """Add the options for reading a model."""
-    _group(command, READING)
+    """Add the compilation options that control how a model is read."""
+    _add_option_group(command, READING)
 
 
 def add_compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> None:
     """Add all compilation options, and ``--board`` unless the command takes several boards."""
     add_reading_options(command)
-    group = _group(command, COMPILING)
+    group = _add_option_group(command, COMPILING)
     if board:
         group.add_argument("--board", default="", help="board: name (microc boards) or board file (default: host)")
-    _group(command, STREAMING)
+    _add_option_group(command, STREAMING)
 
 
 def add_plugin_option(command: argparse._ActionsContainer) -> None:
-    """Add ``--plugin``."""
-    _add(command, "plugins", OPTIONS["plugins"])
+    """Add ``--plugin``: a file with the user's operators."""
+    _add_compilation_option(command, "plugins", OPTIONS["plugins"])
 
 
 def compilation_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -51,12 +51,13 @@ def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
         value = getattr(arguments, _PREFIX + name, None)
         if value is not None:
             value = option.words[value] if option.words else value
-            options[name] = combine_words(getattr(_DEFAULT, name), value) if _repeats(name) else value
+            options[name] = combine_words(getattr(_DEFAULT, name), value) if _may_be_repeated(name) else value
     return options
 
 
 def option_words(words: Sequence[str], board: str) -> list[str]:
-    """Collect the compilation options of a command line, and the board, as the words that another command repeats."""
+    """Collect the compilation options of a command line, and the board, as the words that another command repeats.
+    ``words``: the command line."""
     flags = {option.flag: name for name, option in OPTIONS.items() if option.flag}
     kept, value_count = ["--board", board] if board else [], 0
     for word in words:
@@ -72,16 +73,16 @@ def option_words(words: Sequence[str], board: str) -> list[str]:
     return kept
 
 
-def _group(command: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Add a group of compilation options."""
+def _add_option_group(command: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Add an argument group with the compilation options whose group is ``title``."""
     group = command.add_argument_group(title)
     for name, option in OPTIONS.items():
         if option.group == title and option.flag:
-            _add(group, name, option)
+            _add_compilation_option(group, name, option)
     return group
 
 
-def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None:
+def _add_compilation_option(command: argparse._ActionsContainer, name: str, option: Option) -> None:
     """Add one compilation option. The type of its default selects the argparse action: a switch, choices, or a
     converter."""
     help, settings = option.text, dict[str, Any]()
@@ -96,7 +97,7 @@ def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None
     else:
         settings.update(type=_argparse_converter(option.word), metavar=option.metavar)
     metavars = option.metavar.split()
-    if _repeats(name):
+    if _may_be_repeated(name):
         settings["action"], help = "append", f"{help}; repeatable"
     if len(metavars) > 1:
         settings |= {
@@ -110,8 +111,8 @@ def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None
 
 
 class _JoinValues(argparse.Action):
-    """Join the values of an option with several metavars into one text and convert it by ``const``. The option may be
-    repeated."""
+    """argparse action that joins the values of an option with several metavars into one text, converts it by ``const``,
+    and appends the result: the option may be repeated."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
         try:
@@ -121,28 +122,29 @@ class _JoinValues(argparse.Action):
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), meant])
 
 
-def _repeats(name: str) -> bool:
-    """Test whether an option may be given several times."""
+def _may_be_repeated(name: str) -> bool:
+    """Test whether a compilation option may be given several times."""
     return isinstance(getattr(_DEFAULT, name), (Mapping, tuple, frozenset))
 
 
 def _argparse_converter(converter: Callable[[str], Any]) -> Callable[[str], Any]:
     """Wrap a converter so that argparse reports its ValueError together with the flag."""
 
-    def parse(text: str) -> Any:
+    def convert_argument(text: str) -> Any:
         try:
             return converter(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
-    return parse
+    return convert_argument
 
 
 # ---- Arguments of commands that talk to a board: project or model, inputs, serial line.
 
 
 def add_source_options(command: ArgumentParser, meaning: str = "project folder, or model to compile and build") -> None:
-    """Add the project or model, and the options for reaching its board."""
+    """Add the argument that names a project folder or model, and the options for reaching its board. ``meaning``: help of
+    the argument."""
     command.add_argument(
         "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
     )
@@ -154,7 +156,7 @@ def add_source_options(command: ArgumentParser, meaning: str = "project folder, 
 
 
 def add_input_options(command: ArgumentParser, meaning: str) -> None:
-    """Add ``--input`` and ``--pixels``: one set of inputs, from arrays or pictures."""
+    """Add ``--input`` and ``--pixels``: one set of inputs, from arrays or pictures. ``meaning``: help of ``--input``."""
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy|PICTURE", help=meaning
     )
@@ -165,7 +167,7 @@ def add_input_options(command: ArgumentParser, meaning: str) -> None:
 
 
 def add_device_options(command: ArgumentParser) -> None:
-    """Add port, baud rates and time-out."""
+    """Add the options of the line to a board: port, baud rates and time-out."""
     group = command.add_argument_group("the board's line")
     group.add_argument(
         "--port",
@@ -194,13 +196,13 @@ Adder = Callable[..., ArgumentParser]
 
 
 def add_force_option(command: ArgumentParser) -> None:
-    """Add ``--force``."""
+    """Add ``--force``, the permission to replace another network's project."""
     command.add_argument("--force", action="store_true", help="permission to replace another network's project")
 
 
 def add_project_commands(add: Adder, model: str) -> None:
-    """Add ``new``, ``build``, ``flash``, ``load`` and ``run``. ``add(name, summary, *examples)`` creates a command's
-    parser; ``model`` is the help for model arguments."""
+    """Add the parsers of ``new``, ``build``, ``flash``, ``load`` and ``run``. ``add(name, summary, *examples)`` creates a
+    command's parser; ``model`` is the help for model arguments."""
     command = add(
         "new",
         "create a project folder: microc.toml, the model and a README",
@@ -253,7 +255,7 @@ def add_project_commands(add: Adder, model: str) -> None:
 
 
 def add_shell_commands(add: Callable[..., ArgumentParser]) -> None:
-    """Add ``completion`` and ``man``. ``add(name, summary, *examples)`` creates a command's parser."""
+    """Add the parsers of ``completion`` and ``man``. ``add(name, summary, *examples)`` creates a command's parser."""
     command = add(
         "completion",
         "print the completion script for a shell",

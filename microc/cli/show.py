@@ -67,11 +67,11 @@ def fit_to_terminal(text: str) -> str:
     width = terminal_columns()
     if not width:
         return text
-    return "\n".join(wrapped for line in text.split("\n") for wrapped in _fit_line(line, width))
+    return "\n".join(wrapped for line in text.split("\n") for wrapped in _wrap_prose_line(line, width))
 
 
-def _fit_line(line: str, width: int) -> list[str]:
-    """Wrap one line; a list item hangs behind its dash."""
+def _wrap_prose_line(line: str, width: int) -> list[str]:
+    """Wrap one line of prose, keeping its indent; the further lines of a list item are indented behind its dash."""
     if len(line) <= width:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
@@ -83,18 +83,18 @@ def _fit_line(line: str, width: int) -> list[str]:
 
 
 def usage_text(number: int, room: int) -> str:
-    """Format a size and its share of the capacity ``room``."""
+    """Format a size in bytes, and its share of the capacity ``room`` (0 if unknown)."""
     return f"{number:,} of {room:,} bytes ({100 * number / room:.1f} %)" if room else f"{number:,} bytes"
 
 
 def shape_text(dimensions: Sequence[int]) -> str:
-    """Format a shape."""
+    """Format a tensor's shape, as in ``1x8x8x1``."""
     return "x".join(map(str, dimensions)) or "scalar"
 
 
 def progress(quiet: bool, verbose: bool) -> Progress | None:
-    """Return a progress function for standard error: every step if ``verbose``, one line that is overwritten on a terminal,
-    else None."""
+    """Return the function that shows progress on standard error: every step if ``verbose``, one line that is overwritten
+    on a terminal; None if ``quiet`` or not on a terminal."""
     if quiet:
         return None
     if verbose:
@@ -109,14 +109,14 @@ def print_note(text: str) -> None:
 
 def print_error(error: MicrocError) -> None:
     """Print an error on standard error; in colours on a terminal, unless NO_COLOR is set or TERM is dumb."""
-    text = _wrap_message(str(error)) + "\n"
+    text = _wrap_error_message(str(error)) + "\n"
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         head, _, rest = text.partition(":")
         text = f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
     write_control(text)
 
 
-def _wrap_message(text: str) -> str:
+def _wrap_error_message(text: str) -> str:
     """Wrap an error to the width of the terminal, with a hanging indent."""
     width = error_terminal_columns()
     if not width:
@@ -168,20 +168,20 @@ def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
 
 
 def values_text(numbers: Sequence[bool | int | float]) -> str:
-    """Format the first elements of an array."""
+    """Format the first elements of an array, and the number of its elements if there are more."""
     shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
     return " ".join(shown) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
 
 
 def plain(numbers: Any) -> Any:
-    """Convert nested lists for JSON: infinities and NaN become strings."""
+    """Convert nested lists of numbers for JSON: infinities and NaN become strings."""
     if isinstance(numbers, list):
         return [plain(x) for x in numbers]
     return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
 def duration(clock: Clock, amount: int) -> str:
-    """Format an amount of a board's unit, the time if it stands for one, and the meaning of the unit."""
+    """Format a measured amount in a board's unit, the time if the unit stands for one, and the meaning of the unit."""
     seconds = clock.seconds(amount)
     time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
     return f"{count(amount)} {clock.unit}{time} ({clock.meaning})"

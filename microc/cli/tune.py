@@ -33,8 +33,8 @@ build."""
 
 
 def show_records(path: Path, html: Path | None) -> show.Answer:
-    """List the kernels of a file of records, and the failures with the commands that repeat them; ``html``: write them as a
-    page, too."""
+    """Return the answer that lists the kernels in a file of tuning records, and the failures with the commands that repeat
+    them; ``html``: path of a page to write, too."""
     from microc.compiler.tuned.records import OK, open_records
 
     database = open_records(path)
@@ -51,9 +51,9 @@ def show_records(path: Path, html: Path | None) -> show.Answer:
             show.count(len(records)), show.count(len(records) - len(good)),
             show.count(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
         ))  # fmt: skip
-        data.append(_kernel_data(key, path, records, best))
+        data.append(_kernel_records_data(key, path, records, best))
     head = ("layer", "operators", "core", "board", "records", "failed", "best", "unit", "schedule")
-    notes = _failures(database, path)
+    notes = _failed_record_paragraphs(database, path)
     if database.skipped:
         notes.append(f"{database.skipped} lines of the file are damaged and were skipped")
     if html is not None:
@@ -66,8 +66,9 @@ def show_records(path: Path, html: Path | None) -> show.Answer:
     )
 
 
-def _failures(database: Database, path: Path) -> list[str]:
-    """Describe the records that failed, each with the command that repeats it."""
+def _failed_record_paragraphs(database: Database, path: Path) -> list[str]:
+    """Describe the failed tuning records of a file in a paragraph, each with the command that repeats its measurement;
+    empty if none failed."""
     failures = [record for record in database if record.status != "ok"]
     if not failures:
         return []
@@ -82,7 +83,7 @@ def _failures(database: Database, path: Path) -> list[str]:
 
 
 def _repeat_command(record: Record, path: Path) -> str:
-    """Return the command that measures a record again."""
+    """Return the ``microc tune`` command that measures a tuning record again."""
     from microc.compiler.tuned.records import FROM_RAM
 
     board = shlex.quote(record.board.removesuffix(FROM_RAM))
@@ -92,7 +93,7 @@ def _repeat_command(record: Record, path: Path) -> str:
 
 
 def repeat_record(arguments: Arguments) -> show.Answer:
-    """Measure one record again."""
+    """Measure one tuning record again; return the answer that compares both results."""
     from microc.tuning.places import measure_record
 
     options = compilation_options(arguments)
@@ -129,8 +130,8 @@ def repeat_record(arguments: Arguments) -> show.Answer:
     return show.Answer(data, show.facts(rows), _EXIT_CODES[result.status])
 
 
-def _kernel_data(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str, Any]:
-    """Describe the records of one kernel as plain data."""
+def _kernel_records_data(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str, Any]:
+    """Describe the tuning records of one kernel as plain data; ``best``: the fastest, or None."""
     example = records[0]
     return {
         "key": key,
@@ -157,7 +158,7 @@ def _kernel_data(key: str, path: Path, records: list[Any], best: Any) -> Mapping
 
 
 def merge_or_prune(arguments: Arguments) -> show.Answer:
-    """Merge or prune files of records."""
+    """Merge files of tuning records into one, or prune the file of ``--prune``."""
     from microc.compiler.tuned.records import merge_records, open_records, write_records
 
     if arguments.prune is not None:
@@ -180,10 +181,10 @@ _OTHER_LINES = 6
 
 @contextmanager
 def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
-    """Yield the function that shows the progress of a search: JSON on standard output, text on standard error, None if
+    """Yield the function that shows each event of a search: as JSON on standard output or text on standard error; None if
     quiet."""
     if arguments.json:
-        yield _write_json
+        yield _print_event_json
     elif arguments.quiet:
         yield None
     elif sys.stderr.isatty():
@@ -194,7 +195,7 @@ def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
 
 
 def gain(default: float | None, best: float) -> str:
-    """Format the change from ``default`` to ``best`` in percent."""
+    """Format the change from the ``default`` time to the ``best`` in percent; empty if one was not measured."""
     if not default or best == float("inf"):
         return ""
     return f"{100 * (best / default - 1):+.1f} %"
@@ -208,17 +209,18 @@ def cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
 
 def summary(event: Event) -> str:
     """Describe the progress of a search in one line."""
-    remaining = f", {_time(event.left)} left" if event.left else ""
+    remaining = f", {_seconds_or_minutes(event.left)} left" if event.left else ""
     lost = f"; lost: {'; '.join(event.lost)}" if event.lost else ""
-    return f"{event.measured:,} of at most {event.trials:,} in {_time(event.seconds)}{remaining}{lost}"
+    return f"{event.measured:,} of at most {event.trials:,} in {_seconds_or_minutes(event.seconds)}{remaining}{lost}"
 
 
-def _time(seconds: float) -> str:
+def _seconds_or_minutes(seconds: float) -> str:
+    """Format seconds as seconds or, from two minutes on, as minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _write_json(event: Event) -> None:
-    """Print a batch as one line of JSON."""
+def _print_event_json(event: Event) -> None:
+    """Print an event of the search, one batch of measurements, as one line of JSON."""
     sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
     sys.stdout.flush()
 
@@ -235,7 +237,7 @@ class _LineWatcher:
         for lost in event.lost[self._lost :]:
             sys.stderr.write(f"lost {lost}\n")
         self._lost = len(event.lost)
-        sys.stderr.write(f"[{event.measured}/{event.trials}] {told}, {_time(event.left)} left\n")
+        sys.stderr.write(f"[{event.measured}/{event.trials}] {told}, {_seconds_or_minutes(event.left)} left\n")
         sys.stderr.flush()
 
 
@@ -245,7 +247,7 @@ def _live_table() -> Iterator[Watcher]:
     terminal."""
     kernels, drawn_lines = dict[str, Any](), 0
 
-    def redraw(event: Event) -> None:
+    def redraw_table(event: Event) -> None:
         nonlocal drawn_lines
         kernels.pop(event.kernel.task.key, None)
         kernels[event.kernel.task.key] = event.kernel
@@ -256,7 +258,7 @@ def _live_table() -> Iterator[Watcher]:
         write_control(back + escape_unprintable(text))
         drawn_lines = text.count("\n")
 
-    yield redraw
+    yield redraw_table
 
 
 # ---- The command.
@@ -265,7 +267,7 @@ _SHOWN_VALUES = 12
 
 
 def tune(arguments: Arguments) -> show.Answer:
-    """``microc tune``."""
+    """Run ``microc tune``: search for faster schedules on a board, or manage files of tuning records."""
     if arguments.show is not None:
         return show_records(arguments.show, arguments.html)
     if arguments.merge or arguments.prune is not None:
@@ -283,14 +285,14 @@ def tune(arguments: Arguments) -> show.Answer:
             hint="name the file to extend: --records FILE",
         )
     if arguments.space:
-        return _list_spaces(arguments)
+        return _answer_with_search_spaces(arguments)
     if arguments.repeat:
         return repeat_record(arguments)
-    return _search(arguments)
+    return _answer_with_search(arguments)
 
 
-def _search(arguments: Arguments) -> show.Answer:
-    """Search, and write the records, the plan and the page."""
+def _answer_with_search(arguments: Arguments) -> show.Answer:
+    """Search for schedules, and write the records, the plan and the page; return the answer with the results."""
     from microc.compiler.options import make_options
     from microc.compiler.tuned.optimisation_plan import write_plan
     from microc.tuning.tune import Interrupted, tune, tuning_plan
@@ -329,7 +331,7 @@ def _search(arguments: Arguments) -> show.Answer:
         except Interrupted as end:
             result, interrupted = end.tuning, True
     data = {"event": "end", "interrupted": interrupted, "records": str(arguments.records), **result.to_data()}
-    text = _result_table(result, arguments.records)
+    text = _search_result_text(result, arguments.records)
     if interrupted:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
     # With regions there is no plan (see refuse_open), so the page shows records without what a compilation would choose.
@@ -351,8 +353,8 @@ def _search(arguments: Arguments) -> show.Answer:
     return show.Answer(data, text, INTERRUPTED if interrupted else 0)
 
 
-def _result_table(result: Tuning, records: Path) -> str:
-    """Format the results of a search."""
+def _search_result_text(result: Tuning, records: Path) -> str:
+    """Format the results of a search: tables of kernels and regions, then notes."""
     rows = [
         (
             show.layer(k.task.name) + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
@@ -377,12 +379,13 @@ def _result_table(result: Tuning, records: Path) -> str:
     head = ("layer", "operators", "points", "tried", f"default, {result.unit}", "best", "", "schedule")
     tables = [show.table(head, rows, 2)] if rows else []
     if result.regions:
-        tables.append(_region_table(result))
+        tables.append(_external_regions_table(result))
     return "\n\n".join((*tables, "\n".join(notes)))
 
 
 def network_text(network: TunedNetwork, unit: str) -> str:
-    """Describe the measurement of the whole network."""
+    """Describe the measurement of the whole network: time by default, best time, kernels that keep their default.
+    ``unit``: of the times."""
     scale, unit = (1000, "us") if unit == "ns" else (1, unit)
     kept_count = len(network.kept)
     kept_text = (
@@ -392,8 +395,8 @@ def network_text(network: TunedNetwork, unit: str) -> str:
     return f"whole network: {default} -> {best} {unit} ({network.best / network.default:.3f}){kept_text}"
 
 
-def _region_table(result: Tuning) -> str:
-    """Format our times and those of external code, region by region."""
+def _external_regions_table(result: Tuning) -> str:
+    """Format the table that compares microc's times with those of external code, for each region of the graph."""
     rows = [
         (
             show.layer(region.task.name)
@@ -411,8 +414,8 @@ def _region_table(result: Tuning) -> str:
     return show.table(("layer", "external code", f"ours, {result.unit}", "theirs", "taken", ""), rows, 2)
 
 
-def _list_spaces(arguments: Arguments) -> show.Answer:
-    """List the search spaces of all kernels."""
+def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
+    """Return the answer that lists the search spaces of all kernels."""
     from microc.tuning.tune import describe_spaces
 
     kernels = describe_spaces(
@@ -424,13 +427,15 @@ def _list_spaces(arguments: Arguments) -> show.Answer:
         head = f"{show.layer(kernel['layers'][0])}{more} ({kernel['op']}): {show.count(kernel['points'])} points"
         rows: list[tuple[str, object]] = [("default", kernel["default"])]
         rows += [
-            (f"  {name}", _decision_values(values)) for name, values in kernel["decisions"].items() if len(values) > 1
+            (f"  {name}", _decision_values_text(values))
+            for name, values in kernel["decisions"].items()
+            if len(values) > 1
         ]
         parts.append(head + "\n" + show.facts(rows))
     return show.Answer({"kernels": kernels}, "\n\n".join(parts))
 
 
-def _decision_values(values: list[Any]) -> str:
-    """Format the values of a decision."""
+def _decision_values_text(values: list[Any]) -> str:
+    """Format the possible values of a schedule decision."""
     text = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
     return text + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")

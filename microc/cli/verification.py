@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def check_evidence_folder(arguments: Arguments) -> None:
-    """Raise OutputError, before comparing, if the folder for the evidence is not empty."""
+    """Raise OutputError, before the comparison, if the folder of ``--evidence`` is not empty."""
     from microc.reports.evidence import check_empty
 
     if arguments.evidence is not None:
@@ -47,12 +47,13 @@ def check_evidence_folder(arguments: Arguments) -> None:
 def write_evidence(
     arguments: Arguments, manifest: Mapping[str, Any], answer: show.Answer, project: Project | None = None
 ) -> show.Answer:
-    """Write the evidence, if asked for, of agreement and of difference; return the answer with the folder's name."""
+    """Write the evidence bundle of a verification if ``--evidence`` is given, also for one that failed; return the answer
+    with the folder's name. ``project``: the one whose board ran, if any."""
     from microc.reports import evidence
 
     if arguments.evidence is None:
         return answer
-    comparisons = list(_comparisons(answer.data))
+    comparisons = list(_comparisons_of_answer(answer.data))
     failure = "" if answer.error is None else answer.error.what
     evidence_data = evidence.collect_evidence(
         manifest, comparisons, answer.data.get("evaluation"), failure, project, arguments.port
@@ -61,8 +62,8 @@ def write_evidence(
     return replace(answer, text=f"{answer.text}\n\nevidence: {arguments.evidence}")
 
 
-def _comparisons(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the comparisons: board with host, network with framework."""
+def _comparisons_of_answer(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the comparisons in an answer's data: board with host, network with framework."""
     if "board" in data:
         board_data = {name: value for name, value in data.items() if name not in ("against", "evaluation")}
         agrees = "difference" not in data
@@ -91,7 +92,7 @@ class FrameworkComparison:
 
 
 def compile_library(arguments: Arguments) -> Library:
-    """Compile a model for this computer as a library."""
+    """Compile the model of the command line for this computer as a library."""
     from microc.compiler.options import make_options
     from microc.run.against import build_host_kernels
     from microc.run.reference.framework_choice import check_runtime
@@ -105,11 +106,12 @@ def compile_library(arguments: Arguments) -> Library:
 def compare_with_framework(
     arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]
 ) -> FrameworkComparison:
-    """Run the network and its framework on ``sets`` of inputs; on random ones if there are none."""
+    """Run a compiled network and the framework of its model on the same inputs, and compare outputs and layers. ``sets``:
+    sets of inputs; random ones are drawn if there are none."""
     from microc.reports.evidence import data_hash
     from microc.run import against
 
-    model, options = _model(arguments, library.manifest)
+    model, options = _model_and_options(arguments, library.manifest)
     reference = against.load_reference(model, arguments.against, options)
     graph = against.read_whole_graph(model, options)
     inputs = sets or against.draw_input_sets(library, graph, arguments.samples, arguments.seed)
@@ -135,9 +137,13 @@ def compare_with_framework(
         "first_differing_layer": None if comparison.first is None else comparison.first.layer,
         "uncompared_outputs": list(comparison.uncompared),
     }
-    text = "\n\n".join(filter(None, (_table("output", comparison.outputs), _table("layer", comparison.layers))))
+    text = "\n\n".join(
+        filter(None, (_agreement_table("output", comparison.outputs), _agreement_table("layer", comparison.layers)))
+    )
     if not comparison.agrees:
-        return FrameworkComparison(data, text, comparison.error(model.name, _hint(comparison.reference, options)))
+        return FrameworkComparison(
+            data, text, comparison.error(model.name, _difference_hint(comparison.reference, options))
+        )
     exact = "every bit" if comparison.identical else "within the tolerance"
     total = sum(output.elements for output in comparison.outputs)
     end = f"{comparison.reference} {comparison.version} and the compiled network agree: {comparison.samples} samples, "
@@ -150,8 +156,9 @@ def compare_with_framework(
     return FrameworkComparison(data, f"{text}\n\n{end}", None)
 
 
-def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
-    """Return the model's file and the options that it was compiled with. The file of a project is that of ``--model``."""
+def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
+    """Return the model's file and the options that it was compiled with. The model of a project is the file of
+    ``--model``; UsageError if the project was compiled from another."""
     from microc.compiler.options import make_options
     from microc.frontend.detect import read_model_bytes
 
@@ -184,8 +191,8 @@ def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Opt
     return arguments.model_file, make_options(input_shapes=shapes, rounding=options.get("rounding", "tflm"))
 
 
-def _hint(reference: str, options: Options) -> str:
-    """Guess the reason for a difference."""
+def _difference_hint(reference: str, options: Options) -> str:
+    """Return the hint on the likely reason why a network and its framework ``reference`` differ."""
     wanted = {"litert": "litert", "tflm": "tflm"}.get(reference)
     if wanted and options.rounding != wanted:
         return f"compile with --rounding {wanted}, which is how {reference} rounds"
@@ -197,12 +204,13 @@ def _hint(reference: str, options: Options) -> str:
 
 
 def _agreement_data(agreement: Agreement) -> dict[str, Any]:
-    """Convert an agreement to plain data."""
+    """Convert the agreement of a tensor with the framework's to plain data."""
     return {**{name: show.plain(value) for name, value in asdict(agreement).items()}, "agrees": agreement.agrees}
 
 
-def _table(what: str, rows: Sequence[Agreement]) -> str:
-    """Format agreements of outputs, or of layers with the tensors that they compute."""
+def _agreement_table(what: str, rows: Sequence[Agreement]) -> str:
+    """Format the table of how well a network's outputs or layers agree with the framework's. ``what``: ``output`` or
+    ``layer``."""
     if not rows:
         return ""
     layers = what == "layer"
@@ -215,7 +223,7 @@ def _table(what: str, rows: Sequence[Agreement]) -> str:
             f"{row.relative:.1e}" if "float" in row.dtype else "",
             "" if row.cosine is None else f"{row.cosine:.7f}",
             "" if row.top is None else f"{100 * row.top:.1f} %",
-            _verdict(row),
+            _agreement_verdict(row),
         )
         for row in rows
     ]
@@ -224,7 +232,8 @@ def _table(what: str, rows: Sequence[Agreement]) -> str:
     return show.table(header, cells, len(names))
 
 
-def _verdict(row: Agreement) -> str:
+def _agreement_verdict(row: Agreement) -> str:
+    """Return the verdict on a tensor: how many elements are beyond the tolerance, ``within`` it, or ``identical``."""
     if not row.agrees:
         return f"{show.count(row.wrong)} beyond"
     return "within" if row.differing else "identical"
@@ -237,26 +246,27 @@ _SHOWN_MISTAKES = 10
 
 
 def verify(arguments: Arguments) -> show.Answer:
-    """``microc verify``."""
+    """Run ``microc verify``: compare board with host, and the network with its framework; evaluate both on the user's
+    data."""
     from microc.run.board_project import host_library
 
     _check_arguments(arguments)
     if arguments.against and not arguments.board and not arguments.source.is_dir():
         library = compile_library(arguments)
         samples, inputs = _load_user_data(arguments, library.manifest)
-        answer = _add_framework(arguments, library, _sets(inputs, samples), show.Answer({}, ""))
+        answer = _add_framework_comparison(arguments, library, _user_input_sets(inputs, samples), show.Answer({}, ""))
         return write_evidence(arguments, library.manifest, answer)
     with open_source_project(arguments) as project:
         samples, inputs = _load_user_data(arguments, project.manifest)
         build_firmware(project, arguments)
         library = host_library(project)
         try:
-            answer = _on_board(arguments, project, library, inputs, samples)
+            answer = _verify_on_board(arguments, project, library, inputs, samples)
         except VerificationError as error:
             write_evidence(arguments, project.manifest, show.Answer(dict(error.details), "", error=error), project)
             raise
         if arguments.against:
-            answer = _add_framework(arguments, library, _sets(inputs, samples), answer)
+            answer = _add_framework_comparison(arguments, library, _user_input_sets(inputs, samples), answer)
         return write_evidence(arguments, project.manifest, answer, project)
 
 
@@ -266,10 +276,10 @@ def _load_user_data(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[
     return load_samples(arguments, manifest, arguments.expected), inputs
 
 
-def _on_board(
+def _verify_on_board(
     arguments: Arguments, project: Project, library: Library, inputs: list[Any], samples: Samples | None
 ) -> show.Answer:
-    """Compare board with host, then evaluate both on the user's samples."""
+    """Compare board with host kernel by kernel, then evaluate both on the user's samples; return the answer."""
     from microc.run.session import Device
 
     with Device(project, **line(arguments)) as device:
@@ -277,28 +287,28 @@ def _on_board(
         data["self_test"], failed = device.self_test, device.failed_self_test()
         text += f"\nself-test {device.self_test}" if device.self_test else ""
         if samples is not None:
-            evaluation, evaluation_text = _evaluate(arguments, device, library, samples)
+            evaluation, evaluation_text = _evaluate_samples(arguments, device, library, samples)
             data["evaluation"] = evaluation
             text += f"\n\n{evaluation_text}"
     return show.Answer(data, text, error=failed)
 
 
-def _sets(inputs: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
-    """List the user's sets of inputs."""
+def _user_input_sets(inputs: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
+    """List the user's sets of inputs: those of ``--input``, or all samples of ``--data``."""
     return inputs if samples is None else [samples.sample(k) for k in range(len(samples))]
 
 
-def _add_framework(
+def _add_framework_comparison(
     arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]], answer: show.Answer
 ) -> show.Answer:
-    """Add the comparison with the framework to an answer."""
+    """Return an answer with the comparison of the network with its framework added."""
     comparison = compare_with_framework(arguments, library, sets)
     text = "\n\n".join(filter(None, (answer.text, comparison.text)))
     return show.Answer({**answer.data, "against": comparison.data}, text, error=comparison.error or answer.error)
 
 
 def _check_arguments(arguments: Arguments) -> None:
-    """Raise UsageError for options that do not fit each other."""
+    """Raise UsageError for options of ``verify`` that exclude or require each other."""
     if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
         raise UsageError(
             "--labels, --expected and --answer require --data", hint="add it: microc verify firmware --data test.npz"
@@ -353,11 +363,11 @@ def _compare_kernels(
         raise difference.error(f"board {name}", details)
     end = f"{name} and host agree: {len(sets)} samples, {show.count(data['elements'])} elements, "
     exact = "every bit" if data["identical"] else "floats within the tolerance"
-    return data, f"{_kernel_table(layers)}\n\n{end}{exact}"
+    return data, f"{_kernel_checks_table(layers)}\n\n{end}{exact}"
 
 
-def _kernel_table(layers: Sequence[LayerCheck]) -> str:
-    """Format the table of kernels."""
+def _kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
+    """Format the table of the kernels in which board and host were compared."""
     rows = [
         (
             c.kernel,
@@ -371,8 +381,11 @@ def _kernel_table(layers: Sequence[LayerCheck]) -> str:
     return show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
 
 
-def _evaluate(arguments: Arguments, device: Device, library: Library, samples: Samples) -> tuple[dict[str, Any], str]:
-    """Run all samples on both: count the answers that are equal, and measure how good they are."""
+def _evaluate_samples(
+    arguments: Arguments, device: Device, library: Library, samples: Samples
+) -> tuple[dict[str, Any], str]:
+    """Run all samples on board and host: count the answers that are equal, and measure accuracy and closeness to the
+    expected outputs. Return plain data and text."""
     from microc.run.verification import classify, closeness, run_samples
 
     answers = run_samples(device, library, samples, progress(arguments))
@@ -389,11 +402,11 @@ def _evaluate(arguments: Arguments, device: Device, library: Library, samples: S
         "classification": _classification_data(classes) if classes else None,
         "outputs": [asdict(c) for c in closenesses],
     }
-    return data, "\n\n".join(_paragraphs(samples, answers, classes, closenesses))
+    return data, "\n\n".join(_evaluation_paragraphs(samples, answers, classes, closenesses))
 
 
 def _classification_data(result: Classification) -> dict[str, Any]:
-    """Convert a classification to plain data."""
+    """Convert a classification of samples to plain data."""
     return {
         "output": result.output,
         "correct": result.correct,
@@ -404,10 +417,11 @@ def _classification_data(result: Classification) -> dict[str, Any]:
     }
 
 
-def _paragraphs(
+def _evaluation_paragraphs(
     samples: Samples, answers: Answers, classes: Classification | None, closenesses: Sequence[Closeness]
 ) -> Iterator[str]:
-    """Yield the evaluation in paragraphs."""
+    """Yield the paragraphs on the evaluation of the user's samples: equal answers, accuracy, closeness to expected
+    outputs."""
     equal_count = len(samples) - len(answers.differing)
     agreement = f"{show.count(equal_count)} of {show.count(len(samples))} answers are the host's in every bit"
     if answers.differing:
@@ -415,7 +429,7 @@ def _paragraphs(
     yield "\n".join((*samples.notes, agreement))
     if classes is not None:
         share = f"{classes.correct} of {classes.total}, {100 * classes.accuracy:.2f} %"
-        yield f"accuracy  {share} ({classes.output})\n\n{_confusion(classes)}".rstrip()
+        yield f"accuracy  {share} ({classes.output})\n\n{_confusion_or_mistakes(classes)}".rstrip()
     if closenesses:
         rows = [
             (c.output, f"{c.rmse:.6g}", f"{c.largest:.6g}", "" if c.cosine is None else f"{c.cosine:.9f}")
@@ -424,8 +438,8 @@ def _paragraphs(
         yield show.table(("output", "RMSE", "largest difference", "cosine"), rows)
 
 
-def _confusion(result: Classification) -> str:
-    """Format the confusion matrix; of many classes, the most frequent mistakes."""
+def _confusion_or_mistakes(result: Classification) -> str:
+    """Format the confusion matrix of a classification; of many classes, the most frequent mistakes."""
     if len(result.confusion) > _SHOWN_CLASSES:
         rows = result.mistakes()[:_SHOWN_MISTAKES]
         return show.table(("truth", "answer", "times"), rows, 0) if rows else ""

@@ -25,7 +25,7 @@ Publish = Callable[[Mapping[str, Any]], None]
 
 
 def watch(arguments: Arguments) -> show.Answer:
-    """``microc watch``."""
+    """Run ``microc watch``: run a network on a board continuously, and publish every run."""
     from microc.reports.live import iter_runs, run_event
     from microc.run.session import Device
 
@@ -46,7 +46,7 @@ def watch(arguments: Arguments) -> show.Answer:
         ):
             try:
                 due = time.monotonic()
-                for run in iter_runs(device, _source(arguments, samples)):
+                for run in iter_runs(device, _watched_input_source(arguments, samples)):
                     publish(run_event(device, run))
                     run_count = run.number + 1
                     if run_count == arguments.runs:
@@ -59,7 +59,7 @@ def watch(arguments: Arguments) -> show.Answer:
     return show.Answer({"runs": run_count}, f"{show.count(run_count)} runs")
 
 
-def _source(arguments: Arguments, samples: Samples | None) -> Samples | str | int:
+def _watched_input_source(arguments: Arguments, samples: Samples | None) -> Samples | str | int:
     """Return the source of the inputs: the board, the user's samples, or the seed of random numbers."""
     from microc.reports.live import FROM_BOARD
 
@@ -72,7 +72,7 @@ def _source(arguments: Arguments, samples: Samples | None) -> Samples | str | in
 def _open_publisher(arguments: Arguments, device: Device, samples: Samples | None) -> Iterator[Publish]:
     """Yield the function that publishes a run: on standard output as JSON, or on a web page that is served meanwhile."""
     if arguments.json:
-        yield _write_json
+        yield _print_run_json
         return
     from microc.reports.live import PageServer, render_watch_page
 
@@ -92,7 +92,7 @@ def _open_publisher(arguments: Arguments, device: Device, samples: Samples | Non
         yield server.tell
 
 
-def _write_json(event: Mapping[str, Any]) -> None:
-    """Print a run as one line of JSON."""
+def _print_run_json(event: Mapping[str, Any]) -> None:
+    """Print the event of a run as one line of JSON."""
     sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
     sys.stdout.flush()

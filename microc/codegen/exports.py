@@ -53,12 +53,12 @@ OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", 
 class Format:
     """The content of ``format.toml``. Paths and commands are templates themselves, of :class:`PackageContext`.
 
-    ``status`` is a key of STATUS, ``checked`` says how the format was tested. ``sources`` and ``headers`` are folders of the
-    network's and the sample's files; ``files`` maps every other file to its template. ``commands`` are what a user runs next,
-    in the exported folder. ``fixed``: the format supports only networks of fixed sizes. ``target``: the default core.
-    ``compiled``: a JavaScript file that defines ``NETWORK``, the network compiled to WebAssembly. ``boards``: an id that a
-    board must have (``[ids]`` of its file); empty: any board. ``families``: families of cores that it builds for; empty: all.
-    """
+    ``status`` is a key of :data:`TEST_STATUS`, ``checked`` says how the format was tested. ``sources`` and ``headers``
+    are folders of the network's and the sample's files; ``files`` maps every other file to its template. ``commands``
+    are what a user runs next, in the exported folder. ``fixed``: the format supports only networks of fixed sizes.
+    ``target``: the default core. ``compiled``: a JavaScript file that defines ``NETWORK``, the network compiled to
+    WebAssembly. ``boards``: an id that a board must have (``[ids]`` of its file); empty: any board. ``families``:
+    families of cores that the format's build system builds for; empty: all."""
 
     name: str
     folder: Path
@@ -151,10 +151,12 @@ def load_format(name: str) -> Format:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path.name} is no TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
-    return _format(folder, path, data)
+    return _parse_format(folder, path, data)
 
 
-def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
+def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
+    """Build a format from the parsed ``format.toml``. UsageError for unknown keys, missing texts and values of wrong
+    types."""
     data.setdefault("headers", data.get("sources"))
     data.setdefault("commands", [])
     data.setdefault("families", [])
@@ -185,10 +187,10 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
 
 
 def check_board(format_: Format, board: Board) -> None:
-    """Refuse a core that the format's build system does not build for, and a real board that it does not know: UsageError.
+    """Raise UsageError for a core that the format's build system does not build for, or a real board that it does not
+    know.
 
-    An emulated machine, or a core without a board, is exported for the build system's generic board.
-    """
+    An emulated machine, or a core without a board, is exported for the build system's generic board."""
     if format_.families and board.target.isa not in (*format_.families, "host"):
         others = ", ".join(name for name in list_formats() if _builds_for(load_format(name), board))
         raise UsageError(
@@ -206,6 +208,7 @@ def check_board(format_: Format, board: Board) -> None:
 
 
 def _builds_for(format_: Format, board: Board) -> bool:
+    """Test whether a format's build system knows a board and builds for its family of cores."""
     has_board = not format_.boards or format_.boards in board.ids
     return (
         has_board
@@ -217,11 +220,11 @@ def _builds_for(format_: Format, board: Board) -> bool:
 def export_files(
     module: Module, board: Board, name: str, version: str, frames: Sequence[Frame] | None = None
 ) -> Package:
-    """Return all that ``microc export`` writes.
+    """Build the package that ``microc export`` writes: its files, and the commands to run next in its folder.
 
-    ``name`` is the format's. ``board`` is that which the network was compiled for. ``frames`` is the sample (by default
-    :func:`sample_frames`).
-    """
+    ``name``: the format's name, or the path of a user's own format. ``board``: the board that the network was compiled
+    for. ``frames``: the sample's frames (by default :func:`sample_frames`). UsageError for a board or network that the
+    format does not support."""
     format_ = load_format(name)
     check_board(format_, board)
     if is_relocatable(module.options):
@@ -242,9 +245,10 @@ def export_files(
             where=module.source,
             hint="bind them with --input-shape, or choose a format in C",
         )
-    context = _context(module, board, format_, version, frames)
+    context = _package_context(module, board, format_, version, frames)
     sources, headers = (
-        _check_inside(_fill_line(text, context, format_), format_) for text in (format_.sources, format_.headers)
+        _check_inside(_render_format_line(text, context, format_), format_)
+        for text in (format_.sources, format_.headers)
     )
     network = render_network(context.model)
     for end in (".c", ".h"):
@@ -254,7 +258,9 @@ def export_files(
     }
     files["LICENSE"] = render("export/LICENSE.j2", context)
     for path, template in format_.files.items():
-        files[_check_inside(_fill_line(path, context, format_), format_)] = _render_template(template, context, format_)
+        files[_check_inside(_render_format_line(path, context, format_), format_)] = _render_template(
+            template, context, format_
+        )
     files[PROJECT_MARKER] = to_json({**manifest(module, version), "format": format_.name})
     compiled = _check_inside(format_.compiled, format_)
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled)
@@ -282,8 +288,8 @@ def _render_template(template: str, context: PackageContext, format_: Format) ->
         raise UsageError(f"format {format_.name}: wrong template: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
-def _fill_line(text: str, context: PackageContext, format_: Format) -> str:
-    """Fill in a text of ``format.toml``."""
+def _render_format_line(text: str, context: PackageContext, format_: Format) -> str:
+    """Render a path or command of ``format.toml``, which is a template. UsageError if the template is wrong."""
     try:
         return render_line(text, context)
     except jinja2.TemplateError as error:
@@ -304,9 +310,12 @@ def _check_inside(path: str, format_: Format) -> str:
     return path
 
 
-def _context(
+def _package_context(
     module: Module, board: Board, format_: Format, version: str, frames: Sequence[Frame] | None
 ) -> PackageContext:
+    """Build the variables of a format's templates for a network compiled for a board.
+
+    ``frames``: the sample's frames, None for the default ones."""
     package = Name(PACKAGE.format(name=module.name))
     frames = sample_frames(module) if frames is None else frames
     model = model_context(module, version, package)
@@ -325,4 +334,6 @@ def _context(
         manifest=Code(to_json(_escape_texts(manifest(module, version))).strip()),
         frames=len(frames) if module.state else 0,
     )
-    return replace(context, commands=tuple(Code(_fill_line(text, context, format_)) for text in format_.commands))
+    return replace(
+        context, commands=tuple(Code(_render_format_line(text, context, format_)) for text in format_.commands)
+    )

@@ -38,7 +38,9 @@ _VECTORS = {
 
 @frozen
 class DeviceKernel:
-    """A kernel: its source, and what one launch runs: ``groups`` of ``items`` along x, y and z."""
+    """An OpenCL kernel: its source and the grid of one launch.
+
+    ``groups``: number of work-groups; ``items``: number of work-items in a group; both along x, y and z."""
 
     name: str
     source: str
@@ -47,10 +49,11 @@ class DeviceKernel:
 
 
 def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
-    """Print a function as a kernel; ScheduleError if its loops are not bound to groups and items that can run it.
+    """Print a function as an OpenCL kernel. ScheduleError if its loops are not bound to work-groups and work-items that
+    can run it.
 
-    FP_CONTRACT is off, so that results equal those of C printed from the same schedule if both compute in the same order.
-    """
+    FP_CONTRACT is off, so that results equal those of C printed from the same schedule if both compute in the same
+    order."""
     grid = lower_grid(func)
     func = _rename_keywords(make_names_distinct(grid.func))
     name = Name(f"{func.name}_kernel")  # of its own among the functions that OpenCL has
@@ -69,7 +72,7 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
         *(INDENT + line for line in body),
         "}",
     ]
-    text = [*expr.definitions(), "", *kernel]
+    text = [*expr.helper_definitions(), "", *kernel]
     used = set(re.findall(r"\w+", "\n".join(text)))
     types = [f"typedef {own} {dtypes.c_name(dtype)};" for dtype, own in _VECTORS.items() if f"{dtype}_t" in used]
     doubles = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if "double" in used else []
@@ -82,8 +85,9 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
 class _Expressions(ExprPrinter):
     """Prints expressions with OpenCL's function names: ``exp`` takes floats and vectors alike."""
 
-    def definitions(self) -> list[str]:
-        """Print the helpers that were called."""
+    def helper_definitions(self) -> list[str]:
+        """Print the definitions of the helper functions that printed expressions call. UnsupportedError for a helper
+        without a body in OpenCL C."""
         lines = []
         kinds = {short_name(dtype): dtypes.c_name(dtype) for dtype in _VECTORS}
         for name in self.helpers:
@@ -112,11 +116,10 @@ class _Expressions(ExprPrinter):
 
 
 class _Statements(StmtPrinter):
-    """Prints statements. A loop bound to items becomes its item's block; shared buffers are declared first, as OpenCL
-    requires.
+    """Prints statements of an OpenCL kernel. A loop bound to work-items becomes the block of one work-item; shared buffers
+    are declared first, as OpenCL requires.
 
-    ``idle_axes`` are the axes of items that no enclosing loop is bound to.
-    """
+    ``idle_axes`` are the axes of work-items that no enclosing loop is bound to."""
 
     def __init__(self, expr: _Expressions, grid: Grid) -> None:
         super().__init__(expr)
@@ -130,17 +133,19 @@ class _Statements(StmtPrinter):
                 own = f"const int {stmt.var.name} = get_group_id({ir.GROUPS.index(kind)});"
                 return [own, *self.lines(stmt.body)]
             case ir.For(kind=kind) if kind in ir.ITEMS:
-                return self._item(stmt)
+                return self._print_item_loop(stmt)
             case ir.For(kind="vectorized"):
-                return self._vectors(stmt)
+                return self._print_vector_loop(stmt)
             case ir.Evaluate(ir.Call(name)) if name in _FENCES:
                 return [f"barrier({_FENCES[name]});"]
             case ir.Store() if self.idle_axes and stmt.buffer.scope not in ("register", "local"):
-                return self._by_first_item(super()._lines(stmt))
+                return self._guard_by_first_item(super()._lines(stmt))
             case _:
                 return super()._lines(stmt)
 
-    def _item(self, loop: ir.For) -> list[str]:
+    def _print_item_loop(self, loop: ir.For) -> list[str]:
+        """Print a loop bound to work-items as a block of one work-item, guarded if the loop is shorter than the
+        work-group."""
         axis, count = ir.ITEMS.index(loop.kind), ir.int_value(loop.extent)
         assert count is not None
         idle_outside, self.idle_axes = self.idle_axes, self.idle_axes - {loop.kind}
@@ -161,8 +166,9 @@ class _Statements(StmtPrinter):
         names = tile_names(buffer, body)
         return [f"{kind} {', '.join(names)};"] if names else []
 
-    def _vectors(self, loop: ir.For) -> list[str]:
-        """Print a loop around one store of adjacent elements as OpenCL vectors."""
+    def _print_vector_loop(self, loop: ir.For) -> list[str]:
+        """Print a vectorized loop around one store of adjacent elements as a store of an OpenCL vector. ScheduleError for
+        other loops."""
         lanes, store = ir.int_value(loop.extent), loop.body
         if isinstance(store, ir.If):  # at an edge, one by one
             return self._lines(replace(loop, kind="serial"))
@@ -172,31 +178,35 @@ class _Statements(StmtPrinter):
                 "expected 2, 4, 8 or 16 of one store to memory",
                 hint="split the loop and vectorize its inner part",
             )
-        address = self.expr.element(store.buffer, _first_of_row(store.buffer, store.indices, loop.var))
-        value = self._lanes(store.value, loop.var, lanes)
-        return self._by_first_item([f"vstore{lanes}({value}, 0, &{address});"])
+        address = self.expr.element(store.buffer, _first_indices_of_row(store.buffer, store.indices, loop.var))
+        value = self._print_vector_value(store.value, loop.var, lanes)
+        return self._guard_by_first_item([f"vstore{lanes}({value}, 0, &{address});"])
 
-    def _by_first_item(self, lines: list[str]) -> list[str]:
-        """Guard lines so that only the first item along idle axes runs them: the others would store the same values."""
+    def _guard_by_first_item(self, lines: list[str]) -> list[str]:
+        """Guard lines so that only the first work-item along idle axes runs them: the others would store the same values."""
         if not self.idle_axes:
             return lines
         items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle_axes))
         return [f"if ({items}) {{", *(INDENT + line for line in lines), "}"]
 
-    def _lanes(self, value: ir.Expr, var: ir.Var, lanes: int) -> str:
-        """Print an expression for all iterations of a loop at once."""
+    def _print_vector_value(self, value: ir.Expr, var: ir.Var, lanes: int) -> str:
+        """Print an expression for all iterations of a vectorized loop over ``var`` at once, as a vector of ``lanes``
+        elements.
+
+        ScheduleError if it reads elements that are not adjacent."""
         kind = f"{_VECTORS[value.dtype]}{lanes}"
         match value:
             case _ if var not in free_vars(value):
                 return f"({kind})({self.expr(value)})"
             case ir.Load(buffer, indices) if buffer.scope != "register":
-                return f"vload{lanes}(0, &{self.expr.element(buffer, _first_of_row(buffer, indices, var))})"
+                return f"vload{lanes}(0, &{self.expr.element(buffer, _first_indices_of_row(buffer, indices, var))})"
             case ir.Bin("add" | "sub" | "mul" as op, a, b) | ir.Bin("div" as op, a, b):
-                return f"({self._lanes(a, var, lanes)} {_vector_operator(op)} {self._lanes(b, var, lanes)})"
+                left, right = (self._print_vector_value(operand, var, lanes) for operand in (a, b))
+                return f"({left} {_operator_sign(op)} {right})"
             case ir.Cast(_, a):
-                return f"convert_{kind}({self._lanes(a, var, lanes)})"
+                return f"convert_{kind}({self._print_vector_value(a, var, lanes)})"
             case ir.Call(name, args) if name in MATH_FUNCTIONS:
-                return f"{name}({', '.join(self._lanes(a, var, lanes) for a in args)})"
+                return f"{name}({', '.join(self._print_vector_value(a, var, lanes) for a in args)})"
             case _:
                 raise ScheduleError(
                     f"loop {var.name!r} is no vector: {type(value).__name__} has no form on vectors",
@@ -204,14 +214,15 @@ class _Statements(StmtPrinter):
                 )
 
 
-def _vector_operator(op: str) -> str:
+def _operator_sign(op: str) -> str:
+    """Return the sign that C and OpenCL have for a binary operator: ``+`` for ``add``."""
     c_operator = BINARY[op].c
     assert c_operator is not None
     return c_operator[0]
 
 
 def _rename_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Rename what has the name of an OpenCL keyword."""
+    """Rename the buffers and variables of a function that have the name of an OpenCL keyword."""
     own = [*func.params, *(s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))]
     buffers = {b: replace(b, name=f"{b.name}_cl") for b in own if b.name in _WORDS}
 
@@ -225,8 +236,10 @@ def _rename_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, params=params, body=map_stmt(replace_buffers(func.body, buffers), on_stmt))
 
 
-def _first_of_row(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
-    """Return the indices of the first element of a row along ``var``; only the last index may depend on it, with stride 1."""
+def _first_indices_of_row(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
+    """Return the indices of the first element of a row along ``var``.
+
+    ScheduleError unless only the last index depends on ``var``, with stride 1."""
     *outer, last = indices
     terms, _ = linear(last)
     if (

@@ -43,7 +43,7 @@ _HERE = -100
 @contextmanager
 def replace_atomically(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``target``, which replaces ``target`` if the block succeeds and is removed otherwise."""
-    temporary = _sibling(target, _NEW)
+    temporary = _temporary_sibling(target, _NEW)
     try:
         _refuse_irregular(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,26 +68,31 @@ def _refuse_irregular(target: Path) -> None:
         raise OSError(EINVAL, "it is a device, a pipe or a socket, not a file", str(target))
 
 
-def _sibling(target: Path, ends: str) -> Path:
-    return target.parent / f".{target.name[:NAME_PREFIX_LENGTH]}.{secrets.token_hex(8)}{ends}"
+def _temporary_sibling(target: Path, suffix: str) -> Path:
+    """Return an unused hidden path beside ``target``, of the beginning of its name, a random number and ``suffix``."""
+    return target.parent / f".{target.name[:NAME_PREFIX_LENGTH]}.{secrets.token_hex(8)}{suffix}"
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove what dead writers of a file or folder ``name`` (empty: of any name) left in a folder.
+    """Remove the temporary siblings that ended writers left in a folder, of the target ``name`` (empty: of any target).
 
-    If such a writer had moved an old folder away and not put the new one in its place, the old one is restored. Only siblings
-    that :func:`replace_atomically` and :func:`replace_folder_atomically` name, that belong to the user, and that are not locked
-    are touched.
-    """
+    If such a writer had moved an old folder away and not put the new one in its place, the old one is restored. Only
+    siblings that :func:`replace_atomically` and :func:`replace_folder_atomically` name, that belong to the user, and
+    that are not locked are touched."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             match = _OURS.fullmatch(entry.name)
             if match and (not name or match[1] == name[:NAME_PREFIX_LENGTH]):
                 with suppress(OSError):
-                    _clear(Path(entry.path), folder / name if name and match[2] == _OLD else None)
+                    _remove_leftover(Path(entry.path), folder / name if name and match[2] == _OLD else None)
 
 
-def _clear(leftover: Path, original: Path | None) -> None:
+def _remove_leftover(leftover: Path, original: Path | None) -> None:
+    """Remove a temporary sibling that an ended writer left, or restore it as ``original`` if that is given and does not
+    exist.
+
+    Leftovers of other users are kept, and so are young ones that cannot be locked. BlockingIOError if the writer still
+    holds the lock."""
     state = leftover.lstat()
     if hasattr(os, "getuid") and state.st_uid != os.getuid():
         return
@@ -106,10 +111,9 @@ def _clear(leftover: Path, original: Path | None) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file or folder until :func:`_unlock` or the end of this process.
+    """Lock a file or folder until :func:`_unlock` or the end of this process, and return the lock's file descriptor.
 
-    None if there are no locks; BlockingIOError if another process holds it.
-    """
+    None if the system has no locks; BlockingIOError if another process holds the lock."""
     try:
         import fcntl
     except ImportError:  # Windows, whose open files cannot be renamed
@@ -177,7 +181,7 @@ def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER,
     """
     remove_leftovers(folder.parent, folder.name)
     check_folder(folder, marker, option)
-    temporary = _sibling(folder, _NEW)
+    temporary = _temporary_sibling(folder, _NEW)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = _make_and_lock(temporary)
@@ -211,8 +215,8 @@ def _move_into_place(new: Path, folder: Path) -> None:
     """Move ``new`` to ``folder``; the old content, if any, is then at ``new`` or deleted."""
     if not folder.exists():
         os.rename(new, folder)
-    elif not _exchange(new, folder):
-        old, lock = _sibling(folder, _OLD), _lock(folder)
+    elif not _exchange_folders(new, folder):
+        old, lock = _temporary_sibling(folder, _OLD), _lock(folder)
         try:
             os.rename(folder, old)
             try:
@@ -225,10 +229,10 @@ def _move_into_place(new: Path, folder: Path) -> None:
             _unlock(lock)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange_folders(first: Path, second: Path) -> bool:
     """Exchange two folders in one step; False if the system or the file system cannot."""
     library = ctypes.CDLL(None) if os.name == "posix" else None
-    names = os.fsencode(one), os.fsencode(other)
+    names = os.fsencode(first), os.fsencode(second)
     if sys.platform == "darwin" and hasattr(library, "renamex_np"):
         return library.renamex_np(*names, _EXCHANGE) == 0  # type: ignore[union-attr, no-any-return]
     if hasattr(library, "renameat2"):
@@ -237,7 +241,10 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read a project's manifest; None if there is none of ours (browsers have files of that name, too)."""
+    """Read a project's manifest.
+
+    None if the folder holds no manifest of ours (browsers have files of that name, too). An empty dict if the file is
+    damaged but a network's header is beside it."""
     try:
         data = json.loads(read_bytes(folder / PROJECT_MARKER).decode())
     except FileNotFoundError:
@@ -247,15 +254,17 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) and {"schema_version", "microc"} <= set(data) else None
 
 
-def _replaceable(folder: Path, marker: str | None) -> bool:
+def _holds_own_marker(folder: Path, marker: str | None) -> bool:
+    """Test whether a folder holds our file ``marker``, so that it may be replaced. A project's manifest must be one of
+    ours."""
     if marker == PROJECT_MARKER:
         return read_manifest(folder) is not None
     return marker is not None and (folder / marker).is_file()
 
 
 def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> None:
-    """Raise OutputError for a folder that :func:`replace_folder_atomically` would refuse, as far as it can be known before the
-    work."""
+    """Raise OutputError for a folder that :func:`replace_folder_atomically` would refuse, as far as that can be known
+    before anything is written."""
     check_writable(folder / PROJECT_MARKER, option, folder)
     if folder.is_symlink() and folder.is_dir():
         raise OutputError(
@@ -263,7 +272,7 @@ def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str 
             where=str(folder),
             hint=f"name the folder itself: {option} {shlex.quote(str(folder.resolve()))}",
         )
-    if folder.is_dir() and any(folder.iterdir()) and not _replaceable(folder, marker):
+    if folder.is_dir() and any(folder.iterdir()) and not _holds_own_marker(folder, marker):
         raise OutputError(
             f"{folder} holds other files",
             where=str(folder),

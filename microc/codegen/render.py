@@ -102,7 +102,7 @@ class Data(SafeString):
     __slots__ = ()
 
     def __new__(cls, value: Any) -> Self:
-        text = json.dumps(_labels(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(_escape_data(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
         return super().__new__(cls, re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text))
 
     def __html__(self) -> str:
@@ -110,12 +110,13 @@ class Data(SafeString):
         return str(self)
 
 
-def _labels(value: Any) -> Any:
+def _escape_data(value: Any) -> Any:
+    """Return plain data with every string in it, keys included, restricted to the characters of a :class:`Label`."""
     if isinstance(value, str):
         return str(Label(value))
     if isinstance(value, Mapping):
-        return {str(Label(str(key))): _labels(part) for key, part in value.items()}
-    return [_labels(part) for part in value] if isinstance(value, (list, tuple)) else value
+        return {str(Label(str(key))): _escape_data(part) for key, part in value.items()}
+    return [_escape_data(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 class _PatternString(SafeString):
@@ -186,10 +187,10 @@ def _cache_header(bucket: Bucket) -> bytes:
 
 @lru_cache(maxsize=32)
 def environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
-    """Return the environment over the project's templates, those of ``folder`` first; ``html``: values are escaped.
+    """Return Jinja's environment over the project's templates; a template in ``folder`` takes precedence. ``html``: values
+    are escaped.
 
-    Templates may be untrusted: the sandbox lets them print their variables and nothing else.
-    """
+    Templates may be untrusted: the sandbox lets them print their variables and nothing else."""
     cache_folder = Path(__spec__.cached).parent if __spec__.cached and not folder else None
     return SandboxedEnvironment(
         loader=jinja2.FileSystemLoader(
@@ -203,21 +204,22 @@ def environment(folder: Path | None = None, html: bool = False) -> jinja2.Enviro
 
 
 def render(template: str, context: Any, folder: Path | None = None) -> str:
-    """Render a template from a frozen context class, whose fields are the variables; ``folder`` may have the template, too.
+    """Render a template with the fields of ``context``, a frozen dataclass, as its variables.
 
-    InternalError for a string in it that is of none of the classes above.
-    """
-    return environment(folder).get_template(template).render(_variables(context))
+    The template is looked up in ``folder`` first, if that is given, then among the project's templates. InternalError
+    for a string in the context that is no :class:`SafeString`."""
+    return environment(folder).get_template(template).render(_template_variables(context))
 
 
 def render_html(template: str, context: Any) -> str:
-    """Render an HTML page: all strings become labels, which are escaped, except data of its script."""
-    return environment(html=True).get_template(template).render(_variables(_label_strings(context)))
+    """Render an HTML page: every string in the context becomes a :class:`Label`, which is escaped, except :class:`Data` of
+    its script."""
+    return environment(html=True).get_template(template).render(_template_variables(_label_strings(context)))
 
 
 def render_line(text: str, context: Any) -> str:
     """Render a template that is given as text: a path, a command."""
-    return _parse_line(text).render(_variables(context))
+    return _parse_line(text).render(_template_variables(context))
 
 
 @lru_cache(maxsize=256)
@@ -225,33 +227,37 @@ def _parse_line(text: str) -> jinja2.Template:
     return environment().from_string(text)
 
 
-def _variables(context: Any) -> dict[str, Any]:
+def _template_variables(context: Any) -> dict[str, Any]:
+    """Return the fields of a context class by name, as variables of a template. InternalError for a string that is no
+    :class:`SafeString`."""
     if not is_dataclass(context) or isinstance(context, type):
         raise TypeError("a template is filled from a dataclass")
-    _refuse_plain(context, type(context).__name__)
+    _refuse_unsafe_strings(context, type(context).__name__)
     return {f.name: getattr(context, f.name) for f in fields(context)}
 
 
-def _refuse_plain(value: Any, where: str) -> None:
-    """Raise InternalError for a string anywhere in ``value`` that is of none of the classes, and for objects of other
-    types."""
+def _refuse_unsafe_strings(value: Any, where: str) -> None:
+    """Raise InternalError for a string anywhere in ``value`` that is no :class:`SafeString`, and for objects of unknown
+    types.
+
+    ``where``: the context's field, for the message."""
     if value is None or isinstance(value, (bool, int, float, SafeString)):
         return
     if isinstance(value, (tuple, list)):
         for part in value:
-            _refuse_plain(part, where)
+            _refuse_unsafe_strings(part, where)
     elif isinstance(value, Mapping):
         for part in (*value, *value.values()):
-            _refuse_plain(part, where)
+            _refuse_unsafe_strings(part, where)
     elif is_dataclass(value):
         for f in fields(value):
-            _refuse_plain(getattr(value, f.name), f"{where}.{f.name}")
+            _refuse_unsafe_strings(getattr(value, f.name), f"{where}.{f.name}")
     else:
         raise InternalError(f"{where} holds a {type(value).__name__}, which may be anything: {value!r}")
 
 
 def _label_strings(value: Any) -> Any:
-    """Return the value with all strings in it as labels."""
+    """Return the value with every string in it as a :class:`Label`, except :class:`Data`."""
     if isinstance(value, Data):
         return value
     if isinstance(value, str):

@@ -65,15 +65,15 @@ class Program:
         return in_one_arena(self.module, self.board.target.flash_wait)
 
     def __repr__(self) -> str:
-        return f"<Program {self._signature()} for {self.board.name}>"
+        return f"<Program {self._describe_signature()} for {self.board.name}>"
 
     def _repr_html_(self) -> str:
         report = self.report()
         names = {"flash": "flash, bytes", "ram": "RAM, bytes", "arena": "arena, bytes", "macs": "multiply-accumulates"}
         rows = [(shown, report[name]) for name, shown in names.items() if name in report]
-        return table(f"{self._signature()} for {self.board.name}", [*rows, ("kernels", len(report["layers"]))])
+        return table(f"{self._describe_signature()} for {self.board.name}", [*rows, ("kernels", len(report["layers"]))])
 
-    def _signature(self) -> str:
+    def _describe_signature(self) -> str:
         report = self.report()
         return signature(report["model"], report["inputs"], report["outputs"])
 
@@ -146,14 +146,14 @@ class Program:
 
         target = validation.path("a folder", folder)
         validation.text("a format", name)
-        frames = None if inputs is None else self._frames(validation.arrays("inputs", inputs))
+        frames = None if inputs is None else self._example_frames(validation.arrays("inputs", inputs))
         package = export_files(self.in_one_arena, self.board, name, __version__, frames)
         if package.compiled:
             package = package.with_module(compile_module(package.code, self.board.target))
         write_tree(target, package.files)
         return package
 
-    def _frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
+    def _example_frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
         """Return the inputs of each run of the example; UsageError if they do not match the inputs of the network."""
         from microc.compiler.sizes.run_shapes import RunShapes, as_array
         from microc.reports.summary import tensor_data
@@ -244,7 +244,7 @@ def compile(
     compared = source if check and isinstance(source, Graph) and source is not model else None
     if board is None:
         check_for_library(chosen)
-        library = _library(source, target, chosen, callback)
+        library = _build_desktop_library(source, target, chosen, callback)
         if compared:
             from microc.run.against import quick_check
 
@@ -270,7 +270,7 @@ def compile(
 
 
 @registers_plugins  # the portable variant is compiled later, when the plugins of `compile` are no longer registered
-def _library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
+def _build_desktop_library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
     """Build the network for this computer. Its portable variant, for export, is compiled when it is asked for."""
     if "," in target:
         return _multi_target_library(source, target, options, progress)
@@ -279,8 +279,10 @@ def _library(source: Path | Graph, target: str, options: Options, progress: Prog
 
     core = library_core(target)
     flags = machine_flags(core.core.machine)
-    elsewhere = partial(_library, source, PORTABLE, options, None) if flags and target in THIS_COMPUTER else None
-    return build_library(_desktop_files(source, core, options, progress), *flags, elsewhere=elsewhere)
+    elsewhere = (
+        partial(_build_desktop_library, source, PORTABLE, options, None) if flags and target in THIS_COMPUTER else None
+    )
+    return build_library(_desktop_sources(source, core, options, progress), *flags, elsewhere=elsewhere)
 
 
 def _multi_target_library(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
@@ -297,14 +299,14 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
     cores = library_cores(targets)
     name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
     variants = [
-        _desktop_files(source, core, replace(options, name=f"level{level}_{name}"), progress)
+        _desktop_sources(source, core, replace(options, name=f"level{level}_{name}"), progress)
         for level, core in enumerate(cores)
     ]
     return build_levels(merge_levels(variants, name))
 
 
 def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
-    """Compile the module for a board; FitError if it does not fit."""
+    """Compile the network for a board, check that it fits, and return its module; FitError if it does not fit."""
     from microc.compiler.fit.footprint import board_capacity, check_modules
     from microc.compiler.pipeline import compile_model
 
@@ -319,8 +321,10 @@ def _compile_for_board(source: Path | Graph, board: Board, options: Options, pro
     return module
 
 
-def _desktop_files(source: Path | Graph, target: Target, options: Options, progress: Progress | None) -> dict[str, str]:
-    """Return the sources of a library, from the cache if it has them."""
+def _desktop_sources(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None
+) -> dict[str, str]:
+    """Return the C sources of a library for this computer, from the cache if it has them."""
     entry = find_entry(source, target, options)
     known = entry.read() if entry else None
     if known is not None:

@@ -13,7 +13,8 @@ from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, shared_arena
 from microc.compiler import validation
 from microc.compiler.api import Program
-from microc.compiler.fit.footprint import check_modules, footprint, region_bytes
+from microc.compiler.fit.budget import region_bytes
+from microc.compiler.fit.footprint import check_modules, footprint
 from microc.compiler.model import registers_own_plugins
 from microc.compiler.representation import table
 from microc.errors import UsageError

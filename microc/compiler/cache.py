@@ -69,7 +69,7 @@ class CachedNetwork:
 
 @frozen
 class Entry:
-    """A cache entry for one compilation."""
+    """An entry of the compilation cache, for one compilation."""
 
     path: Path
 
@@ -84,7 +84,7 @@ class Entry:
             entry = json.loads(zlib.decompressobj().decompress(data, LARGEST))
             files: dict[str, str | bytes] = {}
             for name, text, content in entry["files"]:
-                files[_relative(name)] = str(content) if text else bytes.fromhex(content)
+                files[_safe_relative_name(name)] = str(content) if text else bytes.fromhex(content)
             os.utime(self.path)
             return CachedNetwork(files, dict(entry["report"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, RecursionError):
@@ -103,10 +103,10 @@ class Entry:
         with suppress(OSError, OutputError):
             with replace_atomically(self.path) as temporary:
                 temporary.write_bytes(_MARK + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
-            _evict(self.path.parent)
+            _remove_oldest_entries(self.path.parent)
 
 
-def _relative(name: str) -> str:
+def _safe_relative_name(name: str) -> str:
     """Return the name of a file inside a project; ValueError if it may lead out of the project."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or set(name) & set("\\:"):
         raise ValueError(name)
@@ -121,7 +121,11 @@ def find_entry(
     if folder is None or any(getattr(options, name) for name in _UNCACHED_OPTIONS):
         return None
     assert isinstance(source, Path)
-    chosen = {f.name: _plain(getattr(options, f.name)) for f in fields(options) if f.name not in _UNCACHED_OPTIONS}
+    chosen = {
+        f.name: _process_independent_repr(getattr(options, f.name))
+        for f in fields(options)
+        if f.name not in _UNCACHED_OPTIONS
+    }
     core = (target.cpu, target.isa, sorted(target.features), target.flash_wait)
     made_from = (
         hashlib.sha256(read_model_bytes(source)).hexdigest(), source.name, chosen, core, board,
@@ -131,7 +135,7 @@ def find_entry(
     return Entry(folder / f"{key.hexdigest()[:40]}.entry")
 
 
-def _plain(value: Any) -> Any:
+def _process_independent_repr(value: Any) -> Any:
     """Return a representation of an option's value that is the same in every process."""
     if isinstance(value, Mapping):
         return sorted((str(key), repr(each)) for key, each in value.items())
@@ -181,7 +185,7 @@ def _user_cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def _evict(folder: Path) -> None:
+def _remove_oldest_entries(folder: Path) -> None:
     """Remove the least recently used entries until the rest keeps within :data:`BOUND`."""
     entries = sorted(((path.stat(), path) for path in folder.glob("*.entry")), key=lambda each: -each[0].st_mtime_ns)
     size = 0

@@ -39,7 +39,7 @@ def as_callback(progress: Progress | bool | None) -> Progress | None:
     if progress is None or progress is False:
         return None
     if progress is True:
-        return ProgressLine() if sys.stderr.isatty() else _Stages()
+        return ProgressLine() if sys.stderr.isatty() else _StageLines()
     return cast(Progress, validation.call("progress", progress))
 
 
@@ -68,12 +68,12 @@ class ProgressLine:
             wipe()
         elif now >= self._next or not done:
             self._next = now + _EVERY
-            left = _remaining(now - self._begin, done, total)
-            room = max(0, _columns() - len(left))
+            left = _format_remaining_time(now - self._begin, done, total)
+            room = max(0, _line_columns() - len(left))
             draw(f"[{done + 1}/{total}] {what}"[:room].ljust(room) + left)
 
 
-class _Stages:
+class _StageLines:
     """Progress as one line for each stage. A stage starts where the count of steps begins again."""
 
     def __init__(self) -> None:
@@ -85,7 +85,8 @@ class _Stages:
         self._total, self._done = total, done
 
 
-def _remaining(elapsed: float, done: int, total: int) -> str:
+def _format_remaining_time(elapsed: float, done: int, total: int) -> str:
+    """Return the remaining time as text, extrapolated from the steps done; empty within the first seconds."""
     if elapsed < _SILENT_SECONDS or not done:
         return ""
     seconds = elapsed * (total - done) / done
@@ -99,21 +100,20 @@ def say(text: str) -> None:
 
 def draw(line: str) -> None:
     """Write a line of standard error over the one that is there."""
-    columns = _columns()
+    columns = _line_columns()
     write_control("\r" + escape_unprintable(line, "").ljust(columns)[:columns])
 
 
 def wipe() -> None:
-    """Clear the line that :func:`draw` wrote."""
-    write_control("\r" + " " * _columns() + "\r")
+    """Clear the line that :func:`draw_progress_line` wrote."""
+    write_control("\r" + " " * _line_columns() + "\r")
 
 
-def _columns() -> int:
-    """Return the width of the line.
+def _line_columns() -> int:
+    """Return the width of the progress line in columns.
 
     On a narrower terminal the line would wrap, and a carriage return would not reach its start. The last column stays
-    free, since some terminals wrap once it is filled. A terminal without a size counts as 80 columns.
-    """
+    free, since some terminals wrap once it is filled. A terminal without a size counts as 80 columns."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
@@ -147,8 +147,8 @@ def keep_flags() -> Iterator[None]:
 
 
 def flags_to_keywords(text: str) -> str:
-    """Convert the flags of a hint to keywords: ``--ram 30K`` becomes ``ram="30K"``."""
-    return _FLAG_OR_COMMAND.sub(_keyword, text)
+    """Convert the command-line flags in a hint to Python keywords: ``--ram 30K`` becomes ``ram="30K"``."""
+    return _FLAG_OR_COMMAND.sub(_flag_to_keyword, text)
 
 
 def with_python_errors(function: Callable[P, R]) -> Callable[P, R]:
@@ -167,7 +167,7 @@ def with_python_errors(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _keyword(match: re.Match[str]) -> str:
+def _flag_to_keyword(match: re.Match[str]) -> str:
     """Convert a matched flag, with its word if that is a value, to a keyword argument."""
     flag, word = match.group(1), match.group(2)
     if flag in _ARGUMENTS:
@@ -186,11 +186,11 @@ def _keyword(match: re.Match[str]) -> str:
 def _word_as_literal(option: Option, word: str) -> str | None:
     """Convert the word behind a flag to a Python literal; None if it is no value but the next word of the sentence."""
     if option.words:
-        return _literal(option.words[word]) if word in option.words else None
+        return _python_literal(option.words[word]) if word in option.words else None
     if option.word is option_values.parse_bytes:
-        return None if _parse_word(option, word) is None else word if word.isdecimal() else _literal(word)
+        return None if _parse_option_word(option, word) is None else word if word.isdecimal() else _python_literal(word)
     if option.word is Path:
-        return _literal(word) if word.isupper() or "/" in word or "." in word else None
+        return _python_literal(word) if word.isupper() or "/" in word or "." in word else None
     from microc.base import dtypes
 
     if option.word is option_values.parse_named_word and not (
@@ -205,22 +205,22 @@ def _word_as_literal(option: Option, word: str) -> str | None:
         option_values.parse_named_word,
     ):
         return None
-    value = _parse_word(option, word)
+    value = _parse_option_word(option, word)
     if isinstance(value, tuple):
         name, value = value
-        return _literal(value) if name == "*" else f'{{"{name}": {_literal(value)}}}'
-    return None if value is None else _literal(value)
+        return _python_literal(value) if name == "*" else f'{{"{name}": {_python_literal(value)}}}'
+    return None if value is None else _python_literal(value)
 
 
-def _parse_word(option: Option, word: str) -> object:
-    """Return the value of a word; None if the option does not accept it."""
+def _parse_option_word(option: Option, word: str) -> object:
+    """Return the value of a command-line word for an option; None if the option does not accept the word."""
     try:
         return option.word(word)
     except ValueError:
         return None
 
 
-def _literal(value: object) -> str:
+def _python_literal(value: object) -> str:
     """Write a value as Python source; a bound as its maximum, or as (minimum, maximum, step)."""
     if isinstance(value, Bound):
         plain = (value.maximum, value.minimum, value.step) == (value.maximum, 1, 1)

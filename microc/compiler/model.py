@@ -56,7 +56,8 @@ def register_plugins(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def registers_plugins(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function whose keywords are options, or which takes :class:`Options`: register their plugins and rules."""
+    """Decorate a function whose keywords are options, or which takes :class:`Options`: their plugins and rules are
+    registered while it runs."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -70,7 +71,7 @@ def registers_plugins(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method: register the ``plugins`` of its object."""
+    """Decorate a method: the ``plugins`` of its object are registered while it runs."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -160,11 +161,11 @@ def import_sklearn(
         "input_dtype": validation.text("input_dtype", input_dtype),
         "leaf_dtype": validation.text("leaf_dtype", leaf_dtype),
     }
-    return sklearn.read(estimator, shape, input_scale=_scale(input_scale), **dtypes)
+    return sklearn.read(estimator, shape, input_scale=_validated_input_scale(input_scale), **dtypes)
 
 
-def _scale(value: Any) -> float | tuple[float, ...]:
-    """Check the scale of integer features: one number, or one per feature."""
+def _validated_input_scale(value: Any) -> float | tuple[float, ...]:
+    """Check the scale of integer features, one number or one per feature; return it as a float or a tuple."""
     if not isinstance(value, (list, tuple, np.ndarray)):
         return validation.number("input_scale", value, SMALLEST, LARGEST)
     return tuple(validation.number("input_scale", scale, SMALLEST, LARGEST) for scale in value)

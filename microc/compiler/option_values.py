@@ -77,12 +77,13 @@ def parse_byte_count(text: str) -> int:
 
 
 def by_name(check: Check, every: str = ALL_NAMES, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
-    """Return the check of a mapping from names, or of one value for all names."""
+    """Return the check of an option for a mapping by the names of inputs or outputs, or for one value that applies to all
+    names. ``check``: the check of one value."""
     return lambda name, value: validation.by_name(what or name, value, check, every)
 
 
 def check_names(name: str, value: Any) -> frozenset[str]:
-    """Check a set of names."""
+    """Check a set of names, and return it."""
     return frozenset(validation.names(name, value))
 
 
@@ -101,7 +102,7 @@ def check_identifier(what: str, value: Any) -> str:
 
 
 def check_class_names(what: str, value: Any) -> tuple[str, ...]:
-    """Check the names of the classes in order; at least two."""
+    """Check and return the names of the classes in order; at least two, or none."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise validation.invalid_value_error(what, value, "a list of names, in the order of the output")
     if len(value) == 1 or len(value) > CLASSES:
@@ -112,7 +113,8 @@ def check_class_names(what: str, value: Any) -> tuple[str, ...]:
 
 
 def check_external(what: str, value: Any) -> dict[str, str]:
-    """Check backends by name, each with the location of its library (empty: none needed), or a single name."""
+    """Check backends, given by name with the location of the library (empty: none needed), or as a single name; return the
+    locations by name."""
     locations = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
     if not isinstance(locations, Mapping):
         raise validation.invalid_value_error(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
@@ -125,7 +127,7 @@ def check_external(what: str, value: Any) -> dict[str, str]:
 
 
 def some_of(known: Sequence[str]) -> Check:
-    """Return the check of a subset of known names."""
+    """Return the check of an option for a subset of the known words."""
 
     def check(name: str, value: Any) -> frozenset[str]:
         found = check_names(name, value)
@@ -139,7 +141,7 @@ def some_of(known: Sequence[str]) -> Check:
 
 
 def one_of(known: Sequence[str]) -> Check:
-    """Return the check of one of a few words."""
+    """Return the check of an option for one of the known words."""
     return lambda name, value: validation.choice(name, value, known)
 
 
@@ -157,7 +159,7 @@ def check_normalization(name: str, value: Any) -> Normalization:
         raise validation.invalid_value_error(
             name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))"
         )
-    mean, deviation = (_reals(name, part) for part in value)
+    mean, deviation = (_validated_reals(name, part) for part in value)
     if 0.0 in deviation:
         raise UsageError(
             f"{name} divides by zero: got deviation {validation.short_repr(value[1])}, expected none that is 0",
@@ -166,8 +168,8 @@ def check_normalization(name: str, value: Any) -> Normalization:
     return mean, deviation
 
 
-def _reals(name: str, value: Any) -> tuple[float, ...]:
-    """Check a number, or one for each channel."""
+def _validated_reals(name: str, value: Any) -> tuple[float, ...]:
+    """Check a number, or numbers for each channel; return them as a tuple."""
     several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
     found = tuple(validation.number(name, number, -REAL, REAL) for number in several)
     if not found:
@@ -181,7 +183,7 @@ def check_axis(name: str, value: Any) -> int:
 
 
 def check_frames(name: str, value: Any) -> int:
-    """Check the number of frames of a run."""
+    """Check and return the number of frames of a run; 0: as few as strides allow."""
     return validation.integer("a step's frames", value, hint="frames; 0: as few as strides allow")
 
 
@@ -191,12 +193,12 @@ def check_threads(name: str, value: Any) -> int:
 
 
 def check_folder(name: str, value: Any) -> Path | None:
-    """Check a path, or None."""
+    """Check a path, or None, and return it."""
     return None if value is None else validation.path(name, value)
 
 
 def check_for_library(options: Any) -> None:
-    """Raise UsageError if an option applies to the firmware of a board only."""
+    """Raise UsageError if a library is compiled with an option that applies only to the firmware of a board."""
     if options.self_test is not None:
         raise UsageError(
             "self_test: a library has no self-test; got no board, expected one",
@@ -215,7 +217,8 @@ def check_for_library(options: Any) -> None:
 
 
 def check_for_board(options: Any) -> None:
-    """Raise UsageError for options that conflict with ``relocatable``, or with a firmware that loads code."""
+    """Raise UsageError for options of a board's firmware that conflict with ``relocatable``, or with a protocol that loads
+    code."""
     against = {
         f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
         "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
@@ -235,7 +238,7 @@ def check_for_board(options: Any) -> None:
 
 
 def check_bound(name: str, given: Any) -> Bound:
-    """Check the range of a symbolic dimension; UsageError if it contains no size."""
+    """Check the range of a symbolic dimension, and return it as a :class:`Bound`; UsageError if it contains no size."""
     low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)
     found = given if isinstance(given, Bound) else Bound(high, low, *step)
     parts = (found.maximum, found.minimum, found.step)
@@ -251,14 +254,14 @@ def check_bound(name: str, given: Any) -> Bound:
 
 
 def check_examples(name: str, value: Any) -> Any:
-    """Check example inputs: arrays in order or by name, or a single one."""
+    """Return example inputs as they were given in order or by name; a single one becomes a tuple, None an empty one."""
     if value is None:
         return ()
     return value if isinstance(value, (list, tuple, dict)) else (value,)
 
 
 def check_plugins(name: str, value: Any) -> tuple[Plugin, ...]:
-    """Check plugins; paths of plugin files are loaded."""
+    """Return plugins, given as objects or as paths of plugin files, which are loaded; UsageError for other values."""
     from microc.plugin import Plugin, load_plugin
 
     given = (value,) if isinstance(value, (str, Path, Plugin)) else value
@@ -289,7 +292,7 @@ def check_passes(name: str, value: Any) -> tuple[Pass, ...]:
 
 
 def check_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
-    """Check objects that observe the passes."""
+    """Check and return objects that observe the passes, by methods ``before`` and ``after``."""
     given: tuple[Instrument, ...] = validation.sequence_of(name, value, object, "a list of instruments")
     for each in given:
         if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
@@ -300,7 +303,7 @@ def check_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
 
 
 def check_schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
-    """Check schedule rules: each has a name of its own."""
+    """Check and return schedule rules of the user: each has a name of its own."""
     from microc.schedule.rules import ScheduleRule
 
     wanted = "a list of microc.ScheduleRule(name, function)"
@@ -325,7 +328,7 @@ parse_bytes = parse_byte_count
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse ``NAME=1,3,8``."""
+    """Parse a shape by the name of an input: ``NAME=1,3,8``."""
     name, equals, dimensions = text.rpartition("=")
     try:
         shape = tuple(int(part) for part in dimensions.split(","))
@@ -337,7 +340,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_bound(text: str) -> tuple[str, Bound]:
-    """Parse ``NAME=MAX``, ``NAME=MIN:MAX`` or ``NAME=MIN:MAX:STEP``."""
+    """Parse the range of a symbolic dimension: ``NAME=MAX``, ``NAME=MIN:MAX`` or ``NAME=MIN:MAX:STEP``."""
     name, equals, sizes = text.rpartition("=")
     parts = sizes.split(":")
     if not name or not equals or len(parts) > 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -356,7 +359,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_named_word(text: str) -> tuple[str, str]:
-    """Parse ``NAME=WORD``, or the word alone for all inputs or outputs."""
+    """Parse a word by the name of an input or output, ``NAME=WORD``, or the word alone for all of them."""
     name, equals, word = text.rpartition("=")
     if not word or (equals and not name):
         raise ValueError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
@@ -364,7 +367,7 @@ def parse_named_word(text: str) -> tuple[str, str]:
 
 
 def parse_axis(text: str) -> tuple[str, int]:
-    """Parse ``NAME=AXIS``, or the number alone for all inputs."""
+    """Parse an axis by the name of an input, ``NAME=AXIS``, or the number alone for all inputs."""
     name, equals, number = text.rpartition("=")
     try:
         return (name if equals else "*"), int(number)
@@ -373,7 +376,7 @@ def parse_axis(text: str) -> tuple[str, int]:
 
 
 def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
-    """Parse ``NAME=120x160``, or the size alone."""
+    """Parse an image size by the name of an input, ``NAME=120x160`` (height first), or the size alone for all inputs."""
     name, size = parse_named_word(text)
     height, _, width = size.partition("x")
     if not height.isdecimal() or not width.isdecimal():
@@ -382,7 +385,9 @@ def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
 
 
 def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Parse ``NAME=MEAN STD``, or the numbers alone; each is one number or several separated by commas."""
+    """Parse a mean and a deviation by the name of an input, ``NAME=MEAN STD``, or the numbers alone for all inputs.
+
+    Each is one number, or several separated by commas, one for each channel."""
     name, _, numbers = text.rpartition("=")
     try:
         mean, deviation = (tuple(float(part) for part in several.split(",")) for several in numbers.split())
@@ -399,7 +404,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_renaming(text: str) -> tuple[str, str]:
-    """Parse ``NAME=NEW``."""
+    """Parse a new name for an input or output: ``NAME=NEW``."""
     name, equals, new = text.rpartition("=")
     if not equals or not name or not new:
         raise ValueError(f"{text!r} renames nothing: write NAME=NEW")
@@ -407,7 +412,7 @@ def parse_renaming(text: str) -> tuple[str, str]:
 
 
 def parse_feedback(text: str) -> tuple[str, str]:
-    """Parse ``INPUT=OUTPUT``."""
+    """Parse an input that is kept as state, with the output that updates it: ``INPUT=OUTPUT``."""
     name, equals, output = text.rpartition("=")
     if not equals or not name or not output:
         raise ValueError(f"{text!r} keeps no state: write INPUT=OUTPUT")
@@ -415,7 +420,7 @@ def parse_feedback(text: str) -> tuple[str, str]:
 
 
 def parse_external(text: str) -> tuple[str, str]:
-    """Parse ``NAME=PATH``, or the name alone."""
+    """Parse a backend with the location of its library, ``NAME=PATH``, or its name alone."""
     name, _, place = text.partition("=")
     if not name:
         raise ValueError(f"{text!r} names no backend: write cmsis-nn=PATH, or cblas")
@@ -439,7 +444,7 @@ def read_text_lines(text: str) -> tuple[str, ...]:
 
 
 def parse_path(text: str) -> tuple[Path, ...]:
-    """Parse a path of a repeatable option."""
+    """Parse one path of an option that may be repeated."""
     return (Path(text),)
 
 

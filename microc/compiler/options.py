@@ -39,7 +39,7 @@ if the user trusts that folder.
 
 @frozen
 class Option:
-    """An option.
+    """The declaration of a compilation option.
 
     - ``check``: checks a value from Python and returns it in its type.
     - ``help``: noun phrase for ``--help``, at most 80 characters.
@@ -51,8 +51,7 @@ class Option:
     - ``words``: the accepted words with their values, if there are few.
     - ``metavar``: placeholder of the word in ``--help``.
     - ``default``: the default in words.
-    - ``path``: for an option that names a file or folder, its use: READ, WRITTEN or RUN.
-    """
+    - ``path``: for an option that names a file or folder, its use: READ, WRITTEN or RUN."""
 
     check: Check
     help: str
@@ -78,10 +77,9 @@ class Option:
 
 
 def option(value: Any, check: Check, help: str, **more: Any) -> Any:
-    """Declare a dataclass field as an option.
+    """Declare a field of :class:`Options` as an option.
 
-    ``value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`.
-    """
+    ``value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`."""
     described = {"option": Option(check, help, **more)}
     if (more.get("word") in option_values.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
         raise TypeError(f"{more.get('flag')}: an option that names a file declares path=READ, WRITTEN or RUN")
@@ -91,7 +89,10 @@ def option(value: Any, check: Check, help: str, **more: Any) -> Any:
 
 
 def choice(value: Any, known: Sequence[Any], help: str, name: str, **more: Any) -> Any:
-    """Declare a field with few accepted values, written alike in Python and on the command line."""
+    """Declare a field of :class:`Options` as an option with few accepted values, written alike in Python and on the
+    command line.
+
+    ``known``: the accepted values; ``name``: the option in messages."""
 
     def check(_: str, given: Any) -> Any:
         return validation.choice(name, given, known)
@@ -126,8 +127,8 @@ RESIZING = ("bilinear", "nearest")
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"input_{name}" for name in PREPARATION))
 
 
-def _end(flag: str, metavar: str, help: str, details: str) -> Any:
-    """Declare an option by the name of inputs or outputs."""
+def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> Any:
+    """Declare a field of :class:`Options` as an option with a word for each input or output, by name."""
     return option(
         dict,
         option_values.by_name(validation.text),
@@ -199,13 +200,13 @@ class Options:
         word=option_values.parse_feedback,
         metavar="INPUT=OUTPUT",
     )
-    input_dtype: Mapping[str, str] = _end(
+    input_dtype: Mapping[str, str] = _input_or_output_field(
         "--input-dtype",
         "[NAME=]DTYPE",
         "dtype of the input: float32 if quantised, int8 if the network quantises it",
         details=("With float32, microc adds the quantisation of the input; with int8, it removes the network's own."),
     )
-    input_layout: Mapping[str, str] = _end(
+    input_layout: Mapping[str, str] = _input_or_output_field(
         "--input-layout",
         "[NAME=]NCHW|NHWC",
         "axis order of the input, by default for all images",
@@ -268,7 +269,7 @@ class Options:
         word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(RESIZING),
     )
-    output_dtype: Mapping[str, str] = _end(
+    output_dtype: Mapping[str, str] = _input_or_output_field(
         "--output-dtype",
         "[NAME=]DTYPE",
         "dtype of the output: float32 if quantised, int8 if the network dequantises it",
@@ -276,7 +277,7 @@ class Options:
             "With float32, microc adds the dequantisation of the output; with int8, it removes the network's own."
         ),
     )
-    output_layout: Mapping[str, str] = _end(
+    output_layout: Mapping[str, str] = _input_or_output_field(
         "--output-layout",
         "[NAME=]NCHW|NHWC",
         "axis order of the output, by default for all images",
@@ -624,7 +625,7 @@ class Options:
         """Return the options that differ from their defaults as text, for reports; names of files are left out."""
         default = Options()
         values = {name: getattr(self, name) for name in OPTIONS if name not in _UNREPORTED}
-        return {name: _value_text(value) for name, value in values.items() if value != getattr(default, name)}
+        return {name: _format_option_value(value) for name, value in values.items() if value != getattr(default, name)}
 
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
@@ -635,12 +636,12 @@ _UNREPORTED = frozenset({
 })  # fmt: skip
 
 
-def _value_text(value: Any) -> str:
-    """Format a value for a report."""
+def _format_option_value(value: Any) -> str:
+    """Format the value of an option for a report."""
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={_value_text(of)}" for key, of in sorted(value.items()))
+        return " ".join(f"{key}={_format_option_value(of)}" for key, of in sorted(value.items()))
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
-        return " ".join(map(_value_text, value))
+        return " ".join(map(_format_option_value, value))
     if isinstance(value, (tuple, frozenset)):
         parts = sorted(value) if isinstance(value, frozenset) else value
         return ",".join(str(getattr(part, "name", part)) for part in parts)

@@ -97,7 +97,7 @@ def optimise_and_stream(
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
-    """Return the graph as read and the fused graph. Dynamic sizes are set to their maxima."""
+    """Read a model; return the graph as read, and the graph after all passes. Dynamic sizes are set to their maxima."""
     if options.bounds:
         from microc.compiler.sizes.open_functions import open_sizes
 
@@ -142,7 +142,9 @@ def compile_network(
     if options.bounds:
         network = _compile_dynamic(source, target, options, progress, room)
     else:
-        network = _compile_read(read_model(source, options), source_name(source), target, options, progress, room)
+        network = _compile_static_checked(
+            read_model(source, options), source_name(source), target, options, progress, room
+        )
     refuse_large_arrays(network.module, target)
     network = replace(network, module=replace(network.module, hashes=content_hashes(source, options)))
     if options.dump is not None:
@@ -174,14 +176,15 @@ def compile_graph(
     progress: Progress | None = None,
     room: BoardCapacity | None = None,
 ) -> Module:
-    """Compile a graph as it is. ``source`` is the origin that the generated files name."""
-    return _compile_read(read, source, with_math(target, options), options, progress, room).module
+    """Compile a graph as it is, without the options for reading, to a planned module. ``source``: the origin that the
+    generated files name."""
+    return _compile_static_checked(read, source, with_math(target, options), options, progress, room).module
 
 
-def _compile_read(
+def _compile_static_checked(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> Compiled:
-    """Check the options that depend on the target, name the network, and compile it."""
+    """Check the options that depend on the target, name the network, and compile the graph, which has static sizes."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
         known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
         raise UsageError(
@@ -209,7 +212,7 @@ def _compile_static(
     network = build_within_flash(graph, target, source, options, progress, board_flash, external=parts.external)
     goal, goals = network.make.goal, network.make.goals
 
-    def plan(module: Module, like: Module | None = None) -> Module:
+    def plan_memory(module: Module, like: Module | None = None) -> Module:
         if progress is not None:
             progress("memory plan", 0, 2)
         memories = arena_memories(module, options, room)
@@ -240,9 +243,9 @@ def _compile_static(
 
     def build_graph(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
         built_network = build_network(changed, target, source, None, builder_for(changed, workspaces))
-        return replace(built_network, module=plan(built_network.module))
+        return replace(built_network, module=plan_memory(built_network.module))
 
-    network = replace(network, module=plan(network.module))
+    network = replace(network, module=plan_memory(network.module))
     limits = [limit for limit in (options.ram, arena_limit(network.module, room.ram) if room else 0) if limit]
     flash = [limit for limit in (options.flash, board_flash) if limit]
     # Graph variants come first: records and stripes belong to the kernels of the final graph.
@@ -263,7 +266,7 @@ def _compile_static(
         built_network = build_network(
             graph, target, source, progress, builder_for(graph, untuned.make.workspaces, tuned)
         )
-        return replace(built_network, module=plan(built_network.module))
+        return replace(built_network, module=plan_memory(built_network.module))
 
     plain = with_measured_schedules(network)
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
@@ -280,7 +283,7 @@ def _compile_static(
             built_network = build_network(
                 graph, target, source, None, builder, [streams.lower(chain) for chain in chains]
             )
-            candidates.append(replace(built_network, module=plan(built_network.module)))
+            candidates.append(replace(built_network, module=plan_memory(built_network.module)))
             return candidates[-1].module
 
         smallest = stream_within(min(limits), base.module, searches[-1], build_chains)
@@ -290,7 +293,7 @@ def _compile_static(
         chains = [streams.lower(origin) for origin in chosen.make.origins.values() if isinstance(origin, Chain)]
         workspaces = chosen.make.workspaces
         builder = kernel_builder(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
-        return plan(build_network(graph, target, source, None, builder, chains).module, like=chosen.module)
+        return plan_memory(build_network(graph, target, source, None, builder, chains).module, like=chosen.module)
 
     def with_small_workspaces() -> Compiled:
         return with_measured_schedules(shrink_workspaces(min(limits), network, lambda rooms: build_graph(graph, rooms)))

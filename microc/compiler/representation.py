@@ -15,22 +15,25 @@ Tensor = Mapping[str, Any]
 
 
 def signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    """Format a signature: ``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
+    """Format the name, inputs and outputs of a network: ``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
     arrow = " -> ".join(", ".join(map(_tensor_text, tensors)) for tensors in (inputs, outputs))
     return short(escape_unprintable(f"{model}({arrow})", ""))
 
 
 def _tensor_text(tensor: Tensor) -> str:
+    """Format the name, dtype and shape of a tensor: ``x: int8[1, 8, 8, 1]``."""
     return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
 
 
 def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     """Format an HTML table with a row for each fact; text of a model is escaped."""
     cells = "".join(
-        f"<tr><th style='text-align:left'>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows
+        f"<tr><th style='text-align:left'>{_format_cell(name)}</th><td>{_format_cell(value)}</td></tr>"
+        for name, value in rows
     )
-    return f"<table><caption style='text-align:left'><b>{_cell(title)}</b></caption>{cells}</table>"
+    return f"<table><caption style='text-align:left'><b>{_format_cell(title)}</b></caption>{cells}</table>"
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
+    """Format the text of a table cell, escaped for HTML; integers get commas."""
     return escape(Label(f"{value:,}" if isinstance(value, int) else str(value)))

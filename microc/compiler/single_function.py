@@ -107,7 +107,7 @@ def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
             hint="store to a parameter: the outputs are the parameters that the function stores to",
         )
     types = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
-    consts = _constants(schedule, constants)
+    consts = _packed_constants(schedule, constants)
     verify_function(func, consts)
     return Graph(network_name(func.name), inputs, outputs, (), types, consts, {}, {})
 
@@ -127,8 +127,8 @@ def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = N
         raise ProgramError(error.what, where=error.where or f"function {func.name}", hint=error.hint) from error
 
 
-def _constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the data of every constant parameter, laid out as the schedule stores it."""
+def _packed_constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Check the data given for constant parameters, and return it laid out as the schedule stores it, by parameter."""
     params = [param for param in schedule.start.params if param.scope == "const"]
     for name in given:
         if name not in {param.name for param in params}:

@@ -111,14 +111,14 @@ def build(
     if isinstance(what, Project):
         return board_project.build(what)
     if isinstance(what, Sequence):
-        if len({_name(each) for each in what}) < len(what):
+        if len({_function_name(each) for each in what}) < len(what):
             raise UsageError(
-                f"functions: two have one name; got {', '.join(map(_name, what))}",
+                f"functions: two have one name; got {', '.join(map(_function_name, what))}",
                 hint="give one another name: schedule.renamed(name)",
             )
         one: Any = build
         given: dict[str, Any] = {"board": board, "constants": constants, "bounds": bounds, "threads": threads}
-        return {_name(each): one(each, target, **given) for each in what}
+        return {_function_name(each): one(each, target, **given) for each in what}
     if target == OPENCL and board is None:
         if bounds or threads != 1:
             raise UsageError(
@@ -126,7 +126,7 @@ def build(
                 "whose kernels have fixed sizes and no threads",
                 hint="leave out bounds and threads",
             )
-        return OpenCLFunction(_schedule(what), constants or {})
+        return OpenCLFunction(_as_schedule(what), constants or {})
     count = option_values.check_threads("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(
@@ -135,11 +135,11 @@ def build(
             hint="leave out threads, or bounds and board",
         )
     if board is None:
-        core = _core(target)
-        module = _module(what, core, constants or {}, bounds, count)
+        core = _function_target(target)
+        module = _compile_to_module(what, core, constants or {}, bounds, count)
         return build_library(shared_files(module, __version__), *machine_flags(core.core.machine))
     found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
-    program = Program(_module(what, found.target, constants or {}, bounds), found)
+    program = Program(_compile_to_module(what, found.target, constants or {}, bounds), found)
     check_modules((program.module,), found)
     return program
 
@@ -152,7 +152,7 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     Raises UsageError for an unknown core or goal, and ProgramError for an invalid function.
     """
     verify_function(func)
-    core = _core(target)
+    core = _function_target(target)
     if optimize not in _GOALS:
         raise UsageError(f"optimize={optimize!r} is no goal", hint="choose one of: " + ", ".join(_GOALS))
     schedules = [schedule_as_written(func, core)]
@@ -162,15 +162,18 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     return choose_schedule(schedules, core, _GOALS[optimize]).schedule
 
 
-def _core(target: str) -> Target:
+def _function_target(target: str) -> Target:
     """Return a core by name; ``host`` and ``portable`` are this computer without its vectors, ``native`` with them."""
     name = validation.text("a target", target)
     return library_core(name) if name in (NATIVE, PORTABLE) else target_for(name)
 
 
-def _module(what: Any, target: Target, constants: Mapping[str, Any], bounds: Named, threads: int = 1) -> Module:
+def _compile_to_module(
+    what: Any, target: Target, constants: Mapping[str, Any], bounds: Named, threads: int = 1
+) -> Module:
+    """Compile a function or schedule, for all sizes within ``bounds`` if there are any, to a planned module."""
     if not bounds:
-        return function_module(_schedule(what), target, constants, threads)
+        return function_module(_as_schedule(what), target, constants, threads)
     if not isinstance(what, ir.PrimFunc) and not callable(what):
         raise UsageError(
             f"{type(what).__name__} has no sizes that vary",
@@ -178,10 +181,11 @@ def _module(what: Any, target: Target, constants: Mapping[str, Any], bounds: Nam
         )
     checked = validation.by_name("bound", bounds, option_values.check_bound, every="")
     make = at_sizes(what, checked)
-    return sized_module(lambda at: _schedule(make(at)), checked, target, constants)
+    return sized_module(lambda at: _as_schedule(make(at)), checked, target, constants)
 
 
-def _schedule(what: object) -> Schedule:
+def _as_schedule(what: object) -> Schedule:
+    """Return a function as a schedule without steps, and a schedule with a name for reports; UsageError for anything else."""
     if isinstance(what, ir.PrimFunc):
         return Schedule(what).named("as written")
     if isinstance(what, Schedule):
@@ -192,5 +196,6 @@ def _schedule(what: object) -> Schedule:
     )
 
 
-def _name(what: Function) -> str:
-    return _schedule(what).func.name
+def _function_name(what: Function) -> str:
+    """Return the name of a function or of a schedule's function."""
+    return _as_schedule(what).func.name

@@ -35,12 +35,13 @@ def short_repr(value: object) -> str:
 
 
 def invalid_value_error(what: str, value: object, hint: str) -> UsageError:
-    """Return the error for an invalid value."""
+    """Build the UsageError for an invalid value. ``what``: the name of the value; ``hint``: the accepted form."""
     return UsageError(f"{what} cannot be {short_repr(value)}", hint=hint)
 
 
 def integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
-    """Check an integer of a range."""
+    """Check that a value is an integer from ``least`` to ``most``, and return it as an int. ``what``: the name of the
+    value in errors."""
     wanted = hint or f"an integer, at least {least}" + ("" if most == LARGEST else f" and at most {most}")
     if _is_bool(value) or not isinstance(value, numbers.Integral):
         raise invalid_value_error(what, value, wanted)
@@ -51,7 +52,8 @@ def integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: st
 
 
 def number(what: str, value: Any, least: float, most: float, hint: str = "") -> float:
-    """Check a float of a range; NaN is in none."""
+    """Check that a value is a number from ``least`` to ``most``, and return it as a float; NaN is in no range. ``what``:
+    the name of the value in errors."""
     wanted = hint or f"a number from {least:g} to {most:g}"
     if _is_bool(value) or not isinstance(value, numbers.Real):
         raise invalid_value_error(what, value, wanted)
@@ -76,21 +78,22 @@ def _is_array(value: Any) -> bool:
 
 
 def text(what: str, value: Any) -> str:
-    """Check a str."""
+    """Check that a value is a str, and return it. ``what``: the name of the value in errors."""
     if not isinstance(value, str):
         raise invalid_value_error(what, value, "a str")
     return str(value)
 
 
 def boolean(what: str, value: Any) -> bool:
-    """Check True or False."""
+    """Check that a value is True or False, and return it as a bool. ``what``: the name of the value in errors."""
     if not _is_bool(value):
         raise invalid_value_error(what, value, "True or False")
     return bool(value)
 
 
 def choice(what: str, value: Any, known: Sequence[Any]) -> Any:
-    """Check one of a few values of one type."""
+    """Check that a value is one of the ``known`` values, which are of one type, and return it. ``what``: the name of the
+    value in errors."""
     if isinstance(known[0], int) and not _is_bool(value) and isinstance(value, numbers.Integral):
         value = int(value)
     if type(value) is not type(known[0]) or value not in known:
@@ -99,14 +102,15 @@ def choice(what: str, value: Any, known: Sequence[Any]) -> Any:
 
 
 def path(what: str, value: Any) -> Path:
-    """Check a path."""
+    """Check that a value is a path, and return it as a Path. ``what``: the name of the value in errors."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str) or "\0" in os.fspath(value):
         raise invalid_value_error(what, value, "a path: a str or pathlib.Path")
     return Path(value)
 
 
 def names(what: str, value: Any) -> tuple[str, ...]:
-    """Check names: a str is one name, a sequence or set has several, None has none."""
+    """Return a value as a tuple of names: a str is one name, a sequence or set has several, None has none. ``what``: the
+    name of the value in errors."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -117,10 +121,10 @@ def names(what: str, value: Any) -> tuple[str, ...]:
 
 
 def by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, Any]:
-    """Check a mapping from names; None gives an empty one.
+    """Return a value as a dict by name, whose values ``check`` has checked; None gives an empty one.
 
-    ``every``: the key of a value that is given alone; empty: a mapping is required.
-    """
+    ``every``: the key of a value that is given alone; empty: a mapping is required. ``what``: the name of the value in
+    errors."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -133,38 +137,41 @@ def by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, A
 
 
 def integers(what: str, value: Any, least: int = 0) -> tuple[int, ...]:
-    """Check a sequence of integers."""
+    """Check that a value is a sequence of integers of at least ``least``, and return it as a tuple. ``what``: the name of
+    the value in errors."""
     if not ((_is_array(value) and value.ndim == 1) or isinstance(value, (list, tuple))):
         raise invalid_value_error(what, value, "a tuple of integers")
     return tuple(integer(what, extent, least) for extent in value)
 
 
 def call(what: str, value: Any) -> Any:
-    """Check a function, or None."""
+    """Check that a value is a function or None, and return it. ``what``: the name of the value in errors."""
     if value is not None and not callable(value):
         raise invalid_value_error(what, value, "a function, or None")
     return value
 
 
 def instance(what: str, value: Any, type_: type, hint: str) -> Any:
-    """Check an object of a class."""
+    """Check that a value is an object of a class, and return it. ``what``: the name of the value in errors."""
     if not isinstance(value, type_):
         raise invalid_value_error(what, value, hint)
     return value
 
 
 def arrays(what: str, value: Any) -> Sequence[Any]:
-    """Check a sequence of arrays: a list or tuple, not one array."""
+    """Check that a value is a sequence of arrays, such as a list or tuple, not one array, and return it as a list.
+    ``what``: the name of the value in errors."""
     if not isinstance(value, Iterable) or _is_array(value) or isinstance(value, (str, bytes, Mapping)):
         raise invalid_value_error(what, value, "a list of arrays, one for each input")
     return list(value)
 
 
-def sequence_of(what: str, value: Any, kind: type, hint: str) -> tuple[Any, ...]:
-    """Check a tuple of objects of one class; a single object is accepted too."""
-    given = (value,) if isinstance(value, kind) and not isinstance(value, (list, tuple)) else value
+def sequence_of(what: str, value: Any, element_class: type, hint: str) -> tuple[Any, ...]:
+    """Return a value as a tuple of objects of one class; a single object is accepted too, None gives an empty tuple.
+    ``what``: the name of the value in errors."""
+    given = (value,) if isinstance(value, element_class) and not isinstance(value, (list, tuple)) else value
     if given is None:
         return ()
-    if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
+    if not isinstance(given, (list, tuple)) or not all(isinstance(each, element_class) for each in given):
         raise invalid_value_error(what, value, hint)
     return tuple(given)

@@ -42,7 +42,8 @@ def printable(text: str, longest: int = 64) -> str:
 
 @frozen
 class TensorInfo:
-    """A tensor on the board. ``kernel``: index of the kernel after which it is complete; None if no kernel writes it."""
+    """A tensor on the board, as the board describes it. ``kernel``: index of the kernel after which it is complete; None
+    if no kernel writes it."""
 
     index: int
     nbytes: int
@@ -53,8 +54,8 @@ class TensorInfo:
 
 @frozen
 class ModelInfo:
-    """A model in the firmware. ``name``: safe to print, see :func:`printable`. ``fingerprint``: of its project, 32
-    hexadecimal digits."""
+    """A model in the firmware, as the board describes it. ``name``: safe to print, see :func:`printable`. ``fingerprint``:
+    of its project, 32 hexadecimal digits."""
 
     name: str
     fingerprint: str
@@ -65,11 +66,9 @@ class ModelInfo:
 
 @frozen
 class DeviceInfo:
-    """A board's description of itself. ``max_payload``: in bytes; ``tick_hz``: rate of all its timings.
-
+    """A board's description of itself. ``max_payload``: of a frame, in bytes; ``tick_hz``: rate of all its timings.
     ``self_test``: 0 if it has none; 1 if all models passed theirs at boot; 1 + k if the k-th model is the first that
-    failed.
-    """
+    failed."""
 
     version: int
     max_payload: int
@@ -80,7 +79,7 @@ class DeviceInfo:
 
 @frozen
 class Region:
-    """RAM of a board that accepts code: its address and size in bytes."""
+    """RAM of a board that accepts code: its address and its size in bytes."""
 
     address: int
     nbytes: int
@@ -88,12 +87,10 @@ class Region:
 
 @frozen
 class Slots:
-    """Capacity of a board that loads networks.
-
+    """The slots of a board that loads networks, and its capacity for them.
     ``format``: of the blobs that it reads. ``active``: the slot whose network runs, or None. ``unit``: bytes that are
-    written at once. ``room``, ``memory``, ``stack``: bytes of a slot, for tensors, and of stack. ``commits``: number of the
-    commit of the running network. ``core``, ``abi``: targets of code.
-    """
+    written at once. ``room``, ``memory``, ``stack``: bytes of a slot, for tensors, and of stack. ``commits``: number of
+    the commit of the running network. ``core``, ``abi``: core and ABI that code must be compiled for."""
 
     format: int
     active: int | None
@@ -108,7 +105,7 @@ class Slots:
 
 @frozen
 class Image:
-    """Code in a region: its offset, size in bytes and CRC-32, and the offset of its entry in the region."""
+    """Code in the region of a board that accepts code: its offset, size in bytes and CRC-32, and the offset of its entry."""
 
     offset: int
     nbytes: int
@@ -128,8 +125,8 @@ class Timing:
 
 @frozen
 class Stats:
-    """Counters of the board. ``stack_bytes``: deepest stack since the start, None if unknown. The others count frames:
-    received intact, damaged, repeated by the host, refused."""
+    """Counters of the board. ``stack_bytes``: deepest stack since the start, None if unknown. The other fields count
+    frames: received intact, damaged, repeated by the host, refused."""
 
     stack_bytes: int | None
     frames: int
@@ -156,7 +153,8 @@ _NO_KERNEL = 0xFFFF
 
 @frozen
 class BlobTensor:
-    """A tensor of the board's table. ``offset``: in the network's memory; ``kernel``: that writes it, or None."""
+    """An entry of the tensor table in a blob. ``offset``: in the network's memory; ``kernel``: index of the kernel that
+    writes the tensor, or None."""
 
     offset: int
     nbytes: int
@@ -167,8 +165,9 @@ class BlobTensor:
 
 @frozen
 class Blob:
-    """A network to load. ``memory``: bytes for its tensors; ``stack``: bytes of a run. ``image``: code and constants;
-    ``run`` and ``reset`` (None without state) are offsets of functions in it. ``signature``: bytes that follow the blob."""
+    """A position-independent network that a board loads at run time. ``memory``: bytes for its tensors; ``stack``: bytes
+    of a run. ``image``: code and constants; ``run`` and ``reset`` (None without state) are offsets of functions in it.
+    ``signature``: bytes that follow the blob."""
 
     name: str
     fingerprint: str
@@ -184,7 +183,7 @@ class Blob:
     signature: bytes = b""
 
     def pack(self) -> bytes:
-        """Encode as the bytes of a file, signature included."""
+        """Encode the blob as the bytes of a file, signature included."""
         image = self.image + bytes(-len(self.image) % 4)
         table = b"".join(
             _ENTRY.pack(
@@ -216,18 +215,18 @@ class Blob:
 
 
 def read_blob(path: Path) -> Blob:
-    """Read a blob from a file. UsageError if it is none, of another format, or damaged."""
+    """Read a blob from a file. UsageError if the file holds none, or one that is damaged or of another format."""
     try:
         data = read_bytes(path, LARGEST)
     except OSError as error:
-        raise _invalid_blob(path, f"cannot read it: {error.strerror or error}") from error
+        raise _invalid_blob_error(path, f"cannot read it: {error.strerror or error}") from error
     return unpack_blob(data, path)
 
 
 def unpack_blob(data: bytes, path: Path) -> Blob:
-    """Decode the bytes of a file, with the checks that the board makes; errors name ``path``."""
+    """Decode the bytes of a blob, with the checks that the board makes; errors name ``path``."""
     if len(data) < HEADER or not data.startswith(MAGIC):
-        raise _invalid_blob(path, f"it does not begin with {MAGIC.decode()}")
+        raise _invalid_blob_error(path, f"it does not begin with {MAGIC.decode()}")
     fields = _HEADER.unpack_from(data)
     _, version, size, crc, abi, memory, stack, run, reset, table, count, kernels, core, fingerprint, name = fields
     if version != FORMAT:
@@ -235,16 +234,17 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
             f"the network has format {version}, this microc knows {FORMAT}", where=str(path), hint="compile it again"
         )
     if not HEADER <= size <= len(data) or zlib.crc32(data[_CRC_START:size]) != crc:
-        raise _invalid_blob(path, "its CRC is wrong, or a part is missing")
+        raise _invalid_blob_error(path, "its CRC is wrong, or a part is missing")
     if not HEADER <= run < table or (reset and not HEADER <= reset < table) or table + count * _ENTRY.size > size:
-        raise _invalid_blob(path, "its header contradicts itself")
+        raise _invalid_blob_error(path, "its header contradicts itself")
     tensors = tuple(
-        _unpack_tensor(path, memory, entry) for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
+        _unpack_blob_tensor(path, memory, entry)
+        for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
     )
     return Blob(
-        name=printable(_unpack_text(name)),
+        name=printable(_unpack_zero_terminated(name)),
         fingerprint=fingerprint.hex(),
-        core=printable(_unpack_text(core)),
+        core=printable(_unpack_zero_terminated(core)),
         abi=abi,
         memory=memory,
         stack=stack,
@@ -257,21 +257,22 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
     )
 
 
-def _unpack_tensor(path: Path, memory: int, entry: Sequence[int]) -> BlobTensor:
-    """Decode an entry of the table of tensors."""
+def _unpack_blob_tensor(path: Path, memory: int, entry: Sequence[int]) -> BlobTensor:
+    """Decode an entry of a blob's tensor table; ``memory``: bytes of the network's memory, which the tensor must not
+    exceed."""
     offset, nbytes, kernel, dtype, kind = entry
     if offset + nbytes > memory or dtype >= len(DTYPES) or kind >= len(KINDS):
-        raise _invalid_blob(path, "its table of tensors is damaged")
+        raise _invalid_blob_error(path, "its table of tensors is damaged")
     return BlobTensor(offset, nbytes, DTYPES[dtype], KINDS[kind], None if kernel == _NO_KERNEL else kernel)
 
 
-def _unpack_text(field: bytes) -> str:
-    """Decode a zero-terminated text."""
+def _unpack_zero_terminated(field: bytes) -> str:
+    """Decode a text that ends at the first zero byte."""
     return field.partition(b"\0")[0].decode(errors="replace")
 
 
-def _invalid_blob(path: Path, why: str) -> UsageError:
-    """Return the error for an invalid file."""
+def _invalid_blob_error(path: Path, why: str) -> UsageError:
+    """Return the error for a file that is no valid blob; ``why``: clause that says what is wrong."""
     return UsageError(
         f"{path} is no network that can be loaded: {why}",
         where=str(path),

@@ -40,7 +40,7 @@ def list_boards() -> tuple[str, ...]:
 def load_board(name_or_path: str | Path) -> Board:
     """Load a board by name, or by the path of a board file (anything that ends in ``.toml``). UsageError that names the
     file, the key and, if found, the line."""
-    path = _board_path(str(name_or_path))
+    path = _path_of_board_file(str(name_or_path))
     try:
         text = read_text(path, _LARGEST)
         data = tomllib.loads(text)
@@ -56,7 +56,7 @@ def load_board(name_or_path: str | Path) -> Board:
             where=str(path),
             hint="correct it; boards/README.md explains the tables",
         ) from error
-    return _board(path.stem, path, text, data)
+    return _make_board(path.stem, path, text, data)
 
 
 def board_of_core(cpu: str) -> Board:
@@ -79,58 +79,61 @@ def load_board_copy(path: Path, name: str) -> Board:
         raise UsageError(
             f"cannot read the project's board: {error}", where=str(path), hint="compile the model again"
         ) from error
-    return _board(name, path, text, data, core)
+    return _make_board(name, path, text, data, core)
 
 
-def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Target | None = None) -> Board:
-    """Check the data and make a board; ``core``: if the data define their own."""
+def _make_board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Target | None = None) -> Board:
+    """Check the tables of a board file and make a board; ``text``: of the file, to find lines for errors; ``core``: the
+    board's core, if the file defines its own."""
     if path.parent != file_access.boards_folder():  # the tests validate those that come with microc
-        _check_schema(path, text, data)
+        _check_board_schema(path, text, data)
     data = {**_EMPTY, **data}
     if core is None and data["cpu"] not in CORES:
         hint = "choose one of " + ", ".join(CORES) + "; or load its --plugin"
-        raise UsageError(f"unknown core {data['cpu']!r}", where=_location(path, text, ["cpu"]), hint=hint)
+        raise UsageError(f"unknown core {data['cpu']!r}", where=_line_of_key(path, text, ["cpu"]), hint=hint)
     core = core or target_for(data["cpu"])
-    _check_meaning(path, text, data, core.isa)
+    _check_beyond_schema(path, text, data, core.isa)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    target = replace(core, flash_wait=_flash_wait(data), npu=_accelerator_option(data))
+    target = replace(core, flash_wait=_flash_wait_cycles(data), npu=_npu_setting(data))
     return Board(name, data["title"], target, regions, data)
 
 
-def _flash_wait(data: Mapping[str, Any]) -> float:
+def _flash_wait_cycles(data: Mapping[str, Any]) -> float:
     """Compute the cycles that reading a byte of constants waits: the flash returns ``line_bytes`` at once after
     ``wait_states`` cycles."""
     flash: Mapping[str, Any] = next((m for m in data["memory"] if m["kind"] == "flash"), {})
     return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
 
 
-def _accelerator_option(data: Mapping[str, Any]) -> str:
-    """Return the accelerator in the syntax of ``--external``."""
+def _npu_setting(data: Mapping[str, Any]) -> str:
+    """Return a board's accelerator in the syntax of ``--external``; empty if it has none."""
     npu: Mapping[str, Any] = data.get("npu", {})
     settings = (f"{key}={npu[key]}" for key in ("memory", "system") if key in npu)
     return ",".join((npu["accelerator"], *settings)) if npu else ""
 
 
-def _board_path(name: str) -> Path:
-    """Return the path of a board file."""
+def _path_of_board_file(name: str) -> Path:
+    """Return the path of a board file, given by itself or by the name of a board. UsageError, with similar names, for an
+    unknown name."""
     if name.endswith(".toml"):
         return Path(name)
     known = list_boards()
     if name not in known:
-        hint = nearest(name, known) or _title_hint(name, known) or "choose one that microc boards lists"
+        hint = nearest(name, known) or _boards_by_title_hint(name, known) or "choose one that microc boards lists"
         raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
     return file_access.boards_folder() / f"{name}.toml"
 
 
-def _title_hint(word: str, known: Sequence[str]) -> str:
-    """Return the hint for the name of a chip, core or vendor: boards with it in their titles, emulated ones first."""
-    names = [name for name in known if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
+def _boards_by_title_hint(word: str, board_names: Sequence[str]) -> str:
+    """Return the hint for a word that is no board but occurs in titles, such as the name of a chip, core or vendor: the
+    boards with it in their titles, emulated ones first; empty if there are none."""
+    names = [name for name in board_names if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
     names.sort(key=lambda name: not load_board(name).virtual)
     return f"did you mean {' or '.join(names[:NEAREST])}?" if names else ""
 
 
-def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
-    """Raise UsageError for the first violation of the schema."""
+def _check_board_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    """Raise UsageError for the first violation of the schema of board files."""
     import jsonschema
 
     schema = json.loads((file_access.boards_folder() / "board.schema.json").read_text(encoding="utf-8"))
@@ -141,11 +144,12 @@ def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
         first, other_errors = errors[0], len(errors) - 1
         keys = list(first.absolute_path)
         hint = f"{other_errors} more mistakes in this file" if other_errors else ""
-        raise UsageError(f"wrong board file: {_schema_message(first)}", where=_location(path, text, keys), hint=hint)
+        raise UsageError(f"wrong board file: {_schema_message(first)}", where=_line_of_key(path, text, keys), hint=hint)
 
 
 def _schema_message(error: Any) -> str:
-    """Return the validator's message after the key; of patterns and alternatives, their description."""
+    """Return the message about a violation of the schema: the key, then the validator's message; for patterns and
+    alternatives, their description."""
     key = ".".join(str(k) for k in error.absolute_path)
     if error.validator == "anyOf":
         alternatives = " or ".join(e.schema["description"] for e in error.context if "description" in e.schema)
@@ -156,36 +160,36 @@ def _schema_message(error: Any) -> str:
     return f"{key}: {error.message}" if key else str(error.message)
 
 
-def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
-    """Check what a schema cannot express: existing port files, memory regions that do not overlap and suit the core's
-    family ``isa``."""
+def _check_beyond_schema(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
+    """Check what the schema of board files cannot express: port files exist, memory regions do not overlap and suit the
+    core's family ``isa``. UsageError with the line."""
     for table in ("build", "slots"):
         for source in data.get(table, {}).get("sources", ()):
             if not (file_access.runtime_c_folder() / source).is_file():
                 ports = ", ".join(
                     sorted(f"ports/{p.name}" for p in (file_access.runtime_c_folder() / "ports").glob("*.c"))
                 )
-                location = _location(path, text, [table, "sources"])
+                location = _line_of_key(path, text, [table, "sources"])
                 raise UsageError(f"there is no port file {source!r}", where=location, hint="choose one of " + ports)
-    _check_runners(path, text, data["flash"]["runner"])
+    _check_runner_names(path, text, data["flash"]["runner"])
     memory = data["memory"]
     for i, region in enumerate(memory):
         for other in memory[:i]:
             if region["name"] == other["name"]:
-                location = _location(path, text, ["memory", i, "name"])
+                location = _line_of_key(path, text, ["memory", i, "name"])
                 raise UsageError(f"two memory regions are called {region['name']!r}", where=location, hint="rename one")
             if (
                 region["origin"] < other["origin"] + other["size"]
                 and other["origin"] < region["origin"] + region["size"]
             ):
-                location = _location(path, text, ["memory", i, "origin"])
+                location = _line_of_key(path, text, ["memory", i, "origin"])
                 raise UsageError(
                     f"memory regions {other['name']!r} and {region['name']!r} overlap",
                     where=location,
                     hint="correct their origin and size",
                 )
-    _check_memories(path, text, data, isa)
-    _check_slots(path, text, data)
+    _check_tensor_memories(path, text, data, isa)
+    _check_network_slots(path, text, data)
     _check_npu(path, text, data, isa)
     kinds = {region["kind"] for region in memory}
     if isa != "host" and (kinds != {"flash", "ram"} or "link" not in data or not data["console"]):
@@ -197,17 +201,18 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> 
         )
 
 
-def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
-    """Check that memories for tensors are RAM, have names that are valid in C, and are placed by our own linker script."""
+def _check_tensor_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
+    """Check that memory regions for tensors, weights or code are RAM, have names that are valid in C, and are placed by
+    our own linker script."""
     for i, region in enumerate(data["memory"]):
         if "fetch" in region and region["kind"] != "flash":
             hint = "give wait_states, line_bytes and cached instead: for RAM they apply to code, too"
             raise UsageError(
-                "fetch applies to flash only", where=_location(path, text, ["memory", i, "fetch"]), hint=hint
+                "fetch applies to flash only", where=_line_of_key(path, text, ["memory", i, "fetch"]), hint=hint
             )
         if not region.get("holds"):
             continue
-        location, name = _location(path, text, ["memory", i, "holds"]), region["name"]
+        location, name = _line_of_key(path, text, ["memory", i, "holds"]), region["name"]
         if region["kind"] != "ram":
             raise UsageError(
                 f"memory region {name!r} is no RAM, and holds no {region['holds'][0]}",
@@ -233,15 +238,16 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) ->
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
             raise UsageError(f"memory region {name!r}: holds is not possible on this board", where=location, hint=hint)
         if "code" in region["holds"]:
-            _check_code(data, i, location)
+            _check_code_memory(data, i, location)
 
 
-def _check_code(data: Mapping[str, Any], number: int, location: str) -> None:
-    """Check that at most one region holds code, on a chip where code runs at the addresses that it is written to."""
-    others = [other["name"] for other in data["memory"][:number] if "code" in other.get("holds", ())]
+def _check_code_memory(data: Mapping[str, Any], region_index: int, location: str) -> None:
+    """Check that at most one memory region holds code, on a chip where code runs at the addresses that it is written to.
+    ``number``: index of the region that says so."""
+    others = [other["name"] for other in data["memory"][:region_index] if "code" in other.get("holds", ())]
     if others:
         raise UsageError(
-            f"memory regions {others[0]!r} and {data['memory'][number]['name']!r} both hold code",
+            f"memory regions {others[0]!r} and {data['memory'][region_index]['name']!r} both hold code",
             where=location,
             hint="leave out code of the slower one",
         )
@@ -250,8 +256,8 @@ def _check_code(data: Mapping[str, Any], number: int, location: str) -> None:
         raise UsageError(what, where=location, hint="leave out code")
 
 
-def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
-    """Check that both slots are in one flash region and aligned."""
+def _check_network_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    """Check that both slots for networks are in one flash region and aligned."""
     slots = data.get("slots")
     if slots is None:
         return
@@ -261,13 +267,13 @@ def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
         raise UsageError(
             f"[slots]: got two of {slots['bytes']} bytes from {begin:#x} on, "
             f"expected them inside of a flash region, behind its start, at a multiple of {_SLOT_ALIGN}",
-            where=_location(path, text, ["slots", "base"]),
+            where=_line_of_key(path, text, ["slots", "base"]),
             hint="put them at the end of a flash region, at the start of a page",
         )
 
 
 def _check_npu(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
-    """Check that the accelerator is on an Arm board, and that its constants are in a flash region other than the first."""
+    """Check that an accelerator is on an Arm board, and that its constants are in a flash region other than the first."""
     npu = data.get("npu")
     if npu is None:
         return
@@ -275,36 +281,37 @@ def _check_npu(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None
         hint = "leave out [npu]"
         raise UsageError(
             f"[npu] requires a Cortex-M board without a framework; got {data['cpu']}",
-            where=_location(path, text, ["npu"]),
+            where=_line_of_key(path, text, ["npu"]),
             hint=hint,
         )
     flash = [region["name"] for region in data["memory"] if region["kind"] == "flash"]
     if "constants" in npu and npu["constants"] not in flash[1:]:
         raise UsageError(
             f"constants of the accelerator cannot lie in {npu['constants']!r}",
-            where=_location(path, text, ["npu", "constants"]),
+            where=_line_of_key(path, text, ["npu", "constants"]),
             hint="name a flash region behind the first one, or leave it out where that one is reached",
         )
 
 
-def _check_runners(path: Path, text: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Check that every runner is one of ours, or has its own command."""
+def _check_runner_names(path: Path, text: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Check that every runner of a board file is one of microc's, or has its own command."""
     for i, entry in enumerate(entries):
         if "argv" not in entry and entry["name"] not in list_runners():
-            location = _location(path, text, ["flash", "runner", i, "name"])
+            location = _line_of_key(path, text, ["flash", "runner", i, "name"])
             hint = "choose one of " + ", ".join(list_runners()) + "; or give argv for one of your own"
             raise UsageError(f"there is no runner {entry['name']!r}", where=location, hint=hint)
 
 
-def _location(path: Path, text: str, keys: Sequence[str | int]) -> str:
-    """Return ``file:line`` of a key path such as ``("memory", 1, "size")``; of its nearest table if the key is absent."""
+def _line_of_key(path: Path, text: str, keys: Sequence[str | int]) -> str:
+    """Return ``file:line`` of a key path in a board file, such as ``("memory", 1, "size")``; of its nearest table if the
+    key is absent. ``text``: of the file."""
     best, line = 0, 0
     table: tuple[str | int, ...] = ()
     counts: dict[str, int] = {}
     for number, content in enumerate(text.splitlines(), 1):
         statement = content.split("#")[0].strip()
         if statement.startswith("["):
-            key_path = table = _table_path(statement, counts)
+            key_path = table = _key_path_of_header(statement, counts)
         else:
             key_path = (*table, statement.split("=")[0].strip())
         if len(key_path) > best and key_path == tuple(keys[: len(key_path)]):
@@ -312,8 +319,8 @@ def _location(path: Path, text: str, keys: Sequence[str | int]) -> str:
     return f"{path}:{line}" if line else str(path)
 
 
-def _table_path(header: str, counts: dict[str, int]) -> tuple[str | int, ...]:
-    """Return the key path of a table header; ``counts`` numbers the elements of arrays of tables."""
+def _key_path_of_header(header: str, counts: dict[str, int]) -> tuple[str | int, ...]:
+    """Return the key path of a TOML table header; ``counts`` numbers the elements of arrays of tables."""
     name = header.strip("[]")
     if not header.startswith("[["):
         return tuple(name.split("."))

@@ -116,12 +116,12 @@ class Client:
             models: list[ModelInfo] = []
             for index in range(count):
                 tensor_count = sum(len(model.tensors) for model in models)
-                models.append(self._ask_model(index, max_payload, _MOST_TENSORS - tensor_count))
+                models.append(self._request_model_info(index, max_payload, _MOST_TENSORS - tensor_count))
         self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, tuple(models), self_test)
         return self._info
 
     def expect(self, fingerprint: str, hint: str = "build and flash the project again") -> None:
-        """Raise DeviceError unless the board runs the project with this fingerprint."""
+        """Raise DeviceError unless the board runs the build of the project with this fingerprint."""
         if self.model.fingerprint != fingerprint:
             raise DeviceError(
                 f"the board runs {self.model.name!r} of another build (fingerprint {self.model.fingerprint})",
@@ -131,21 +131,21 @@ class Client:
 
     def write_tensor(self, index: int, data: bytes, *, part: bool = False) -> None:
         """Write all bytes of tensor ``index``, or with ``part`` the first ones: little-endian elements, row-major."""
-        tensor = self._tensor(index)
+        tensor = self._tensor_info(index)
         if len(data) > tensor.nbytes or (len(data) < tensor.nbytes and not part):
             raise UsageError(
                 f"tensor {index}: got {len(data)} bytes, expected {tensor.nbytes} ({tensor.dtype})",
                 where=self._link.where,
                 hint="give an array of its shape and dtype",
             )
-        self._send_bytes(Operation.WRITE, struct.pack("<H", index), 0, data)
+        self._send_in_pieces(Operation.WRITE, struct.pack("<H", index), 0, data)
 
     def read_tensor(self, index: int, nbytes: int | None = None) -> bytes:
         """Read the first ``nbytes`` bytes of tensor ``index``; None: all.
 
         An intermediate tensor is valid after its ``kernel`` until a later kernel reuses the memory.
         """
-        tensor_bytes = self._tensor(index).nbytes
+        tensor_bytes = self._tensor_info(index).nbytes
         nbytes = tensor_bytes if nbytes is None else nbytes
         if not 0 <= nbytes <= min(tensor_bytes, _LARGEST_READ):
             raise UsageError(
@@ -153,37 +153,40 @@ class Client:
                 where=self._link.where,
                 hint=f"read {tensor_bytes} at most",
             )
-        return self._fetch_bytes(Operation.READ, struct.pack("<H", index), 0, nbytes)
+        return self._fetch_in_pieces(Operation.READ, struct.pack("<H", index), 0, nbytes)
 
     def region(self) -> Region:
-        """Return the memory for code; DeviceError if the firmware was not built for tuning."""
-        return Region(*struct.unpack("<QI", self._ask(Operation.REGION, b"", 12)))
+        """Query the board's memory for code; DeviceError if the firmware was not built for tuning."""
+        return Region(*struct.unpack("<QI", self._request_for_model(Operation.REGION, b"", 12)))
 
     def load(self, offset: int, data: bytes, unit: int = 1) -> None:
-        """Write bytes into the region, or into the slot that was erased, in pieces of whole units. DeviceError if they
-        exceed it."""
-        self._send_bytes(Operation.LOAD, b"", offset, data, unit)
+        """Write bytes into the board's memory for code, or into the slot that was erased, in pieces of whole units.
+        ``offset``: in that memory. DeviceError if they exceed it."""
+        self._send_in_pieces(Operation.LOAD, b"", offset, data, unit)
 
     def fetch(self, offset: int, nbytes: int) -> bytes:
-        """Read bytes of the region."""
-        return self._fetch_bytes(Operation.FETCH, b"", offset, nbytes)
+        """Read bytes of the board's memory for code."""
+        return self._fetch_in_pieces(Operation.FETCH, b"", offset, nbytes)
 
     def check(self, offset: int, nbytes: int) -> int:
-        """Have the board compute the CRC-32 of bytes of the region."""
-        answer: tuple[int] = struct.unpack("<I", self._ask(Operation.CHECK, struct.pack("<II", offset, nbytes), 4))
+        """Return the CRC-32 of bytes of the board's memory for code, which the board computes."""
+        answer: tuple[int] = struct.unpack(
+            "<I", self._request_for_model(Operation.CHECK, struct.pack("<II", offset, nbytes), 4)
+        )
         return answer[0]
 
     def call(
         self, image: Image, number: int, places: Sequence[int] = (), repeat: int = 1, timeout: float | None = None
     ) -> Timing:
-        """Call a loaded image ``repeat`` times with a number and addresses, given as offsets in the region.
-
-        DeviceError if the image is damaged, returns an error, or does not return within ``timeout`` seconds (default: as
-        for runs). After such a time-out the board must be reset.
-        """
+        """Call a loaded image ``repeat`` times with a number and addresses ``places``, given as offsets in the board's
+        memory for code.
+        DeviceError if the image is damaged, returns an error, or does not return within ``timeout`` seconds (default:
+        as for runs). After such a time-out the board must be reset."""
         head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, number, repeat)
         addresses = struct.pack(f"<{len(places)}I", *places)
-        answer = self._ask(Operation.CALL, head + addresses, 16, self._run_timeout if timeout is None else timeout)
+        answer = self._request_for_model(
+            Operation.CALL, head + addresses, 16, self._run_timeout if timeout is None else timeout
+        )
         least, most, total = struct.unpack("<IIQ", answer)
         if not least * repeat <= total <= most * repeat:
             raise self._link.invalid_answer(Operation.CALL)
@@ -196,7 +199,7 @@ class Client:
         State advances with every run. If kernels may overwrite the inputs, only the first of several runs computes from the
         data that were written; the others are for timing only.
         """
-        last = self._last_kernel(first, last)
+        last = self._last_kernel_of_range(first, last)
         if not 1 <= repeat <= 0xFFFFFFFF:
             raise UsageError(
                 f"repeat: got {repeat}, expected 1 to {0xFFFFFFFF:,}", where=self._link.where, hint="run at least once"
@@ -204,7 +207,9 @@ class Client:
         least, most, total, done, chunk = 0xFFFFFFFF, 0, 0, 0, 1
         while done < repeat:
             count = min(chunk, repeat - done)
-            answer = self._ask(Operation.RUN, struct.pack("<HHI", first, last, count), 16, self._run_timeout)
+            answer = self._request_for_model(
+                Operation.RUN, struct.pack("<HHI", first, last, count), 16, self._run_timeout
+            )
             low, high, ticks = struct.unpack("<IIQ", answer)
             if not low * count <= ticks <= high * count:
                 raise self._link.invalid_answer(Operation.RUN)
@@ -221,11 +226,11 @@ class Client:
         total = self.model.kernel_count
         step = self.info.max_payload // 4
         ticks: list[int] = []
-        with self._limit_time(4 * total, self._run_timeout):
+        with self._limit_transfer_time(4 * total, self._run_timeout):
             while len(ticks) < total:
                 count = min(step, total - len(ticks))
                 payload = struct.pack("<HH", len(ticks), len(ticks) + count - 1)
-                answer = self._ask(Operation.PROFILE, payload, 4 * count, self._run_timeout)
+                answer = self._request_for_model(Operation.PROFILE, payload, 4 * count, self._run_timeout)
                 ticks += struct.unpack(f"<{count}I", answer)
                 self._check_ticks(max(ticks))
                 self._report_progress("profile", len(ticks), total)
@@ -242,29 +247,35 @@ class Client:
 
     def reset_state(self) -> None:
         """Reset the state tensors to their initial values."""
-        self._ask(Operation.RESET, b"", 0)
+        self._request_for_model(Operation.RESET, b"", 0)
 
     def stats(self) -> Stats:
         """Read the board's counters and stack depth."""
-        stack, *counters = struct.unpack("<5I", self._ask(Operation.STATS, b"", 20))
+        stack, *counters = struct.unpack("<5I", self._request_for_model(Operation.STATS, b"", 20))
         return Stats(stack or None, *counters)
 
-    def _send_bytes(self, operation: Operation, what: bytes, begin: int, data: bytes, unit: int = 1) -> None:
-        """Send bytes to an offset, piece by piece."""
-        step = (self.info.max_payload - len(what) - 4) // unit * unit
-        with self._limit_time(len(data)):
+    def _send_in_pieces(
+        self, operation: Operation, payload_head: bytes, begin: int, data: bytes, unit: int = 1
+    ) -> None:
+        """Send bytes to an offset, in as many requests as the payload of frames requires. ``what``: beginning of each
+        request's payload."""
+        step = (self.info.max_payload - len(payload_head) - 4) // unit * unit
+        with self._limit_transfer_time(len(data)):
             for done in range(0, len(data), step):
                 chunk = data[done : done + step]
-                self._ask(operation, what + struct.pack("<I", begin + done) + chunk, 0)
+                self._request_for_model(operation, payload_head + struct.pack("<I", begin + done) + chunk, 0)
                 self._report_progress(operation.name.lower(), done + len(chunk), len(data))
 
-    def _fetch_bytes(self, operation: Operation, what: bytes, begin: int, nbytes: int) -> bytes:
-        """Read bytes from an offset, piece by piece."""
+    def _fetch_in_pieces(self, operation: Operation, payload_head: bytes, begin: int, nbytes: int) -> bytes:
+        """Read bytes from an offset, in as many requests as the payload of frames requires. ``what``: beginning of each
+        request's payload."""
         data = bytearray()
-        with self._limit_time(nbytes):
+        with self._limit_transfer_time(nbytes):
             while len(data) < nbytes:
                 size = min(self.info.max_payload, nbytes - len(data))
-                data += self._ask(operation, what + struct.pack("<IH", begin + len(data), size), size)
+                data += self._request_for_model(
+                    operation, payload_head + struct.pack("<IH", begin + len(data), size), size
+                )
                 self._report_progress(operation.name.lower(), len(data), nbytes)
         return bytes(data)
 
@@ -273,24 +284,26 @@ class Client:
     ) -> bytes:
         """Send any other request; return its answer, of ``size`` bytes if given. ``computes``: it may take as long as a
         run."""
-        return self._ask(operation, payload, size, self._run_timeout if computes else 0.0)
+        return self._request_for_model(operation, payload, size, self._run_timeout if computes else 0.0)
 
-    def _ask(self, operation: Operation, payload: bytes, size: int | None, patience: float = 0.0) -> bytes:
+    def _request_for_model(
+        self, operation: Operation, payload: bytes, size: int | None, patience: float = 0.0
+    ) -> bytes:
         """Send a request about this client's model; begin a session before the first one."""
         if self._info is None:
             self.hello()
         return self._link.request(operation, payload, model=self._model_index, size=size, patience=patience)
 
-    def _limit_time(self, nbytes: int, seconds: float = 0.0) -> AbstractContextManager[None]:
+    def _limit_transfer_time(self, nbytes: int, seconds: float = 0.0) -> AbstractContextManager[None]:
         """Limit the time of requests that together carry ``nbytes`` and let the board compute for ``seconds``."""
         return self._link.within(seconds + self._link.patience + nbytes / _SLOWEST)
 
     def _report_progress(self, what: str, done: int, total: int) -> None:
-        """Report progress."""
+        """Call the progress function, if there is one."""
         if self._progress is not None:
             self._progress(what, done, total)
 
-    def _tensor(self, index: int) -> TensorInfo:
+    def _tensor_info(self, index: int) -> TensorInfo:
         """Return a tensor's description; UsageError if the index is out of range."""
         tensors = self.model.tensors
         if not 0 <= index < len(tensors):
@@ -301,8 +314,9 @@ class Client:
             )
         return tensors[index]
 
-    def _last_kernel(self, first: int, last: int | None) -> int:
-        """Return the last kernel; UsageError if the range is invalid."""
+    def _last_kernel_of_range(self, first: int, last: int | None) -> int:
+        """Return the index of the last kernel of a range (``last``, or the model's last); UsageError if the range is
+        invalid."""
         count = self.model.kernel_count
         last = count - 1 if last is None else last
         if not 0 <= first <= last < count:
@@ -313,20 +327,21 @@ class Client:
             )
         return last
 
-    def _ask_model(self, index: int, max_payload: int, most: int) -> ModelInfo:
-        """Request the description of a model."""
+    def _request_model_info(self, index: int, max_payload: int, max_tensors: int) -> ModelInfo:
+        """Request the description of a model. ``most``: number of tensors that it may have. DeviceError for an answer that
+        violates the protocol."""
         answer = self._link.request(Operation.MODEL, model=index)
         if not 24 <= len(answer) <= max_payload:
             raise self._link.invalid_answer(Operation.MODEL)
         fingerprint, arena, tensor_count, kernel_count = struct.unpack_from("<16sIHH", answer)
-        if tensor_count > most:
+        if tensor_count > max_tensors:
             raise self._link.invalid_answer(Operation.MODEL)
         name = printable(answer[24:].decode(errors="replace"))
-        tensors = self._ask_tensors(index, tensor_count, max_payload // _ENTRY.size)
+        tensors = self._request_tensor_infos(index, tensor_count, max_payload // _ENTRY.size)
         return ModelInfo(name, fingerprint.hex(), arena, kernel_count, tensors)
 
-    def _ask_tensors(self, model: int, count: int, step: int) -> tuple[TensorInfo, ...]:
-        """Request the descriptions of a model's tensors."""
+    def _request_tensor_infos(self, model: int, count: int, step: int) -> tuple[TensorInfo, ...]:
+        """Request the descriptions of a model's tensors, ``step`` at a time."""
         tensors: list[TensorInfo] = []
         while len(tensors) < count:
             # Require as many entries as fit: a board that sent one at a time could keep the host busy for long.
@@ -346,7 +361,7 @@ _SLOTS, _MOST_UNIT = struct.Struct("<HBB5I"), 64
 
 
 def ask_slots(client: Client) -> Slots:
-    """Query the slots of a board; DeviceError if its firmware has none."""
+    """Query the slots for networks of a board; DeviceError if its firmware has none."""
     answer = client.ask(Operation.SLOTS)
     unit = answer[3] if len(answer) >= _SLOTS.size else 0
     if not 1 <= unit <= _MOST_UNIT or unit & (unit - 1):
@@ -357,8 +372,9 @@ def ask_slots(client: Client) -> Slots:
 
 
 def fill_slot(client: Client, data: bytes, unit: int) -> None:
-    """Write a network with its signature into the inactive slot, and have the board check and activate it. DeviceError if
-    the board rejects it; the previous network then continues to run."""
+    """Write a network with its signature into the board's inactive slot, and have the board check and activate it.
+    ``unit``: bytes that the board writes at once. DeviceError if the board rejects the network; the previous one then
+    continues to run."""
     client.ask(Operation.ERASE, struct.pack("<I", len(data)), 0, computes=True)
     client.load(0, data + b"\xff" * (-len(data) % unit), unit)
     client.ask(Operation.COMMIT, struct.pack("<I", len(data)), 0, computes=True)

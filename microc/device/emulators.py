@@ -43,7 +43,7 @@ exit $code"""
 
 
 def _emulator_table(board: Board) -> dict[str, Any]:
-    """Return the emulator's table of a board; UsageError if it has none."""
+    """Return the table about the emulator in a board file; UsageError if the board has none."""
     if "emulator" not in board.raw:
         raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
     return cast(dict[str, Any], board.raw["emulator"])
@@ -67,11 +67,11 @@ class Emulator:
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
-        self._ports: dict[str, int] = {}
+        self._tcp_ports_by_label: dict[str, int] = {}
         self._cleanup: weakref.finalize[[subprocess.Popen[bytes], Path], Emulator] | None = None
 
     def __enter__(self) -> Emulator:
-        self._start(self._elf)
+        self._start_process(self._elf)
         return self
 
     def __exit__(
@@ -82,7 +82,7 @@ class Emulator:
     def restart(self, elf: Path) -> None:
         """Restart with another image. The ports change: read :attr:`url` again."""
         self.close()
-        self._start(elf)
+        self._start_process(elf)
 
     def close(self) -> None:
         """End the emulator and wait for it; does nothing if it has ended."""
@@ -92,7 +92,8 @@ class Emulator:
         if self._cleanup is not None:
             self._cleanup()
 
-    def _start(self, elf: Path | None) -> None:
+    def _start_process(self, elf: Path | None) -> None:
+        """Start the emulator with an image, and wait until its console and control socket are there."""
         if elf is not None and not elf.is_file():
             raise UsageError("there is no such image", where=str(elf), hint="build the project first")
         table = _emulator_table(self.board)
@@ -109,10 +110,10 @@ class Emulator:
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         # finalize() also runs at the interpreter's exit
-        self._cleanup = weakref.finalize(self, _end, self._process, self._folder)
+        self._cleanup = weakref.finalize(self, _end_emulator, self._process, self._folder)
         try:
-            self._control = self._connect()
-            self._ports = _ports(self._control.command("query-chardev"))
+            self._control = self._connect_control()
+            self._tcp_ports_by_label = _tcp_ports_by_label(self._control.command("query-chardev"))
         except BaseException:
             self.close()
             raise
@@ -120,14 +121,14 @@ class Emulator:
     @property
     def url(self) -> str:
         """Address of the console for :mod:`microc.device.transport`: ``socket://127.0.0.1:PORT``."""
-        return f"socket://127.0.0.1:{self._ports['serial0']}"
+        return f"socket://127.0.0.1:{self._tcp_ports_by_label['serial0']}"
 
     @property
     def gdb(self) -> str:
         """``host:port`` of the gdb server; UsageError if it was started without ``debug``."""
-        if "gdb" not in self._ports:
+        if "gdb" not in self._tcp_ports_by_label:
             raise UsageError("emulator: it has no gdb server, since debug is False", hint="start it with debug=True")
-        return f"127.0.0.1:{self._ports['gdb']}"
+        return f"127.0.0.1:{self._tcp_ports_by_label['gdb']}"
 
     @property
     def running(self) -> bool:
@@ -154,8 +155,8 @@ class Emulator:
             raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
         return self._control.command(command)
 
-    def _connect(self) -> Control:
-        """Wait for the control socket while the process lives."""
+    def _connect_control(self) -> Control:
+        """Connect to the control socket as soon as it is there; ToolError if the emulator ends or takes too long."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if not self.running:
@@ -170,7 +171,7 @@ class Emulator:
 
 
 class Control:
-    """A QMP session: one JSON object per line, with events in between."""
+    """A session on the emulator's control socket (QMP): one JSON object per line, with events in between."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -181,7 +182,7 @@ class Control:
             self._socket.close()
             raise
         self._lines: IO[bytes] = self._socket.makefile("rb")
-        self._line()  # the greeting
+        self._read_reply()  # the greeting
         self.command("qmp_capabilities")
 
     def close(self) -> None:
@@ -189,14 +190,15 @@ class Control:
         self._socket.close()
 
     def command(self, name: str) -> Any:
-        """Execute a command without arguments; return its result."""
+        """Execute a QMP command without arguments; return its result. DeviceError if the emulator refuses or does not
+        answer."""
         try:
             self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
         except OSError as error:
             raise DeviceError(f"the emulator does not take commands: {error}") from error
         deadline = time.monotonic() + _REPLY_SECONDS
         while time.monotonic() < deadline:
-            reply = self._line()
+            reply = self._read_reply()
             if "error" in reply:
                 refusal = reply["error"]
                 description = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
@@ -205,7 +207,8 @@ class Control:
                 return reply["return"]
         raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
 
-    def _line(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
+        """Read the next JSON object; DeviceError if there is none."""
         try:
             line = self._lines.readline(_LONGEST)
             reply = json.loads(line) if line else None
@@ -227,8 +230,9 @@ def fill_placeholders(argument: str, values: Mapping[str, str]) -> str:
     return argument
 
 
-def _ports(devices: list[dict[str, Any]]) -> dict[str, int]:
-    """Extract TCP ports by label from names such as ``disconnected:tcp:127.0.0.1:33991,server=on``."""
+def _tcp_ports_by_label(devices: list[dict[str, Any]]) -> dict[str, int]:
+    """Extract the TCP ports of QEMU's character devices by label, from file names such as
+    ``disconnected:tcp:127.0.0.1:33991,server=on``."""
     found = {}
     for device in devices:
         _, tcp, address = device["filename"].partition("tcp:")
@@ -237,8 +241,8 @@ def _ports(devices: list[dict[str, Any]]) -> dict[str, int]:
     return found
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End the emulator by closing its standard input, at last by force, and wait for it."""
+def _end_emulator(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """End the emulator by closing its standard input, or after a time-out by force; wait for it and delete its folder."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -261,8 +265,8 @@ SIMAVR = "simavr"
 
 
 def simulator_line(board: Board, elf: Path) -> str:
-    """Return the address of a simulated board with an image, ``pipe:PROGRAM ARGUMENTS``. ToolError if the program is
-    missing."""
+    """Return the address of a simulated board that runs an image, ``pipe:PROGRAM ARGUMENTS``. ToolError if the simulator
+    is missing."""
     table = board.raw["simulator"]
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
@@ -283,14 +287,14 @@ def find_program(name: str) -> str:
 
 
 def simavr_console() -> str:
-    """Compile the console for libsimavr once per process; return its path. ToolError if the library or its headers are
-    missing."""
-    return str(Path(_build_console().name) / "console")
+    """Return the path of the console program around libsimavr, which is compiled once per process. ToolError if the
+    library or its headers are missing."""
+    return str(Path(_compile_simavr_console().name) / "console")
 
 
 @lru_cache(maxsize=1)
-def _build_console() -> tempfile.TemporaryDirectory[str]:
-    """Compile the program into a temporary folder, which is deleted at exit."""
+def _compile_simavr_console() -> tempfile.TemporaryDirectory[str]:
+    """Compile the console program around libsimavr into a temporary folder, which is deleted at exit."""
     folder = tempfile.TemporaryDirectory(prefix="microc-simavr-")
     source = Path(__file__).with_name("simavr_console.c")
     try:

@@ -29,27 +29,26 @@ _MAX_OUTPUT = 1 << 18
 def flash(
     board: Board, elf: Path, *, runner: str = "", port: str = "", dry_run: bool = False, extra: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """Flash ``elf`` and return the commands; ``dry_run``: only return them. ``extra``: arguments added to the first
-    command.
-
-    ``port``: the serial port, for runners that use a boot loader. On an emulated board this loads and verifies the image in
-    a temporary emulator; to continue with it, use :func:`load_emulator`. ToolError if the runner is missing or fails,
-    DeviceError if it hangs or finds no board.
-    """
+    """Flash the image ``elf`` onto a board and return the commands; ``dry_run``: only return them. ``extra``: arguments
+    added to the first command.
+    ``port``: the serial port, for runners that use a boot loader. On an emulated board this loads and verifies the
+    image in a temporary emulator; to continue with it, use :func:`load_emulator`. ToolError if the runner is missing or
+    fails, DeviceError if it hangs or finds no board."""
     selected = select_runner(board, runner)
     if dry_run:
-        return _commands(selected, _placeholder_values(selected, board, elf, port), extra)
+        return _runner_commands(selected, _placeholder_values(selected, board, elf, port), extra)
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
-    _check_installed(board, selected, alone=bool(runner))
+    _check_runner_installed(board, selected, alone=bool(runner))
     if not selected.emulated:
         return _flash_hardware(board, selected, elf, port, extra)
     with Emulator(board, None, debug=True) as emulator:
         return (load_emulator(emulator, elf),)
 
 
-def _check_installed(board: Board, selected: Runner, *, alone: bool) -> None:
-    """Raise ToolError, with the ways to install a runner, if the selected one cannot work here."""
+def _check_runner_installed(board: Board, selected: Runner, *, alone: bool) -> None:
+    """Raise ToolError if the selected runner cannot work here, with the ways to install it; of all runners of the board
+    unless ``alone``."""
     if not selected.lack:
         return
     if alone:
@@ -61,7 +60,7 @@ def _check_installed(board: Board, selected: Runner, *, alone: bool) -> None:
 def _flash_hardware(
     board: Board, selected: Runner, elf: Path, port: str, extra: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Convert the image as the runner needs it, and run its commands."""
+    """Convert the image to the format that the runner needs, and run the runner's commands; return them."""
     if selected.mentions("port") and not port:
         hint = "name it: --port /dev/ttyACM0; `microc ports` lists those of this machine"
         raise UsageError(f"runner {selected.name} needs the board's serial port", hint=hint)
@@ -73,14 +72,14 @@ def _flash_hardware(
         lines = (fill_placeholders(line, files) for line in selected.commands)
         with replace_atomically(Path(files["commands"])) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    commands = _commands(selected, files, extra)
+    commands = _runner_commands(selected, files, extra)
     for command in commands:
-        _run(command, selected)
+        _run_flashing_command(command, selected)
     return commands
 
 
 def _placeholder_values(selected: Runner, board: Board, elf: Path, port: str) -> dict[str, str]:
-    """Return the values of the placeholders; those known only at run time stay unfilled."""
+    """Return the values of the placeholders in a runner's commands; those known only at run time are absent."""
     values = {"elf": str(elf), "folder": str(elf.parent), "commands": str(elf.with_suffix(".jlink"))}
     values |= {suffix: str(elf.with_suffix(f".{suffix}")) for suffix in FORMATS}
     start = next((region.origin for region in board.regions if region.kind == "flash"), 0)
@@ -92,8 +91,10 @@ def _placeholder_values(selected: Runner, board: Board, elf: Path, port: str) ->
     return values
 
 
-def _commands(selected: Runner, values: Mapping[str, str], extra: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Fill in the commands of a runner."""
+def _runner_commands(
+    selected: Runner, values: Mapping[str, str], extra: Sequence[str] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """Return the commands of a runner with their placeholders filled in; ``extra``: arguments added to the first."""
     first = (*(fill_placeholders(argument, values) for argument in selected.argv), *extra)
     return (
         (first, tuple(fill_placeholders(argument, values) for argument in selected.then)) if selected.then else (first,)
@@ -101,17 +102,18 @@ def _commands(selected: Runner, values: Mapping[str, str], extra: Sequence[str] 
 
 
 def load_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
-    """Load an image into an emulator that was started with ``debug``, and run it from reset; return the command.
-
-    Without gdb the emulator is restarted with the image, on new ports: read its ``url`` afterwards.
-    """
+    """Load an image into an emulator that was started with ``debug``, and run it from reset; return the command that
+    loaded it.
+    Without gdb the emulator is restarted with the image, on new ports: read its ``url`` afterwards."""
     usable = [r for r in board_runners(emulator.board) if r.emulated and shutil.which(r.argv[0])]
     if usable:
-        command = _commands(usable[0], {"elf": str(elf), "gdb": emulator.gdb})[0]
-        output = _run(command, usable[0])
+        command = _runner_commands(usable[0], {"elf": str(elf), "gdb": emulator.gdb})[0]
+        output = _run_flashing_command(command, usable[0])
         if "MIS-MATCHED" in output or "matched." not in output:
             raise ToolError(
-                "the image differs on the board:\n" + _tail(output), where=" ".join(command), hint="flash it again"
+                "the image differs on the board:\n" + _last_output_lines(output),
+                where=" ".join(command),
+                hint="flash it again",
             )
     else:
         emulator.restart(elf)
@@ -120,14 +122,14 @@ def load_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
     return command
 
 
-def _run(command: Sequence[str], selected: Runner) -> str:
-    """Run a flasher; return its output, both streams."""
+def _run_flashing_command(command: Sequence[str], selected: Runner) -> str:
+    """Run a command of a flashing program; return its output, both streams. ToolError or DeviceError if it fails."""
     line = " ".join(command)
     program = shutil.which(command[0])
     if program is None:
         raise ToolError(f"{command[0]} is not on PATH", where=line, hint=selected.install)
     try:
-        code, output = _run_program([program, *command[1:]], selected.seconds)
+        code, output = _run_with_bounded_output([program, *command[1:]], selected.seconds)
     except subprocess.TimeoutExpired as error:
         hint = "check the probe and its cable"
         raise DeviceError(f"{command[0]} did not finish in {selected.seconds:g} s", where=line, hint=hint) from error
@@ -137,17 +139,17 @@ def _run(command: Sequence[str], selected: Runner) -> str:
         ) from error
     for failure in selected.failures:  # checked first, since some programs report them with exit code 0
         if failure.says in output:
-            raise DeviceError(f"{failure.means}\n{_tail(output)}", where=line, hint=failure.hint)
+            raise DeviceError(f"{failure.means}\n{_last_output_lines(output)}", where=line, hint=failure.hint)
     if code != 0:
         raise ToolError(
-            f"{command[0]} failed with exit code {code}\n{_tail(output)}",
+            f"{command[0]} failed with exit code {code}\n{_last_output_lines(output)}",
             where=line,
             hint="check that the board is connected and powered",
         )
     return output
 
 
-def _run_program(argv: Sequence[str], seconds: float) -> tuple[int, str]:
+def _run_with_bounded_output(argv: Sequence[str], seconds: float) -> tuple[int, str]:
     """Run a program; return its exit code and output. Of a long output only the beginning and the end are kept, since a
     board may cause endless messages."""
     with tempfile.TemporaryFile() as output:
@@ -161,6 +163,6 @@ def _run_program(argv: Sequence[str], seconds: float) -> tuple[int, str]:
         return result.returncode, (data + output.read()).decode(errors="replace")
 
 
-def _tail(text: str) -> str:
-    """Format the last lines of an output."""
+def _last_output_lines(text: str) -> str:
+    """Return the last lines of a program's output, indented and safe to print."""
     return "\n".join(f"    {printable(line, 200)}" for line in text.strip().splitlines()[-_SHOWN_LINES:])

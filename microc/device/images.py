@@ -34,7 +34,8 @@ _UF2_HAS_FAMILY = 0x2000
 
 
 def read_segments(elf: Path) -> tuple[Segment, ...]:
-    """Read what a loader writes into flash: the loadable segments with content, at their load addresses, sorted."""
+    """Read what a loader writes into flash from an ELF file: the loadable segments with content, at their load addresses,
+    sorted. ToolError if the file is missing or no ELF."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -64,28 +65,28 @@ def join_segments(parts: Sequence[Segment]) -> bytes:
 
 
 def encode_intel_hex(parts: Sequence[Segment]) -> str:
-    """Encode as Intel HEX with 32-bit addresses."""
+    """Encode segments as Intel HEX with 32-bit addresses."""
     lines, upper = [], -1
     for start, data in parts:
         at = start
         while at < start + len(data):
             if at >> 16 != upper:
                 upper = at >> 16
-                lines.append(_record(4, 0, upper.to_bytes(2, "big")))
+                lines.append(_intel_hex_record(4, 0, upper.to_bytes(2, "big")))
             count = min(_HEX_BYTES, start + len(data) - at, 0x10000 - (at & 0xFFFF))
-            lines.append(_record(0, at & 0xFFFF, data[at - start : at - start + count]))
+            lines.append(_intel_hex_record(0, at & 0xFFFF, data[at - start : at - start + count]))
             at += count
-    return "\n".join([*lines, _record(1, 0, b""), ""])
+    return "\n".join([*lines, _intel_hex_record(1, 0, b""), ""])
 
 
-def _record(kind: int, address: int, data: bytes) -> str:
-    """Encode a record of Intel HEX."""
-    body = bytes([len(data), *address.to_bytes(2, "big"), kind]) + data
+def _intel_hex_record(record_type: int, address: int, data: bytes) -> str:
+    """Encode a record of Intel HEX; ``kind``: 0 data, 1 end of file, 4 upper half of the address."""
+    body = bytes([len(data), *address.to_bytes(2, "big"), record_type]) + data
     return f":{body.hex().upper()}{-sum(body) & 0xFF:02X}"
 
 
 def encode_uf2(parts: Sequence[Segment], family: int) -> bytes:
-    """Encode as UF2 blocks of 256 bytes for a family of chips (https://github.com/microsoft/uf2)."""
+    """Encode segments as UF2 blocks of 256 bytes for a family of chips (https://github.com/microsoft/uf2)."""
     base = parts[0][0] // _UF2_BYTES * _UF2_BYTES
     image = join_segments([(base, b""), *parts])
     image += b"\xff" * (-len(image) % _UF2_BYTES)
@@ -98,8 +99,8 @@ def encode_uf2(parts: Sequence[Segment], family: int) -> bytes:
     return b"".join(blocks)
 
 
-def _uf2_of(parts: Sequence[Segment], board: Board) -> bytes:
-    """Encode as UF2 for a board; UsageError if its file names no family."""
+def _encode_uf2_for_board(parts: Sequence[Segment], board: Board) -> bytes:
+    """Encode segments as UF2 for a board; UsageError if its file names no UF2 family."""
     family = board.raw["flash"].get("uf2_family")
     if family is None:
         raise UsageError(f"board {board.name!r} names no UF2 family", hint="set uf2_family in its table [flash]")
@@ -110,14 +111,14 @@ FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProx
     {
         "bin": lambda parts, board: join_segments(parts),
         "hex": lambda parts, board: encode_intel_hex(parts).encode("ascii"),
-        "uf2": _uf2_of,
+        "uf2": _encode_uf2_for_board,
     }
 )
 """Converters by the suffix of the file."""
 
 
 def convert_image(elf: Path, suffix: str, board: Board) -> Path:
-    """Write the image beside ``elf`` in a format of :data:`FORMATS`; return its path."""
+    """Convert the ELF file of a program to a format of :data:`FORMATS`, in a file beside it; return its path."""
     parts = read_segments(elf)
     if not parts:
         raise ToolError(
@@ -138,11 +139,9 @@ values."""
 
 @frozen
 class Piece:
-    """Contiguous bytes. ``names``: symbols there, aliases included; empty between symbols.
-
-    ``source``: base name of the source file, empty if unknown. ``unit``: number of the file among those with this name, in
-    link order; known for local symbols. ``kind``: one of :data:`KINDS`.
-    """
+    """Contiguous bytes of a program's memory. ``names``: symbols there, aliases included; empty between symbols.
+    ``source``: base name of the source file, empty if unknown. ``unit``: number of the file among those with this name,
+    in link order; known for local symbols. ``kind``: one of :data:`KINDS`."""
 
     names: tuple[str, ...]
     source: str
@@ -154,7 +153,9 @@ class Piece:
 
 
 @frozen
-class _Symbol:
+class _SourcedSymbol:
+    """A symbol of an ELF file with its source file; ``unit`` as in :class:`Piece`, ``section``: its number."""
+
     name: str
     source: str
     unit: int
@@ -176,9 +177,9 @@ def cut_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
         sources: dict[str, str] = {}
         for path in sorted(objects):
             with open_regular(path) as stream:
-                sources |= {s.name: path.with_suffix(".c").name for s in _global_symbols(ELFFile(stream))}
+                sources |= {s.name: path.with_suffix(".c").name for s in _iter_global_symbols(ELFFile(stream))}
         with open_regular(elf) as stream:
-            return tuple(_cut_sections(ELFFile(stream), sources))
+            return tuple(_cut_sections_into_pieces(ELFFile(stream), sources))
     except OSError as error:
         raise ToolError(
             f"cannot read the program: {error.strerror or error}",
@@ -192,18 +193,19 @@ def cut_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
 
 
 def _iter_symbols(elf: ELFFile) -> Iterator[Any]:
-    """Iterate over the symbol table; empty for a stripped program."""
+    """Iterate over the symbol table of an ELF file; empty for a stripped program."""
     table = elf.get_section_by_name(".symtab")
     return table.iter_symbols() if table is not None else iter(())
 
 
-def _global_symbols(elf: ELFFile) -> Iterator[Any]:
-    """Iterate over the global symbols that the file defines."""
+def _iter_global_symbols(elf: ELFFile) -> Iterator[Any]:
+    """Iterate over the global symbols that an ELF file defines."""
     return (s for s in _iter_symbols(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int))
 
 
-def _symbols(elf: ELFFile, sources: dict[str, str]) -> Iterator[_Symbol]:
-    """Yield functions, objects, and global labels of assembler code, which have no size."""
+def _iter_memory_symbols(elf: ELFFile, sources: dict[str, str]) -> Iterator[_SourcedSymbol]:
+    """Yield the symbols of an ELF file that stand for memory: functions, objects, and global labels of assembler code,
+    which have no size. ``sources``: source files of global symbols."""
     thumb = 1 if elf["e_machine"] == "EM_ARM" else 0
     source_file, file_counts = "", Counter[str]()
     for symbol in _iter_symbols(elf):
@@ -216,14 +218,14 @@ def _symbols(elf: ELFFile, sources: dict[str, str]) -> Iterator[_Symbol]:
         ):
             address = symbol["st_value"] & ~thumb if kind == "STT_FUNC" else symbol["st_value"]
             source, unit = (source_file, file_counts[source_file] - 1) if local else (sources.get(symbol.name, ""), 0)
-            yield _Symbol(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
+            yield _SourcedSymbol(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
 
 
-def _cut_sections(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
-    """Yield the pieces of all sections."""
+def _cut_sections_into_pieces(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
+    """Cut all allocated sections of an ELF file into pieces at their symbols."""
     from elftools.elf.constants import SH_FLAGS
 
-    symbols = sorted(_symbols(elf, sources), key=lambda s: (s.address, -s.size, s.name))
+    symbols = sorted(_iter_memory_symbols(elf, sources), key=lambda s: (s.address, -s.size, s.name))
     for number, section in enumerate(elf.iter_sections()):
         flags, start, size = section["sh_flags"], section["sh_addr"], section["sh_size"]
         if not flags & SH_FLAGS.SHF_ALLOC or not size:
@@ -234,16 +236,18 @@ def _cut_sections(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
         inside = [s for s in symbols if s.section == number and start <= s.address < start + size]
         # Outside of code, symbols without a size are labels of the linker script.
         named = inside if kind == "text" else [s for s in inside if s.size]
-        for same, begin, end in _cut_range(named, start, start + size):
+        for same, begin, end in _cut_range_at_symbols(named, start, start + size):
             sourced = next((s for s in same if s.source), None)
             source, unit = (sourced.source, sourced.unit) if sourced else ("", 0)
             names = tuple(dict.fromkeys(s.name for s in same))
             yield Piece(names, source, unit, section.name, kind, begin, end - begin)
 
 
-def _cut_range(symbols: list[_Symbol], start: int, stop: int) -> Iterator[tuple[list[_Symbol], int, int]]:
-    """Cut a range at its symbols; yields symbols (none between two), start and end. A symbol without a size extends to the
-    next one."""
+def _cut_range_at_symbols(
+    symbols: list[_SourcedSymbol], start: int, stop: int
+) -> Iterator[tuple[list[_SourcedSymbol], int, int]]:
+    """Cut a range of addresses at its symbols; yields symbols (none between two), start and end. A symbol without a size
+    extends to the next one."""
     groups = [(address, list(group)) for address, group in groupby(symbols, key=lambda s: s.address)]
     at = start
     for k, (address, group) in enumerate(groups):

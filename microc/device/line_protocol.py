@@ -74,7 +74,8 @@ class Status(IntEnum):
 
 @frozen
 class Frame:
-    """A request or reply. ``argument``: index of the model in a request, status as one byte in a reply."""
+    """A frame of the serial protocol: a request or a reply. ``argument``: index of the model in a request, status as one
+    byte in a reply."""
 
     operation: int
     session: int
@@ -90,7 +91,7 @@ class Frame:
 
 
 def seal(body: bytes) -> bytes:
-    """Encode header and payload for the line: append the CRC, apply COBS, add delimiters on both sides."""
+    """Encode header and payload of a frame for the line: append the CRC, apply COBS, add delimiters on both sides."""
     from cobs import cobs
 
     encoded: bytes = cobs.encode(body + struct.pack("<I", zlib.crc32(body)))
@@ -98,7 +99,7 @@ def seal(body: bytes) -> bytes:
 
 
 def encode(frame: Frame) -> bytes:
-    """Encode a frame for the line."""
+    """Encode a frame as the bytes that the line carries."""
     header = _HEADER.pack(
         frame.version, frame.operation, frame.session, frame.sequence, frame.argument, len(frame.payload)
     )
@@ -106,7 +107,7 @@ def encode(frame: Frame) -> bytes:
 
 
 class Decoder:
-    """Assembles bytes of the line to frames; counts damaged frames in ``bad`` and skips them."""
+    """Decoder that assembles received bytes to frames; counts damaged frames in ``bad`` and skips them."""
 
     def __init__(self) -> None:
         self.bad = 0
@@ -119,7 +120,7 @@ class Decoder:
         for piece in completed:
             self._pending += piece
             if self._pending:
-                frame = _decode(bytes(self._pending))
+                frame = _decode_frame(bytes(self._pending))
                 if frame is None:
                     self.bad += 1
                 else:
@@ -130,8 +131,8 @@ class Decoder:
         return frames
 
 
-def _decode(encoded: bytes) -> Frame | None:
-    """Decode a frame; None if it is damaged."""
+def _decode_frame(encoded: bytes) -> Frame | None:
+    """Decode the bytes between two delimiters to a frame; None if they are damaged."""
     from cobs import cobs
 
     try:
@@ -189,13 +190,11 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
 
 
 class Link:
-    """A session on ``transport``.
-
+    """A session of the serial protocol on ``transport``.
     ``timeout``: seconds without an answer before a request is repeated. The wait grows with each of the ``retries``
-    repetitions, up to four times as long. A board that restarts during a run is noticed at the next repetition, since it
-    does not know its session. ``reconnect``: seconds to wait for a lost line; a board that kept its power continues the
-    session.
-    """
+    repetitions, up to four times as long. A board that restarts during a run is noticed at the next repetition, since
+    it does not know its session. ``reconnect``: seconds to wait for a lost line; a board that kept its power continues
+    the session."""
 
     def __init__(self, transport: Transport, timeout: float, retries: int, reconnect: float = 0.0) -> None:
         self.transport = transport
@@ -236,12 +235,13 @@ class Link:
         reply = self._send_hello()
         if reply.status == Status.BAD_SEQUENCE:  # the random session number happened to be the board's current one
             reply = self._send_hello()
-        return self._accept(Operation.HELLO, reply, 8)
+        return self._payload_of_reply(Operation.HELLO, reply, 8)
 
     def _send_hello(self) -> Frame:
+        """Send HELLO with a new random session number; return the reply."""
         choices = 0xFFFF - (self.session != 0)
         self.session = (self.session + secrets.randbelow(choices)) % 0xFFFF + 1  # neither the previous one nor 0
-        return self._send(Operation.HELLO, b"", 0, 0.0)
+        return self._send_numbered(Operation.HELLO, b"", 0, 0.0)
 
     def request(
         self,
@@ -256,15 +256,16 @@ class Link:
 
         DeviceError after ``retries`` unanswered repetitions and at least ``patience`` seconds, and if the board refuses.
         """
-        return self._accept(operation, self._send(operation, payload, model, patience), size)
+        return self._payload_of_reply(operation, self._send_numbered(operation, payload, model, patience), size)
 
     def invalid_answer(self, operation: Operation) -> DeviceError:
         """Return the error for an answer that violates the protocol."""
         what = f"the board's answer to {operation.name} is malformed"
         return DeviceError(what, where=self.where, hint="flash the firmware again")
 
-    def _accept(self, operation: Operation, reply: Frame, size: int | None) -> bytes:
-        """Check version, status and size of a reply; return its payload."""
+    def _payload_of_reply(self, operation: Operation, reply: Frame, size: int | None) -> bytes:
+        """Return the payload of a reply to ``operation``. DeviceError if its protocol version, its status or its ``size``
+        (None: any) is wrong."""
         if reply.version != VERSION:
             raise DeviceError(
                 f"the firmware speaks protocol version {reply.version}, this host {VERSION}",
@@ -278,12 +279,14 @@ class Link:
             raise self.invalid_answer(operation)
         return reply.payload
 
-    def _send(self, operation: Operation, payload: bytes, model: int, patience: float) -> Frame:
+    def _send_numbered(self, operation: Operation, payload: bytes, model: int, patience: float) -> Frame:
+        """Send a request under the next sequence number; return the reply."""
         self.sequence = (self.sequence + 1) & 0xFF
-        return self._exchange(Frame(operation, self.session, self.sequence, model, payload), patience)
+        return self._repeat_until_reply(Frame(operation, self.session, self.sequence, model, payload), patience)
 
-    def _exchange(self, request: Frame, patience: float) -> Frame:
-        """Send a request, repeat it until a reply comes, and return the reply."""
+    def _repeat_until_reply(self, request: Frame, patience: float) -> Frame:
+        """Send a request, repeat it until a reply comes, and return the reply. DeviceError after the last repetition and
+        at least ``patience`` seconds."""
         data = encode(request)
         start = time.monotonic()
         wait, attempt, elapsed = self._timeout, 0, 0.0
@@ -294,7 +297,7 @@ class Link:
                 name = Operation(request.operation).name
                 what = f"the board is too slow: {name} and what came before took {self._limit:.1f} s"
                 raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
-            reply = self._attempt(request, data, min(wait, remaining))
+            reply = self._send_once(request, data, min(wait, remaining))
             if reply is not None:
                 return reply
             attempt += 1
@@ -304,6 +307,7 @@ class Link:
         raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
 
     def _silence_hint(self, request: Frame) -> str:
+        """Return the hint on the likely reason why a request got no reply."""
         if self._strays > _MANY_STRAYS:
             return (
                 f"{self._strays} frames came that nobody asked for: if the line echoes, older firmware answers its own "
@@ -318,19 +322,19 @@ class Link:
             )
         return "did the firmware crash? reset the board, or allow more time"
 
-    def _attempt(self, request: Frame, data: bytes, wait: float) -> Frame | None:
+    def _send_once(self, request: Frame, data: bytes, wait: float) -> Frame | None:
         """Send the request and wait for its reply; None without a reply, also after a lost line came back."""
         try:
             self.transport.write(data)
-            return self._await(request, time.monotonic() + wait)
+            return self._await_reply(request, time.monotonic() + wait)
         except DeviceError:
-            if not self._reopen():
+            if not self._reopen_lost_line():
                 raise
             self._decoder = Decoder()
             return None
 
-    def _reopen(self) -> bool:
-        """Try to reopen a lost line until the time for that is over."""
+    def _reopen_lost_line(self) -> bool:
+        """Try to reopen a lost line until the time for that is over; return True if it is open again."""
         deadline = min(time.monotonic() + self._reconnect, self._deadline)
         while time.monotonic() < deadline:
             if self.transport.reopen():
@@ -338,7 +342,7 @@ class Link:
             time.sleep(_REOPEN_SECONDS)
         return False
 
-    def _await(self, request: Frame, deadline: float) -> Frame | None:
+    def _await_reply(self, request: Frame, deadline: float) -> Frame | None:
         """Wait for the reply to ``request``; None at the deadline. Late replies to other requests are dropped, and so are
         requests: a line that echoes returns ours."""
         expected = (request.operation | REPLY, request.session, request.sequence)

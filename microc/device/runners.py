@@ -53,12 +53,12 @@ class Runner:
     failures: tuple[Failure, ...] = ()
 
     def mentions(self, placeholder: str) -> bool:
-        """Test whether a command contains ``{placeholder}``."""
+        """Test whether one of the runner's commands contains ``{placeholder}``."""
         return any("{" + placeholder + "}" in part for part in (*self.argv, *self.then, *self.commands))
 
     @property
     def emulated(self) -> bool:
-        """True if it uses the gdb server of an emulator."""
+        """True if the runner uses the gdb server of an emulator."""
         return self.mentions("gdb")
 
     @property
@@ -73,15 +73,15 @@ class Runner:
     @property
     def drive(self) -> Path | None:
         """Mount point of the drive that the options name; None if it is not mounted."""
-        return next((folder for folder in _mount_points(self._drive_name) if folder.is_dir()), None)
+        return next((folder for folder in _mount_point_candidates(self._drive_name) if folder.is_dir()), None)
 
     @property
     def _drive_name(self) -> str:
         return " ".join(self.options)
 
 
-def _mount_points(name: str) -> list[Path]:
-    """List the folders in which desktop systems mount a drive."""
+def _mount_point_candidates(name: str) -> list[Path]:
+    """List the folders in which desktop systems mount a drive, by the drive's name."""
     user = os.environ.get("USER", "")
     roots = ["/Volumes"] if sys.platform == "darwin" else [f"/media/{user}", f"/run/media/{user}", "/media", "/mnt"]
     override = os.environ.get("MICROC_DRIVES")
@@ -90,10 +90,11 @@ def _mount_points(name: str) -> list[Path]:
 
 def list_runners() -> tuple[str, ...]:
     """List the names of the runners that come with microc, sorted."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
+    return tuple(sorted(path.stem for path in _runners_folder().glob("*.toml")))
 
 
-def _folder() -> Path:
+def _runners_folder() -> Path:
+    """Return the folder of the runner files that come with microc."""
     return file_access.boards_folder() / "runners"
 
 
@@ -103,15 +104,15 @@ def board_runners(board: Board) -> tuple[Runner, ...]:
 
 
 def _make_runner(entry: Mapping[str, Any]) -> Runner:
-    """Make a runner from a board's entry: one of ours with the board's options, or a command of its own."""
+    """Make a runner from its entry in a board file: one of microc's with the board's options, or a command of its own."""
     name, options = entry["name"], tuple(entry.get("options", ()))
     if "argv" in entry:
         return Runner(name, tuple(entry["argv"]), options=options)
-    data = tomllib.loads((_folder() / f"{name}.toml").read_text(encoding="utf-8"))
+    data = tomllib.loads((_runners_folder() / f"{name}.toml").read_text(encoding="utf-8"))
     return Runner(
         name,
-        _with_options(data["argv"], options),
-        then=_with_options(data.get("then", ()), options),
+        _insert_options(data["argv"], options),
+        then=_insert_options(data.get("then", ()), options),
         commands=tuple(data.get("commands", ())),
         options=options,
         seconds=float(data.get("seconds", SECONDS)),
@@ -120,8 +121,8 @@ def _make_runner(entry: Mapping[str, Any]) -> Runner:
     )
 
 
-def _with_options(argv: Sequence[str], options: tuple[str, ...]) -> tuple[str, ...]:
-    """Replace the placeholder of options."""
+def _insert_options(argv: Sequence[str], options: tuple[str, ...]) -> tuple[str, ...]:
+    """Replace the placeholder ``{options}`` in a command by a board's options, as separate arguments."""
     return tuple(part for argument in argv for part in (options if argument == _OPTIONS else (argument,)))
 
 

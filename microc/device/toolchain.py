@@ -31,38 +31,44 @@ if TYPE_CHECKING:
 # The tests install those of apt; names for the other managers are taken from their package lists.
 
 
-def _packages(apt: str = "", dnf: str = "", brew: str = "", winget: str = "", choco: str = "") -> Mapping[str, str]:
+def _packages_by_manager(
+    apt: str = "", dnf: str = "", brew: str = "", winget: str = "", choco: str = ""
+) -> Mapping[str, str]:
+    """Map package managers to the packages of a program, separated by blanks."""
     return MappingProxyType({"apt": apt, "dnf": dnf, "brew": brew, "winget": winget, "choco": choco})
 
 
-def _qemu(apt: str, dnf: str) -> Mapping[str, str]:
-    return _packages(apt, dnf, "qemu", "SoftwareFreedomConservancy.QEMU", "qemu")
+def _qemu_packages_by_manager(apt: str, dnf: str) -> Mapping[str, str]:
+    """Map package managers to the packages of an emulator of QEMU, which only apt and dnf split."""
+    return _packages_by_manager(apt, dnf, "qemu", "SoftwareFreedomConservancy.QEMU", "qemu")
 
 
 PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "cc": _packages("gcc libc6-dev", "gcc glibc-devel", "gcc", "BrechtSanders.WinLibs.POSIX.UCRT", "mingw"),
-        "make": _packages("make", "make", "make", "ezwinports.make", "make"),
-        "arm-none-eabi-gcc": _packages(
+        "cc": _packages_by_manager(
+            "gcc libc6-dev", "gcc glibc-devel", "gcc", "BrechtSanders.WinLibs.POSIX.UCRT", "mingw"
+        ),
+        "make": _packages_by_manager("make", "make", "make", "ezwinports.make", "make"),
+        "arm-none-eabi-gcc": _packages_by_manager(
             "gcc-arm-none-eabi libnewlib-arm-none-eabi",
             "arm-none-eabi-gcc-cs arm-none-eabi-newlib",
             "gcc-arm-embedded",
             "Arm.GnuArmEmbeddedToolchain",
             "gcc-arm-embedded",
         ),
-        "riscv64-unknown-elf-gcc": _packages("gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"),
-        "avr-gcc": _packages("gcc-avr avr-libc", "avr-gcc avr-libc"),
-        "qemu-system-arm": _qemu("qemu-system-arm", "qemu-system-arm"),
-        "simavr": _packages("libsimavr-dev", "simavr-devel", "simavr"),
-        "qemu-system-riscv32": _qemu("qemu-system-misc", "qemu-system-riscv"),
-        "qemu-system-riscv64": _qemu("qemu-system-misc", "qemu-system-riscv"),
-        "verilator": _packages("verilator", "verilator", "verilator"),
-        "gdb-multiarch": _packages("gdb-multiarch"),
-        "openocd": _packages("openocd", "openocd", "open-ocd", choco="openocd"),
-        "avrdude": _packages("avrdude", "avrdude", "avrdude", choco="avrdude"),
-        "bossac": _packages("bossa-cli", "bossa"),
-        "st-flash": _packages("stlink-tools", "stlink", "stlink"),
-        "teensy_loader_cli": _packages("teensy-loader-cli", brew="teensy_loader_cli"),
+        "riscv64-unknown-elf-gcc": _packages_by_manager("gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"),
+        "avr-gcc": _packages_by_manager("gcc-avr avr-libc", "avr-gcc avr-libc"),
+        "qemu-system-arm": _qemu_packages_by_manager("qemu-system-arm", "qemu-system-arm"),
+        "simavr": _packages_by_manager("libsimavr-dev", "simavr-devel", "simavr"),
+        "qemu-system-riscv32": _qemu_packages_by_manager("qemu-system-misc", "qemu-system-riscv"),
+        "qemu-system-riscv64": _qemu_packages_by_manager("qemu-system-misc", "qemu-system-riscv"),
+        "verilator": _packages_by_manager("verilator", "verilator", "verilator"),
+        "gdb-multiarch": _packages_by_manager("gdb-multiarch"),
+        "openocd": _packages_by_manager("openocd", "openocd", "open-ocd", choco="openocd"),
+        "avrdude": _packages_by_manager("avrdude", "avrdude", "avrdude", choco="avrdude"),
+        "bossac": _packages_by_manager("bossa-cli", "bossa"),
+        "st-flash": _packages_by_manager("stlink-tools", "stlink", "stlink"),
+        "teensy_loader_cli": _packages_by_manager("teensy-loader-cli", brew="teensy_loader_cli"),
     }
 )
 """Packages of every program by manager; empty if a manager has none."""
@@ -79,7 +85,7 @@ _LINUX: Mapping[str, str] = MappingProxyType({"debian": "apt", "ubuntu": "apt", 
 
 
 def find_package_manager() -> str:
-    """Return the package manager of this computer; empty if it is none of ours."""
+    """Return the package manager of this computer, a key of a program's table in :data:`PACKAGES`; empty if it is another."""
     if sys.platform == "darwin":
         return "brew"
     if sys.platform == "win32":
@@ -96,7 +102,7 @@ def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """List the commands that install programs here, each a program with arguments, with sudo if needed and available; none
     if the manager has no package."""
     package_manager = find_package_manager()
-    packages = _packages_of(programs, package_manager)
+    packages = _packages_of_programs(programs, package_manager)
     if not packages:
         return ()
     refresh = (("apt-get", "update"),) if package_manager == "apt" else ()
@@ -107,11 +113,12 @@ def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 def install_hint(program: str) -> str:
     """Return the command that installs one program, as a hint."""
     package_manager = find_package_manager()
-    packages = _packages_of([program], package_manager)
+    packages = _packages_of_programs([program], package_manager)
     return " ".join((*_INSTALL[package_manager], *packages)) if packages else f"install {program} and put it on PATH"
 
 
-def _packages_of(programs: Iterable[str], manager: str) -> tuple[str, ...]:
+def _packages_of_programs(programs: Iterable[str], manager: str) -> tuple[str, ...]:
+    """List the packages of programs for a package manager, without duplicates; programs that it does not have are skipped."""
     cells = (PACKAGES[program][manager] for program in programs if manager and program in PACKAGES)
     return tuple(dict.fromkeys(package for cell in cells for package in cell.split()))
 
@@ -170,7 +177,8 @@ class Sizes:
 
 
 def require(program: str, install: str = "") -> str:
-    """Return the path of a program. ToolError with a hint for its installation (``install`` if given) if it is missing."""
+    """Return the path of a program on PATH. ToolError, with a hint for its installation (``install`` if given), if it is
+    missing."""
     path = shutil.which(program)
     if path is None:
         raise ToolError(f"{program} is not on PATH", hint=install or install_hint(program))
@@ -234,21 +242,21 @@ def run_make(folder: Path, args: Sequence[str] = ()) -> None:
 
 
 def section_sizes(elf: Path) -> Sizes:
-    """Read the sizes of a linked ELF file. ToolError if it is missing or no ELF."""
+    """Read the memory sizes of a linked ELF file, its sections and its symbols. ToolError if it is missing or no ELF."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with open_regular(elf) as stream:
-            return _sizes(ELFFile(stream))
+            return _sum_sections(ELFFile(stream))
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
     except (ELFError, *DAMAGED_ELF) as error:
         raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
 
 
-def _sizes(elf: ELFFile) -> Sizes:
-    """Sum up sections: flash has all with content, RAM all writable ones and code that runs from RAM."""
+def _sum_sections(elf: ELFFile) -> Sizes:
+    """Sum up the sections of an ELF file: flash has all with content, RAM all writable ones and code that runs from RAM."""
     from elftools.elf.constants import SH_FLAGS
 
     flash = ram = stack = 0
@@ -263,11 +271,11 @@ def _sizes(elf: ELFFile) -> Sizes:
             continue
         flash += size if section["sh_type"] != "SHT_NOBITS" else 0
         ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE or section.name == HOT_CODE else 0
-    return Sizes(flash, ram, stack, tuple(sections), _symbols(elf))
+    return Sizes(flash, ram, stack, tuple(sections), _sized_symbols(elf))
 
 
-def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
-    """List functions and objects with a size, largest first; none in a stripped program."""
+def _sized_symbols(elf: ELFFile) -> tuple[Symbol, ...]:
+    """List the functions and objects of an ELF file that have a size, largest first; none in a stripped program."""
     table = elf.get_section_by_name(".symtab")
     names = [section.name for section in elf.iter_sections()]
     symbols = [
@@ -289,35 +297,39 @@ def compile_shared(
     ``flags``: more arguments for the compiler; they follow ours, so that another ``-O`` wins. ``libraries``: linked after
     the sources.
     """
-    return _link_shared_library(folder, [*flags, *map(str, sources), *libraries], target)
+    return _run_shared_link(folder, [*flags, *map(str, sources), *libraries], target)
 
 
 def link_shared(folder: Path, objects: Sequence[Path], target: Path) -> Path:
     """Link objects of :func:`compile_object` into the shared library ``target``."""
-    return _link_shared_library(folder, [*map(str, objects)], target)
+    return _run_shared_link(folder, [*map(str, objects)], target)
 
 
 def compile_object(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
-    """Compile C sources into one object for a shared library. Other objects of the library may have other flags."""
+    """Compile C sources into one object file for a shared library. Other objects of the library may have other flags."""
     return _run_host_compiler(folder, ("-r", "-nostdlib"), [*flags, *map(str, sources)], target)
 
 
-def _link_shared_library(folder: Path, what: Sequence[str], target: Path) -> Path:
-    return _run_host_compiler(folder, ("-shared",), what, target, "-lm")
+def _run_shared_link(folder: Path, inputs: Sequence[str], target: Path) -> Path:
+    """Run the host's compiler on sources, objects and flags ``what``, and link them into the shared library ``target``."""
+    return _run_host_compiler(folder, ("-shared",), inputs, target, "-lm")
 
 
-def _run_host_compiler(folder: Path, kind: Sequence[str], what: Sequence[str], target: Path, *ends: str) -> Path:
-    """Run the host's compiler with the flags for position-independent code."""
+def _run_host_compiler(
+    folder: Path, output_flags: Sequence[str], inputs: Sequence[str], target: Path, *ends: str
+) -> Path:
+    """Run the host's compiler on sources, objects and flags ``what``, for position-independent code; return ``target``.
+    ``kind``: flags of the output, ``ends``: arguments after it. ToolError if it fails."""
     run_compiler(
         (
             host_compiler(),
             "-std=c99",
             "-O2",
-            *kind,
+            *output_flags,
             "-fPIC",
             "-pthread",
             f"-I{folder}",
-            *what,
+            *inputs,
             "-o",
             str(target),
             *ends,
@@ -328,7 +340,8 @@ def _run_host_compiler(folder: Path, kind: Sequence[str], what: Sequence[str], t
 
 
 def link_program(board: Board, folder: Path, sources: Sequence[str], script: str, *flags: str) -> Path:
-    """Compile C sources for a board and link them by a linker script of the folder; returns ``image.elf`` there."""
+    """Compile C sources for a board and link them by the linker script ``script`` of the folder; return ``image.elf``
+    there. ToolError if that fails."""
     build = board.raw["build"]
     kind = ("-std=c99", *build["c_flags"], "-ffunction-sections", "-fdata-sections", f"-I{folder}")
     link = (f"-T{folder / script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
@@ -367,7 +380,8 @@ _EXTENSION_MACRO = re.compile(r"#define (__(?:AVX|FMA|SSE|BMI|F16C|ARM_|riscv_)\
 
 @cache
 def _extension_macros(option: str) -> frozenset[str] | None:
-    """List the macros that a compiler option defines; None if the compiler does not know the option."""
+    """Return the macros for instruction set extensions that a compiler option defines; None if the compiler does not know
+    the option."""
     command = [host_compiler(), *option.split(), "-dM", "-E", "-x", "c", "-"]
     result = subprocess.run(command, input="", capture_output=True, text=True, timeout=_SECONDS, check=False)
     return frozenset(_EXTENSION_MACRO.findall(result.stdout)) if result.returncode == 0 else None
@@ -381,7 +395,8 @@ def runs_here(machine: str) -> bool:
 
 
 def machine_flags(machine: str) -> tuple[str, ...]:
-    """Return the compiler options of a core if this computer can run its code, else none."""
+    """Return the compiler flags ``machine`` of a core, such as ``-march=x86-64-v3``, as a tuple if this computer can run
+    its code, else none."""
     return tuple(machine.split()) if machine and runs_here(machine) else ()
 
 
@@ -438,13 +453,14 @@ def compile_module(sources: Mapping[str, str], target: Target) -> bytes:
         code = [str(Path(folder) / name) for name in sources if name.endswith(".c")]
         module = Path(folder) / "network.wasm"
         run_compiler(
-            (_find_clang(), *webassembly_options(target).split(), f"-I{folder}", *code, "-o", str(module)), Path(folder)
+            (_find_webassembly_clang(), *webassembly_options(target).split(), f"-I{folder}", *code, "-o", str(module)),
+            Path(folder),
         )
         return module.read_bytes()
 
 
-def _find_clang() -> str:
-    """Find a clang whose matching linker for WebAssembly is installed, too."""
+def _find_webassembly_clang() -> str:
+    """Return the name of a clang whose matching linker for WebAssembly is installed, too; ToolError if there is none."""
     for end in ("", *(f"-{version}" for version in range(22, 13, -1))):
         if shutil.which(f"clang{end}") and shutil.which(f"wasm-ld{end}"):
             return f"clang{end}"

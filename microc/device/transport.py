@@ -63,13 +63,13 @@ def list_ports() -> tuple[Port, ...]:
 
 
 def candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
-    """List the ports that ``board`` may be on: those with its USB ids; if there are none, serial adapters."""
+    """List the serial ports that a board may be on: those with its USB ids; if there are none, serial adapters."""
     ids: tuple[str, ...] = tuple(board.raw.get("usb", ()))
     return tuple(p for p in ports if p.usb in ids) or tuple(p for p in ports if p.usb in ADAPTERS)
 
 
 def find_port(board: Board) -> str:
-    """Return the only port that ``board`` may be on; UsageError if there is none or several."""
+    """Return the name of the only serial port that a board may be on; UsageError if there is none or several."""
     ports = list_ports()
     matches = candidate_ports(board, ports)
     if len(matches) == 1:
@@ -111,7 +111,7 @@ _GONE_HINT = "check the cable and the power, then try again"
 
 
 class Transport(Protocol):
-    """A line, as the client needs it."""
+    """Interface of a line to a board, as the client needs it."""
 
     @property
     def description(self) -> str:
@@ -136,18 +136,19 @@ class SerialTransport:
     def __init__(self, port: str, baud: int = 115200) -> None:
         self.description = port
         self._baud = baud
-        self._errors_when_lost = _port_errors()
+        self._errors_when_lost = _vanished_port_errors()
         self._usb_port = next((p for p in list_ports() if p.name == port and p.serial), None)
         try:
-            self._serial = self._open(port)
+            self._serial = self._open_port(port)
         except self._errors_when_lost as error:
             raise DeviceError(
-                f"cannot open the port: {_port_error_text(error)}", where=port, hint=_open_hint(error, port)
+                f"cannot open the port: {_system_error_text(error)}", where=port, hint=_port_open_hint(error, port)
             ) from error
         except ValueError as error:
             raise UsageError(f"cannot open the port: {error}", where=port) from error
 
-    def _open(self, port: str) -> Any:
+    def _open_port(self, port: str) -> Any:
+        """Open a port for this program alone, at the baud rate."""
         import serial
 
         lines = {"baudrate": self._baud, "timeout": _POLL, "write_timeout": _WRITE_SECONDS}
@@ -179,7 +180,7 @@ class SerialTransport:
         usb_port = self._usb_port
         names = (p.name for p in list_ports() if usb_port and (p.usb, p.serial) == (usb_port.usb, usb_port.serial))
         with contextlib.suppress(ValueError, *self._errors_when_lost):
-            self._serial = self._open(next(names, self.description))
+            self._serial = self._open_port(next(names, self.description))
             return True
         return False
 
@@ -188,7 +189,7 @@ class SerialTransport:
             self._serial.close()
 
 
-def _port_errors() -> tuple[type[Exception], ...]:
+def _vanished_port_errors() -> tuple[type[Exception], ...]:
     """List the errors that pyserial lets through if a port vanishes: its own, the system's, and TypeError after
     ``close``."""
     import serial
@@ -201,14 +202,14 @@ def _port_errors() -> tuple[type[Exception], ...]:
     return (*errors, termios.error)
 
 
-def _port_error_text(error: Exception) -> str:
-    """Return the system's message without its numbers."""
+def _system_error_text(error: Exception) -> str:
+    """Return the operating system's message of an error, without its numbers."""
     number = getattr(error, "errno", None)
     return "another program has it open" if number in _BUSY else os.strerror(number) if number else str(error)
 
 
-def _open_hint(error: Exception, port: str) -> str:
-    """Return the hint for a port that cannot be opened."""
+def _port_open_hint(error: Exception, port: str) -> str:
+    """Return the hint for a serial port that cannot be opened."""
     number = getattr(error, "errno", None)
     if number == 13:
         return "you may lack the right to open it: on Linux, join the group that owns the port (often dialout)"
@@ -229,13 +230,14 @@ class SocketTransport:
         self._address = (host, port)
         self._connect_timeout = connect_timeout
         try:
-            self._socket = self._connect()
+            self._socket = self._connect_socket()
         except OSError as error:
             raise DeviceError(
                 f"cannot connect: {error}", where=self.description, hint="start the emulator or serial server"
             ) from error
 
-    def _connect(self) -> socket.socket:
+    def _connect_socket(self) -> socket.socket:
+        """Connect to the address; OSError if that fails."""
         connection = socket.create_connection(self._address, self._connect_timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(_WRITE_SECONDS)
@@ -261,7 +263,7 @@ class SocketTransport:
     def reopen(self) -> bool:
         self.close()
         try:
-            self._socket = self._connect()
+            self._socket = self._connect_socket()
         except OSError:
             return False
         return True
@@ -333,10 +335,10 @@ class PipeTransport:
         for stream in (self._input, self._output):
             with contextlib.suppress(OSError):
                 stream.close()
-        self._exit_code()
+        self._wait_or_kill()
         self._errors.close()
 
-    def _exit_code(self) -> int:
+    def _wait_or_kill(self) -> int:
         """Wait a second for the program to end, else kill it; return its exit code."""
         try:
             return self._process.wait(1)
@@ -348,7 +350,7 @@ class PipeTransport:
         """Return the error for a program that has ended, with its exit code and messages."""
         if self._errors.closed:
             return DeviceError("the pipe is closed", where=self.description)
-        exit_code = self._exit_code()
+        exit_code = self._wait_or_kill()
         ending = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         self._errors.seek(0)
         messages = [
@@ -365,7 +367,7 @@ class PipeTransport:
 def open_transport(address: str, baud: int = 115200) -> Transport:
     """Open a line by its address: ``socket://HOST:PORT``, ``pipe:PROGRAM ARGUMENTS``, or the name of a serial port."""
     if address.startswith("pipe:"):
-        return PipeTransport(_pipe_command(address))
+        return PipeTransport(_split_pipe_command(address))
     if address.startswith("socket://"):
         host, _, port = address.removeprefix("socket://").rstrip("/").rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -378,8 +380,8 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
     return SerialTransport(address, baud)
 
 
-def _pipe_command(address: str) -> list[str]:
-    """Split the command of a pipe."""
+def _split_pipe_command(address: str) -> list[str]:
+    """Split the command of a ``pipe:`` address into words. UsageError if it names no program."""
     try:
         command = shlex.split(address.removeprefix("pipe:"))
     except ValueError as error:

@@ -99,7 +99,7 @@ class Code:
 
 
 def accept_all(region: Region) -> str:
-    """Accept every region."""
+    """Return an empty reason for every region: the check of an entry that accepts all."""
     return ""
 
 
@@ -109,18 +109,18 @@ def unchanged_configuration(place: str, target: Target) -> str:
 
 
 def leave_none(region: Region) -> Mapping[str, str]:
-    """Leave no layers out, for backends that take every region unchanged."""
+    """Return no layers to leave out of a region, for backends that take every region unchanged."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A pattern of as many connected layers as possible, for a library that is a compiler.
+    """A pattern that matches as many connected layers as possible, for a library that is itself a compiler.
 
     It matches the layers for which ``refuses(graph, node)`` returns no reason (the end of a sentence).
-    ``leaves(region)`` returns the layers that it does not take after all, by first output, each with the reason; the
-    layers around them are matched again.
-    """
+    ``leaves(region)``
+    returns the layers of a region that the library does not take after all, by first output, each with the reason; the
+    layers around them are matched again."""
 
     refuses: Callable[[Graph, Node], str]
     leaves: Callable[[Region], Mapping[str, str]] = leave_none
@@ -128,10 +128,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of a backend's table: a pattern, the generator of its code, and a check.
+    """A row of a backend's table: a pattern, the generator of the C code for its matches, and a check.
 
-    ``check`` returns the reason against a region as the end of a sentence, empty if there is none.
-    """
+    ``check`` returns why the library does not take a matched region, as the end of a sentence, or an empty string."""
 
     name: str
     pattern: Op | Span
@@ -175,7 +174,7 @@ class Backend:
         object.__setattr__(self, "headers", tuple(self.headers))
 
     def beside(self, place: str, home: Path) -> str:
-        """Return a configuration read from a file in the folder ``home``, with its path relative to that folder resolved."""
+        """Return a configuration from a file in folder ``home``, with the path in it resolved relative to that folder."""
         path = self.folder(place)
         return f"{place.removesuffix(path)}{home / path}" if path else place
 

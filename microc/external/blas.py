@@ -53,7 +53,7 @@ _EPILOGUES = {
 
 
 def check(region: Region) -> str:
-    """Return the reason against computing a product by BLAS."""
+    """Return why BLAS does not compute a product, as the end of a sentence; empty if it does."""
     node = region.root
     types = [region.type(name) for name in (*node.inputs, *node.outputs) if name]
     if any(type_.dtype != "float32" for type_ in types):
@@ -66,7 +66,7 @@ def check(region: Region) -> str:
         g = infer_geometry(node.attrs, types[0].shape, types[1].shape)
         if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
             return "its window has more than a pixel"
-    rows, units, depth = _extents(region)
+    rows, units, depth = _product_extents(region)
     if rows * units * depth < LEAST:
         return f"{rows * units * depth:,} products are fewer than {LEAST:,}"
     return "" if depth <= DEEPEST else f"sums of {depth:,} products have no bound here"
@@ -74,7 +74,7 @@ def check(region: Region) -> str:
 
 def sgemm_call(region: Region) -> Code:
     """Generate the call of ``cblas_sgemm``: rows of data times rows of weights (``matmul``: times columns)."""
-    node, (rows, units, depth) = region.root, _extents(region)
+    node, (rows, units, depth) = region.root, _product_extents(region)
     data, operands = {}, list[str]()
     for name, role in zip(node.inputs, ("data", "weight", "bias"), strict=False):
         array = region.const(name) if name else None
@@ -101,8 +101,8 @@ def sgemm_call(region: Region) -> Code:
     return Code((*(bias_fill if bias else ()), call, *(epilogue_loop if epilogue else ())), data, 0, cost, 200)
 
 
-def _extents(region: Region) -> tuple[int, int, int]:
-    """Return rows, units and depth of the product."""
+def _product_extents(region: Region) -> tuple[int, int, int]:
+    """Return rows, units and depth of the product of data (rows, depth) and weights (units, depth)."""
     units, weight = region.output_types[0].shape[-1], region.type(region.root.inputs[1])
     return region.output_types[0].size // units, units, int(np.prod(weight.shape)) // units
 
@@ -111,7 +111,7 @@ def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Find the BLAS in a folder, or of this computer; ToolError if there is none."""
     if not FAMILIES[target.isa].threads:
         raise UsageError(f"{NAME} is for computers; got {target.cpu}", hint="leave out external")
-    library, folders = _installed_library() if not place else _in_folder(Path(place))
+    library, folders = _installed_library() if not place else _library_in_folder(Path(place))
     if not library:
         where = f"in {place}" if place else "on this computer"
         raise ToolError(f"there is no BLAS {where}", where=place, hint=_GET)
@@ -119,7 +119,9 @@ def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
 
 
 def _installed_library() -> tuple[str, tuple[str, ...]]:
-    """Return the linker's name of an installed BLAS, and no folders; by file name if only a versioned file exists."""
+    """Return the linker's name of an installed BLAS, and no folder.
+
+    The name is ``:file`` if only a versioned file exists, and empty if no BLAS is installed."""
     for name in _NAMES:
         found = ctypes.util.find_library(name)
         if found:
@@ -127,7 +129,10 @@ def _installed_library() -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def _in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
+def _library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the linker's name of the BLAS in a folder, and that folder; an empty name if there is none.
+
+    UsageError if the folder's name has characters that make or shells interpret."""
     for name in _NAMES:
         for path in sorted(folder.glob(f"lib{name}.so*")):
             if not re.fullmatch(r"[A-Za-z0-9_\-+.,/:=]+", str(folder.resolve())):

@@ -37,7 +37,11 @@ def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
 
 
 def part_of(graph: Graph, chosen: Sequence[Node]) -> Graph:
-    """Return some nodes as a graph of their own."""
+    """Return the nodes ``chosen`` of a graph as a graph of their own.
+
+    Its inputs are the values that they read from other nodes, without constants. Its outputs are their results that
+    other
+    nodes, the graph's outputs or its state updates need."""
     own = {id(node) for node in chosen}
     nodes = [node for node in graph.nodes if id(node) in own]
     results = {name for node in nodes for name in node.outputs if name}
@@ -50,7 +54,10 @@ def part_of(graph: Graph, chosen: Sequence[Node]) -> Graph:
 
 
 def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[str, ...]) -> Graph:
-    """Replace a convex region by one node."""
+    """Replace the nodes of a convex region by one node of operator ``external``.
+
+    ``region``: a graph that computes the same, which becomes the attribute ``body``; ``code``: the attribute of this
+    name."""
     inside = {id(node) for node in nodes}
     node = Node(EXTERNAL, region.inputs, region.outputs, {"body": region, "code": code}, region.nodes[-1].loc)
     before: list[Node] = []
@@ -79,7 +86,11 @@ SpanRegion = tuple[tuple[Node, ...], Region]
 
 
 def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[SpanRegion], list[tuple[str, str]]]:
-    """Return all regions of a span, the largest first, and for layers in none the reason, by location in the model."""
+    """Return all regions that a span matches, and the layers that are in none.
+
+    A region is its nodes and its :class:`Region`; the largest comes first. A layer in none is its location in the model
+    and
+    the reason."""
     why = {node.outputs[0]: refusal for node in graph.nodes if (refusal := span.refuses(graph, node))}
     regions = list[SpanRegion]()
     for _ in range(ROUNDS):
@@ -95,12 +106,14 @@ def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[Sp
 
 
 def region_of(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
-    """Return connected nodes as a region without captures."""
+    """Return connected nodes as a region without captures, whose root is the last node."""
     return Region(part_of(graph, nodes), nodes[-1], {}, {}, target)
 
 
 def connected_regions(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...]]:
-    """Yield the regions of all nodes except ``others``, which are given by first output."""
+    """Yield the convex regions of connected nodes, each in the order of the graph.
+
+    ``others``: the nodes that no region contains, by first output."""
     producers = {name: node for node in graph.nodes for name in node.outputs if name}
     level: dict[str, int] = {}
     group: dict[str, list[Node]] = {}
@@ -145,10 +158,12 @@ class ClaimedRegion:
 
 @frozen
 class Partition:
-    """A graph with regions as nodes of operator ``external``, by the number in their attribute ``code``.
+    """A graph whose regions for backends are nodes of operator ``external``.
 
-    ``refused``: by location in the model, the reason against a region that a pattern matched.
-    """
+    ``taken``: the regions; the attribute ``code`` of a node has the index of its region. ``refused``: the location in
+    the
+    model and the reason for every region that matched a pattern but was not taken, and every layer that is in no region
+    of a span."""
 
     graph: Graph
     taken: tuple[ClaimedRegion, ...] = ()
@@ -156,14 +171,16 @@ class Partition:
 
 
 def partition(graph: Graph, backends: Sequence[Backend], target: Target, without: Collection[str] = ()) -> Partition:
-    """Replace all regions that ``backends`` have code for by nodes; regions whose root computes a value of ``without`` stay.
+    """Replace the regions that ``backends`` have code for by nodes of operator ``external``.
 
-    Behind this step no operator refers to others, except in the regions that backends get.
-    """
+    Regions whose root computes a value of ``without`` stay as they are. After this step no operator is composed of
+    others,
+    except in the regions that backends get."""
     taken: list[ClaimedRegion] = []
     refused: list[tuple[str, str]] = []
 
-    def take(backend: Backend, entry: Entry, region: Region, nodes: Sequence[Node]) -> None:
+    def claim_region(backend: Backend, entry: Entry, region: Region, nodes: Sequence[Node]) -> None:
+        """Replace a region by a node with the backend's code, or record why the entry's check refuses it."""
         nonlocal graph
         if why := entry.check(region):
             refused.append((str(region.root.loc), f"{backend.name} {entry.name}: {why}"))
@@ -171,26 +188,28 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
         taken.append(ClaimedRegion(backend, entry, region, entry.code(region)))
         graph = contract_region(graph, nodes, expand_composed(region.graph), (backend.name, str(len(taken) - 1)))
 
-    for backend, entry, span in _spans(backends):
+    for backend, entry, span in _span_entries(backends):
         regions, left = find_span_regions(graph, span, target)
         refused += [(place, f"{backend.name} {entry.name}: {why}") for place, why in left]
         for nodes, region in regions:
             if region.root.outputs[0] not in without:
-                take(backend, entry, region, nodes)
+                claim_region(backend, entry, region, nodes)
     candidates = [
-        candidate for candidate in _candidates(graph, backends) if candidate.match.root.outputs[0] not in without
+        candidate for candidate in _pattern_matches(graph, backends) if candidate.match.root.outputs[0] not in without
     ]
     for candidate in sorted(candidates, key=lambda candidate: -len(candidate.nodes)):
         here = {id(node) for node in graph.nodes}
         if all(id(node) in here for node in candidate.nodes) and is_convex(graph, candidate.nodes):
             match = candidate.match
             region = Region(part_of(graph, candidate.nodes), match.root, match.nodes, match.values, target)
-            take(candidate.backend, candidate.entry, region, candidate.nodes)
+            claim_region(candidate.backend, candidate.entry, region, candidate.nodes)
     return Partition(expand_composed(graph), tuple(taken), tuple(refused))
 
 
 @frozen
 class _Candidate:
+    """A match of a backend's pattern, not yet replaced by a node."""
+
     backend: Backend
     entry: Entry
     match: Match
@@ -200,8 +219,9 @@ class _Candidate:
         return self.match.whole
 
 
-def _candidates(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Candidate]:
-    """Yield the matches of all patterns, one for each pattern and root."""
+def _pattern_matches(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Candidate]:
+    """Yield the match of every pattern that is no span at every node that is its root, at most one for each pattern and
+    node."""
     scope = Scope(graph)
     scope.producers.update({name: node for node in graph.nodes for name in node.outputs if name})
     for node in graph.nodes:
@@ -212,7 +232,8 @@ def _candidates(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Candidat
                     yield _Candidate(backend, entry, match)
 
 
-def _spans(backends: Sequence[Backend]) -> Iterator[tuple[Backend, Entry, Span]]:
+def _span_entries(backends: Sequence[Backend]) -> Iterator[tuple[Backend, Entry, Span]]:
+    """Yield the entries whose pattern is a span, each with its backend and its span."""
     for backend in backends:
         for entry in backend.entries:
             if isinstance(entry.pattern, Span):
@@ -233,9 +254,9 @@ def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, External]:
     """Return the function of a region; its parameters are inputs, constants, outputs and workspace, in this order."""
     code, region = taken.code, taken.region
     _check_code(taken)
-    reads = [_buffer(f"in_{k}", kind) for k, kind in enumerate(region.input_types)]
+    reads = [_flat_buffer(f"in_{k}", kind) for k, kind in enumerate(region.input_types)]
     consts = [ir.Buffer(name, (array.size,), str(array.dtype), "const") for name, array in code.data.items()]
-    writes = [_buffer(f"out_{k}", kind) for k, kind in enumerate(region.output_types)]
+    writes = [_flat_buffer(f"out_{k}", kind) for k, kind in enumerate(region.output_types)]
     scratch = [ir.Buffer(SCRATCH, (code.workspace,), "uint8", "workspace")] if code.workspace else []
     buffers = (*reads, *consts, *writes, *scratch)
     start, written = ir.const(0, "int32"), {*writes, *scratch}
@@ -257,8 +278,9 @@ def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, External]:
     return ir.PrimFunc("external", buffers, body), external
 
 
-def _buffer(name: str, kind: TensorType) -> ir.Buffer:
-    return ir.Buffer(name, (kind.size,), kind.dtype)
+def _flat_buffer(name: str, tensor_type: TensorType) -> ir.Buffer:
+    """Return a one-dimensional buffer for a tensor."""
+    return ir.Buffer(name, (tensor_type.size,), tensor_type.dtype)
 
 
 def _check_code(taken: ClaimedRegion) -> None:

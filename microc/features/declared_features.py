@@ -41,8 +41,8 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
             "front", front, "a pipeline, such as microc.features.log_mel(), or a MicroFrontend"
         )
     network = load(model)
-    name = _input_of(network, input)
-    input_type, width = network.types[name], _width(front)
+    name = _feature_input(network, input)
+    input_type, width = network.types[name], _features_per_frame(front)
     frames = input_type.size // width
     if frames * width != input_type.size or not frames:
         hint = "give the pipeline as many features a frame as the network was trained on"
@@ -51,7 +51,7 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
             where=network.name,
             hint=hint,
         )
-    _check_order(input_type, frames, width, bands_first, network.name, name)
+    _check_axis_order(input_type, frames, width, bands_first, network.name, name)
     net = GraphBuilder("features")
     net.types.update(network.types)
     signal = front.write(net, front.samples(frames))
@@ -72,7 +72,10 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
     return joined.with_nodes((*features.nodes, reshaped, *network.nodes))
 
 
-def _input_of(network: Graph, name: str) -> str:
+def _feature_input(network: Graph, name: str) -> str:
+    """Return the network's input that gets the features: the one called ``name``, or the only one.
+
+    UsageError if there is no such input, or if there are several and ``name`` is empty."""
     if not name and len(network.inputs) == 1:
         return network.inputs[0]
     if name not in network.inputs:
@@ -82,7 +85,7 @@ def _input_of(network: Graph, name: str) -> str:
     return name
 
 
-def _width(front: Front) -> int:
+def _features_per_frame(front: Front) -> int:
     """Return the number of features in a frame."""
     shape = front.graph(front.samples(1)).types["features"].shape
     if len(shape) < 3:
@@ -96,19 +99,22 @@ def _width(front: Front) -> int:
     return width
 
 
-def _check_order(kind: TensorType, frames: int, width: int, bands_first: bool, where: str, name: str) -> None:
-    """Refuse an input whose axes are in the opposite order."""
-    found = [extent for extent in kind.shape if extent != 1]
+def _check_axis_order(
+    input_type: TensorType, frames: int, width: int, bands_first: bool, where: str, name: str
+) -> None:
+    """Raise UsageError if an input has the axes of frames and features in the opposite order."""
+    found = [extent for extent in input_type.shape if extent != 1]
     expected = [extent for extent in ((width, frames) if bands_first else (frames, width)) if extent != 1]
     if found == expected[::-1] and found != expected:
         raise UsageError(
-            f"input {name!r}: got shape {list(kind.shape)}, expected axes of {' and '.join(map(str, expected))}",
+            f"input {name!r}: got shape {list(input_type.shape)}, expected axes of {' and '.join(map(str, expected))}",
             where=where,
             hint=f"give bands_first={not bands_first}",
         )
 
 
 def _to_axis_order(signal: Signal, bands_first: bool) -> Signal:
+    """Return features (1, frames, numbers), transposed to (1, numbers, frames) if ``bands_first``."""
     if not bands_first:
         return signal
     axes: Sequence[int] = (0, *range(2, len(signal.shape)), 1)
@@ -118,20 +124,29 @@ def _to_axis_order(signal: Signal, bands_first: bool) -> Signal:
     return transposed
 
 
-def _to_input_type(signal: Signal, kind: TensorType, where: str, name: str) -> str:
+def _to_input_type(signal: Signal, input_type: TensorType, where: str, name: str) -> str:
     """Convert features to the type of the network's input; return the value."""
-    if kind.dtype == "float32":
+    if input_type.dtype == "float32":
         return signal.real().value
-    if kind.quant is None or len(kind.quant.scale) != 1 or kind.dtype not in ("int8", "uint8", "int16", "uint16"):
+    if (
+        input_type.quant is None
+        or len(input_type.quant.scale) != 1
+        or input_type.dtype not in ("int8", "uint8", "int16", "uint16")
+    ):
         raise UnsupportedError(
-            f"input {name!r}: got {kind.dtype} without a scale, expected float32, or integers with one scale",
+            f"input {name!r}: got {input_type.dtype} without a scale, expected float32, or integers with one scale",
             where=where,
             hint="export the network with a float32 input, or with one scale and zero point",
         )
     net = signal.net
-    attrs = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None, "out_dtype": kind.dtype}
+    attrs = {
+        "scale": input_type.quant.scale,
+        "zero_point": input_type.quant.zero_point,
+        "axis": None,
+        "out_dtype": input_type.dtype,
+    }
     quantised = net.emit("quantize", (signal.value,), {**registry.get("quantize").defaults, **attrs})
-    return net.set_quant(quantised, kind.quant)
+    return net.set_quant(quantised, input_type.quant)
 
 
 # ---- A pipeline declared in a TOML file: ``microc import MODEL --features FILE``.
@@ -198,10 +213,11 @@ def read(path: Path) -> Declared:
         raise UsageError(
             f"{path.name} is no TOML: {error}", where=path.name, hint="compare it with docs/features.md"
         ) from error
-    return _parse(data, path.name)
+    return _parse_declaration(data, path.name)
 
 
-def _parse(data: dict[str, Any], where: str) -> Declared:
+def _parse_declaration(data: dict[str, Any], where: str) -> Declared:
+    """Build the pipeline that the tables of a file declare; ``where``: the file's name for errors."""
     join_arguments = {name: data.pop(name) for name in JOIN_ARGUMENTS if name in data}
     for name, value in join_arguments.items():
         if not isinstance(value, JOIN_ARGUMENTS[name]):
@@ -211,48 +227,54 @@ def _parse(data: dict[str, Any], where: str) -> Declared:
                 hint=f"change {name}",
             )
     if "preset" in data:
-        pipeline = _build_from_table(PRESETS, "preset", data, _arguments, where)
+        pipeline = _build_from_table(PRESETS, "preset", data, _argument_names, where)
     else:
         stages = data.pop("stage", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
             raise UsageError("stage: expected a list of tables", where=where, hint="write [[stage]] above each stage")
         stage_names = [f"{where} stage {number}" for number in range(1, len(stages) + 1)]
         built_stages = [
-            _build_from_table(STAGE_KINDS, "kind", s, _fields, p) for s, p in zip(stages, stage_names, strict=True)
+            _build_from_table(STAGE_KINDS, "kind", s, _field_names, p) for s, p in zip(stages, stage_names, strict=True)
         ]
         pipeline = _call_with_keys(
-            Pipeline, {"stages": tuple(built_stages)}, data, _fields(Pipeline) - {"stages"}, where
+            Pipeline, {"stages": tuple(built_stages)}, data, _field_names(Pipeline) - {"stages"}, where
         )
     return Declared(pipeline, **join_arguments)
 
 
-def _fields(kind: Any) -> set[str]:
-    return {field.name for field in fields(kind)}
+def _field_names(dataclass_type: Any) -> set[str]:
+    """Return the names of a dataclass's fields."""
+    return {field.name for field in fields(dataclass_type)}
 
 
-def _arguments(preset: Callable[..., Front]) -> set[str]:
+def _argument_names(preset: Callable[..., Front]) -> set[str]:
     """Return the parameter names of a preset.
 
     :func:`mfcc` passes its ``others`` on, so it has those of :func:`log_mel`, too.
     """
     names = set(inspect.signature(preset).parameters)
-    return names - {"others"} | (_arguments(log_mel) if "others" in names else set())
+    return names - {"others"} | (_argument_names(log_mel) if "others" in names else set())
 
 
 def _build_from_table(
-    table_types: Mapping[str, Any], key: str, data: dict[str, Any], names: Callable[[Any], set[str]], where: str
+    table_types: Mapping[str, Any], key: str, data: dict[str, Any], valid_keys_of: Callable[[Any], set[str]], where: str
 ) -> Any:
-    """Construct the preset or stage that a table names under ``key``, with the table's other values as arguments."""
+    """Construct the preset or stage that a table names under ``key``, with the table's other values as arguments.
+
+    ``table_types``: the presets or stages by name; ``valid_keys_of``: returns the keys that one of them takes."""
     name = data.pop(key, None)
     if not isinstance(name, str) or name not in table_types:
         what = f"there is no {key} {name!r}" if name is not None else f"{key} is missing"
         raise UsageError(what, where=where, hint=suggestion(str(name or ""), table_types, f"choose a {key} from"))
-    return _call_with_keys(table_types[name], {}, data, names(table_types[name]), where)
+    return _call_with_keys(table_types[name], {}, data, valid_keys_of(table_types[name]), where)
 
 
 def _call_with_keys(
     make: Any, fixed_arguments: dict[str, Any], data: Mapping[str, Any], keys: set[str], where: str
 ) -> Any:
+    """Call ``make`` with fixed arguments and a table's values as keyword arguments.
+
+    UsageError for a key that is not among ``keys``, or for one that is missing."""
     for name in data:
         if name not in keys:
             raise UsageError(f"there is no key {name!r}", where=where, hint=suggestion(name, sorted(keys), "keys"))

@@ -59,7 +59,7 @@ class Pipeline:
         return max(count, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
-        """Write the stages, behind a new input of ``samples`` samples; return the features."""
+        """Append the stages' operators to a graph, after a new input of ``samples`` samples; return the features."""
         shape = (1, samples) if self.channels == 1 else (1, samples, self.channels)
         value = net.input(SAMPLES, shape, self.input_dtype)
         scale = 1.0 if self.input_dtype == "float32" else self.sample_scale or 1 / 32768

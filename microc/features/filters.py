@@ -44,7 +44,7 @@ class Signal:
         return self.dtype == "float32"
 
     def op(self, op: str, *others: str, **attrs: Attr) -> Signal:
-        """Return the signal after an operator."""
+        """Append an operator whose first operand is the signal; return its result as a signal."""
         self.net.at(len(self.net.types), op)
         return replace(self, value=self.net.emit(op, (self.value, *others), attrs))
 
@@ -54,13 +54,15 @@ class Signal:
         return self.net.constant("constant", data.astype(np.float32) if data.dtype.kind == "f" else data)
 
     def times(self, factor: Array | float) -> Signal:
+        """Return the signal multiplied by a float32 constant."""
         return self.op("mul", self.constant(np.asarray(factor, np.float32)))
 
     def plus(self, number: Array | float) -> Signal:
+        """Return the signal with a float32 constant added."""
         return self.op("add", self.constant(np.asarray(number, np.float32)))
 
     def real(self) -> Signal:
-        """Return the signal as floats."""
+        """Return the signal as float32, multiplied by its scale if it is of integers."""
         if self.is_float:
             return self
         cast = self.op("cast", dtype="float32")
@@ -98,6 +100,7 @@ class Stage:
             )
 
     def refusal(self, what: str, hint: str) -> UsageError:
+        """Return the error for this stage."""
         return UsageError(f"{type(self).__name__}: {what}", hint=hint)
 
     def set(self, name: str, value: object) -> None:
@@ -105,15 +108,19 @@ class Stage:
         object.__setattr__(self, name, value)
 
     def number(self, name: str, least: float, most: float) -> None:
+        """Check and store a field that is a number from ``least`` to ``most``."""
         self.set(name, float(validation.number(self._field_name(name), getattr(self, name), least, most)))
 
     def integer(self, name: str, least: int, most: int = 1 << 24) -> None:
+        """Check and store a field that is an integer from ``least`` to ``most``."""
         self.set(name, validation.integer(self._field_name(name), getattr(self, name), least, most))
 
     def truth(self, name: str) -> None:
+        """Check and store a field that is a boolean."""
         self.set(name, validation.boolean(self._field_name(name), getattr(self, name)))
 
     def choice(self, name: str, known: Sequence[str]) -> None:
+        """Check a field that is one of the texts ``known``."""
         value = validation.text(self._field_name(name), getattr(self, name))
         if value not in known:
             raise UsageError(
@@ -256,7 +263,7 @@ class Resample(Stage):
         return self.up // common, self.down // common
 
     def filter(self) -> Array:
-        """Return the taps at ``up`` times the rate, multiplied by ``up``."""
+        """Return the taps of the filter at ``up`` times the input's rate, multiplied by ``up``."""
         up, down = self.ratio
         if len(self.taps):
             return np.array(self.taps) * up

@@ -32,7 +32,8 @@ _STRENGTH, _OFFSET, _LOG_SHIFT = 0.95, 80.0, 6
 _f = np.float32
 
 
-def _mel(hertz: Any) -> Any:
+def _hertz_to_mel(hertz: Any) -> Any:
+    """Convert frequencies in hertz to the mel scale, in float32."""
     return _f(1127.0) * np.log1p(_f(hertz) / _f(700.0))
 
 
@@ -92,33 +93,39 @@ class MicroFrontend:
         return self.step * validation.integer("frames", frames, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
-        """Write a run over ``samples`` new samples, with a new input for them; return the features (1, frames, bands)."""
+        """Append the operators of a run over ``samples`` new samples, with a new input for them; return the features (1,
+        frames, bands)."""
         frames = samples // self.step
         value = net.input(SAMPLES, (1, samples), "int16")
-        history = self._state(net, "history", np.zeros((1, self.length - self.step + samples), np.int16))
+        history = self._add_state(net, "history", np.zeros((1, self.length - self.step + samples), np.int16))
         line = Signal(net, history, float(self.sample_rate), SCALE).op("shift_in", value, axis=1)
         net.update(history, line.value)
-        age = self._state(net, "age", np.zeros(1, np.int32))
+        age = self._add_state(net, "age", np.zeros(1, np.int32))
         older = net.op("add", age, net.constant("one", np.ones(1, np.int32)))
         net.update(age, net.op("minimum", older, net.constant("lead", np.array([self.lead], np.int32))))
-        noise = first = self._state(net, "noise", np.zeros(self.bands, np.uint32))
-        tables, rows = self._tables(line), []
+        noise = first = self._add_state(net, "noise", np.zeros(self.bands, np.uint32))
+        tables, rows = self._add_tables(line), []
         for frame in range(frames):
             missing = -(-(self.lead - frame) // frames)
-            row, noise = self._frame(line, frame, tables, noise, age if missing > 0 else "", missing)
+            row, noise = self._write_frame(line, frame, tables, noise, age if missing > 0 else "", missing)
             rows.append(net.reshape(row, (1, 1, self.bands)))
         net.update(first, noise)
         features = rows[0] if frames == 1 else net.op("concat", *rows, axis=1)
         net.set_quant(features, Quant((SCALE,), (0,)))
         return replace(line, value=features)
 
-    def _state(self, net: GraphBuilder, name: str, start: Array) -> str:
+    def _add_state(self, net: GraphBuilder, name: str, start: Array) -> str:
+        """Add a state of the frontend with its initial content, under a new name."""
         return net.state(fresh_name(net.types, f"frontend_{name}"), start)
 
-    def _frame(
+    def _write_frame(
         self, line: Signal, frame: int, tables: dict[str, str], noise: str, age: str, missing: int
     ) -> tuple[str, str]:
-        """Write one frame; return its features and the new noise. ``missing``: earlier runs that it needs to be complete."""
+        """Append the operators of frame number ``frame``; return its features and the new noise estimate.
+
+        ``missing``: earlier runs that the frame needs to be complete; ``age``: the number of earlier runs, empty if
+        none is
+        needed."""
         net, begin = line.net, frame * self.step
         frame_samples = line.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
         windowed = replace(frame_samples, value=net.reshape(frame_samples.value, (self.length,)))
@@ -126,7 +133,7 @@ class MicroFrontend:
         net.at(len(net.types), "fft_auto_scale")
         scaled, scale = net.emit_all("fft_auto_scale", (windowed.value,))
         spectrum = net.op("rfft", scaled, fft_length=self._fft_length, name="rfft")
-        start, end = self._reach
+        start, end = self._bin_range
         energy = net.op("signal_energy", spectrum, start=start, end=end, name="signal_energy")
         banks = [tables[name] for name in ("weights", "complements", "frequencies", "firsts", "widths")]
         sums = net.op("filter_bank", energy, *banks, channels=self.bands, name="filter_bank")
@@ -160,45 +167,48 @@ class MicroFrontend:
         """Bits by which a magnitude is smaller than the FFT's length."""
         return max(0, self._fft_length.bit_length() - 1 - _BANK_BITS // 2)
 
-    def _tables(self, line: Signal) -> dict[str, str]:
+    def _add_tables(self, signal: Signal) -> dict[str, str]:
+        """Add the tables of the window, the filter bank and the gains as constants; return their names in the graph."""
         angle = _f(np.pi) * _f(2) / _f(self.length) * (np.arange(self.length, dtype=_f) + _f(0.5))
         window = np.floor((_f(0.5) - _f(0.5) * np.cos(angle)) * _f(1 << _WINDOW_BITS) + _f(0.5)).astype(np.int16)
-        arrays = {"window": window, **self._bank()}
+        arrays = {"window": window, **self._filter_bank_tables()}
         if self.pcan:
-            arrays["gains"] = self._gains()
-        return {name: line.net.constant(name, array) for name, array in arrays.items()}
+            arrays["gains"] = self._gain_table()
+        return {name: signal.net.constant(name, array) for name, array in arrays.items()}
 
     @property
-    def _per_bin(self) -> Any:
+    def _hertz_per_bin(self) -> Any:
+        """Width of a frequency bin in hertz."""
         return _f(0.5) * _f(self.sample_rate) / _f(self._fft_length // 2)
 
     @property
-    def _centers(self) -> Array:
+    def _band_centers(self) -> Array:
         """Centres of the bands, and of one more, on the mel scale."""
-        low, high = _mel(self.lower), _mel(self.upper)
+        low, high = _hertz_to_mel(self.lower), _hertz_to_mel(self.upper)
         return np.asarray(low + (high - low) / _f(self.bands + 1) * np.arange(1, self.bands + 2, dtype=_f))
 
     @property
-    def _edges(self) -> list[int]:
+    def _band_edges(self) -> list[int]:
         """First frequency bin of the rising side of every band, and the end of the last band."""
-        mels = _mel(np.arange(self._fft_length // 2 + 2, dtype=_f) * self._per_bin)
-        edges = [int(_f(1.5) + _f(self.lower) / self._per_bin)]
-        for center in self._centers:
+        mels = _hertz_to_mel(np.arange(self._fft_length // 2 + 2, dtype=_f) * self._hertz_per_bin)
+        edges = [int(_f(1.5) + _f(self.lower) / self._hertz_per_bin)]
+        for center in self._band_centers:
             above = np.flatnonzero(mels > center)
             edges.append(max(edges[-1], int(above[0]) if above.size else len(mels) - 1))
         return edges
 
     @property
-    def _reach(self) -> tuple[int, int]:
-        edges = self._edges
+    def _bin_range(self) -> tuple[int, int]:
+        """First frequency bin of the filter bank, and the end of its last (exclusive)."""
+        edges = self._band_edges
         return edges[0], min(edges[-1], self._fft_length // 2 + 1)
 
-    def _bank(self) -> dict[str, Array]:
-        """Return the filter bank: weights that rise in one band and fall in the band before."""
-        edges, centers, weight_parts = self._edges, self._centers, []
+    def _filter_bank_tables(self) -> dict[str, Array]:
+        """Return the tables of the filter bank: weights that rise in one band and fall in the band before."""
+        edges, centers, weight_parts = self._band_edges, self._band_centers, []
         for band, center in enumerate(centers):
-            below = centers[band - 1] if band else _mel(self.lower)
-            mels = _mel(np.arange(edges[band], edges[band + 1], dtype=_f) * self._per_bin)
+            below = centers[band - 1] if band else _hertz_to_mel(self.lower)
+            mels = _hertz_to_mel(np.arange(edges[band], edges[band + 1], dtype=_f) * self._hertz_per_bin)
             weight_parts.append((center - mels) / (center - below))
         weights, widths, one = np.concatenate(weight_parts), np.diff(edges), _f(1 << _BANK_BITS)
         return {
@@ -209,21 +219,23 @@ class MicroFrontend:
             "widths": widths.astype(np.int16),
         }
 
-    def _gains(self) -> Array:
-        """Return the gain table: a parabola for every highest bit of the noise, as first value and two differences."""
+    def _gain_table(self) -> Array:
+        """Return the table of gains: for every highest bit of the noise a parabola, as its first value and two
+        differences."""
         bits = _SMOOTHING_BITS - self._correction
 
-        def gain(noise: int) -> int:
+        def gain_at_noise(noise: int) -> int:
+            """Return the gain for a noise estimate as an integer, at most 32767."""
             power = np.power(_f(noise) / _f(1 << bits) + _f(_OFFSET), _f(-_STRENGTH))
             scaled_gain = _f(1 << _GAIN_BITS) * power
             return 32767 if scaled_gain > 32767 else int(scaled_gain + _f(0.5))
 
         table = np.zeros(125, np.int64)
-        table[0], table[1] = gain(0), gain(1)
+        table[0], table[1] = gain_at_noise(0), gain_at_noise(1)
         for highest in range(2, 33):
             x = 1 << highest - 1
             ends = (x, x + (x >> 1), 2 * x - 1 if highest == 32 else 2 * x)
-            first, middle, last = (gain(point) for point in ends)
+            first, middle, last = (gain_at_noise(point) for point in ends)
             slope = 4 * (middle - first) - (last - first)
             table[4 * highest - 6 : 4 * highest - 3] = first, slope, last - first - slope
         return table.astype(np.int16)

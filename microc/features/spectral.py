@@ -78,7 +78,8 @@ def to_hertz(mel: Array, scale: str) -> Array:
 def mel_weights(
     bins: int, rate: float, bands: int, fmin: float, fmax: float, scale: str, triangles: str, norm: str
 ) -> Array:
-    """Return weights (bands, bins) of ``bins`` frequencies from 0 to rate / 2, float64."""
+    """Return the weights (bands, bins) of triangular mel filters for ``bins`` frequencies from 0 to ``rate`` / 2, as
+    float64."""
     frequencies = np.linspace(0, rate / 2, bins)
     first, last = (float(mel) for mel in to_mel(np.array([fmin, fmax]), scale))
     ends = np.linspace(first, last, bands + 2)
@@ -107,7 +108,8 @@ def pack_band_weights(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int
 
 
 def box_weights(bins: int, rate: float, edges: Sequence[float]) -> Array:
-    """Return weights (len(edges) - 1, bins): 1 for frequencies f with edge <= f < next edge, else 0."""
+    """Return the weights (len(edges) - 1, bins) of rectangular bands: 1 for frequencies f with edge <= f < next edge,
+    else 0."""
     frequencies = np.linspace(0, rate / 2, bins)
     return np.array([(frequencies >= low) & (frequencies < high) for low, high in pairwise(edges)], np.float64)
 
@@ -207,7 +209,8 @@ class Spectrogram(Stage):
 
 
 def _sum_bands(signal: Signal, weights: Array) -> Signal:
-    """Sum bins by weights (bands, bins); sums of integers have 16-bit weights."""
+    """Sum the bins of a spectrum by ``weights`` (bands, bins), which are quantised to 16 bits for a spectrum of
+    integers."""
     flat, starts, widths = pack_band_weights(weights)
     scale = float(flat.max(initial=0)) / MAX_WEIGHT or 1.0
     stored_weights = flat.astype(np.float32) if signal.is_float else np.rint(flat / scale).astype(np.uint16)

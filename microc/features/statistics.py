@@ -21,13 +21,13 @@ EPSILON = 1e-12
 """Added to divisors, so that silence gives 0."""
 
 
-def _reduce(signal: Signal, op: str) -> Signal:
-    """Reduce over the content of a frame, keeping an axis of one element."""
+def _reduce_frame(signal: Signal, op: str) -> Signal:
+    """Apply a reduction operator to the content of each frame, keeping an axis of one element."""
     return signal.op(op, axes=(len(signal.shape) - 1,), keepdims=True)
 
 
 def _subtract_mean(x: Signal) -> Signal:
-    return x.op("sub", _reduce(x, "mean").value)
+    return x.op("sub", _reduce_frame(x, "mean").value)
 
 
 def _square_of(x: Signal) -> Signal:
@@ -35,41 +35,41 @@ def _square_of(x: Signal) -> Signal:
 
 
 def _variance(x: Signal) -> Signal:
-    return _reduce(_square_of(_subtract_mean(x)), "mean")
+    return _reduce_frame(_square_of(_subtract_mean(x)), "mean")
 
 
-def _moment(x: Signal, power: int) -> Signal:
-    """Return the standardised moment of power 3 or 4."""
+def _standardised_moment(x: Signal, power: int) -> Signal:
+    """Return the standardised moment of ``power`` 3 (skewness) or 4 (kurtosis) of each frame."""
     deviation, variance = _subtract_mean(x), _variance(x)
     raised = _square_of(deviation) if power == 4 else deviation
-    total = _reduce(raised.op("mul", _square_of(deviation).value), "mean")
+    total = _reduce_frame(raised.op("mul", _square_of(deviation).value), "mean")
     norm = _square_of(variance) if power == 4 else variance.op("mul", variance.op("sqrt").value)
     return total.op("div", norm.plus(EPSILON).value)
 
 
-def _crossings(x: Signal) -> Signal:
+def _zero_crossings(x: Signal) -> Signal:
     """Count sign changes between neighbouring samples; 0 is positive (``librosa.zero_crossings`` with pad=False)."""
     size = x.shape[-1]
     if size < 2:
         raise UsageError(f"zero_crossings: got frames of {size} sample, expected 2 or more", hint="use longer frames")
     negative = x.op("less", x.constant(0.0))
     changes = negative.last(1, size).op("not_equal", negative.last(0, size - 1).value)
-    return _reduce(changes.op("cast", dtype="float32"), "sum")
+    return _reduce_frame(changes.op("cast", dtype="float32"), "sum")
 
 
 FRAME_STATISTICS: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
     {
-        "mean": lambda x: _reduce(x, "mean"),
+        "mean": lambda x: _reduce_frame(x, "mean"),
         "std": lambda x: _variance(x).op("sqrt"),
         "variance": _variance,
-        "rms": lambda x: _reduce(_square_of(x), "mean").op("sqrt"),
-        "energy": lambda x: _reduce(_square_of(x), "sum"),
-        "min": lambda x: _reduce(x, "min"),
-        "max": lambda x: _reduce(x, "max"),
-        "peak_to_peak": lambda x: _reduce(x, "max").op("sub", _reduce(x, "min").value),
-        "skewness": lambda x: _moment(x, 3),
-        "kurtosis": lambda x: _moment(x, 4),
-        "zero_crossings": _crossings,
+        "rms": lambda x: _reduce_frame(_square_of(x), "mean").op("sqrt"),
+        "energy": lambda x: _reduce_frame(_square_of(x), "sum"),
+        "min": lambda x: _reduce_frame(x, "min"),
+        "max": lambda x: _reduce_frame(x, "max"),
+        "peak_to_peak": lambda x: _reduce_frame(x, "max").op("sub", _reduce_frame(x, "min").value),
+        "skewness": lambda x: _standardised_moment(x, 3),
+        "kurtosis": lambda x: _standardised_moment(x, 4),
+        "zero_crossings": _zero_crossings,
     }
 )
 """Statistics of a frame's samples.
@@ -78,47 +78,53 @@ Moments divide by the number of samples (``ddof=0``); a normal distribution has 
 """
 
 
-def _frequencies(s: Signal) -> Any:
+def _bin_frequencies(s: Signal) -> Any:
+    """Return the frequencies of a spectrum's bins in hertz."""
     return np.linspace(0, s.rate / 2, s.shape[-1], dtype=np.float32)
 
 
-def _share(s: Signal, total: Signal) -> Signal:
+def _divide_by_sum(s: Signal, total: Signal) -> Signal:
+    """Return s / (total + EPSILON), so that silence gives 0."""
     return s.op("div", total.plus(EPSILON).value)
 
 
-def _centroid(s: Signal) -> Signal:
-    return _share(_reduce(s.times(_frequencies(s)), "sum"), _reduce(s, "sum"))
+def _spectral_centroid(s: Signal) -> Signal:
+    """Return the mean of the frequencies in hertz, weighted by the spectrum."""
+    return _divide_by_sum(_reduce_frame(s.times(_bin_frequencies(s)), "sum"), _reduce_frame(s, "sum"))
 
 
-def _bandwidth(s: Signal) -> Signal:
-    distance = _square_of(_centroid(s).op("sub", s.constant(_frequencies(s))))
-    return _share(_reduce(s.op("mul", distance.value), "sum"), _reduce(s, "sum")).op("sqrt")
+def _spectral_bandwidth(s: Signal) -> Signal:
+    """Return the standard deviation of the frequencies in hertz around the centroid, weighted by the spectrum."""
+    distance = _square_of(_spectral_centroid(s).op("sub", s.constant(_bin_frequencies(s))))
+    return _divide_by_sum(_reduce_frame(s.op("mul", distance.value), "sum"), _reduce_frame(s, "sum")).op("sqrt")
 
 
-def _rolloff(s: Signal) -> Signal:
-    """Return the first frequency up to which the spectrum holds 85 % of its sum."""
-    below = s.op("cumsum", axis=len(s.shape) - 1).op("less", _reduce(s, "sum").times(0.85).value)
-    count = _reduce(below.op("cast", dtype="float32"), "sum")
+def _rolloff_frequency(s: Signal) -> Signal:
+    """Return the lowest frequency in hertz up to which the spectrum holds 85 % of its sum."""
+    below = s.op("cumsum", axis=len(s.shape) - 1).op("less", _reduce_frame(s, "sum").times(0.85).value)
+    count = _reduce_frame(below.op("cast", dtype="float32"), "sum")
     return count.times(s.rate / 2 / (s.shape[-1] - 1))
 
 
-def _flatness(s: Signal) -> Signal:
+def _spectral_flatness(s: Signal) -> Signal:
+    """Return the geometric mean of the spectrum divided by its arithmetic mean."""
     floored = s.op("maximum", s.constant(1e-10))
-    return _reduce(floored.op("log"), "mean").op("exp").op("div", _reduce(floored, "mean").value)
+    return _reduce_frame(floored.op("log"), "mean").op("exp").op("div", _reduce_frame(floored, "mean").value)
 
 
 def _peak_frequency(s: Signal) -> Signal:
+    """Return the frequency in hertz of the spectrum's largest bin."""
     bin_index = s.op("argmax", axis=len(s.shape) - 1, keepdims=True, out_dtype="int32")
     return bin_index.op("cast", dtype="float32").times(s.rate / 2 / (s.shape[-1] - 1))
 
 
 SPECTRAL_STATISTICS: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
     {
-        "centroid": _centroid,
-        "bandwidth": _bandwidth,
-        "rolloff": _rolloff,
-        "flatness": _flatness,
-        "peak": lambda s: _reduce(s, "max"),
+        "centroid": _spectral_centroid,
+        "bandwidth": _spectral_bandwidth,
+        "rolloff": _rolloff_frequency,
+        "flatness": _spectral_flatness,
+        "peak": lambda s: _reduce_frame(s, "max"),
         "peak_frequency": _peak_frequency,
     }
 )
@@ -135,7 +141,8 @@ def _concat_statistics(signal: Signal, names: Sequence[str], functions: Mapping[
     return replace(signal, value=value)
 
 
-def _check_names(stage: Statistics | Spectral, functions: Mapping[str, Any]) -> None:
+def _check_statistic_names(stage: Statistics | Spectral, functions: Mapping[str, Any]) -> None:
+    """Check and store the names of a stage's statistics, each of which must be in ``functions``."""
     names = stage.names
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
         raise stage.refusal(f"has names {names!r}", f"a list of {', '.join(functions)}")
@@ -152,7 +159,7 @@ class Statistics(Stage):
     names: Sequence[str] = ("mean", "std", "rms", "min", "max", "skewness", "kurtosis", "zero_crossings")
 
     def __post_init__(self) -> None:
-        _check_names(self, FRAME_STATISTICS)
+        _check_statistic_names(self, FRAME_STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal)
@@ -166,7 +173,7 @@ class Spectral(Stage):
     names: Sequence[str] = ("centroid", "bandwidth", "rolloff", "flatness", "peak", "peak_frequency")
 
     def __post_init__(self) -> None:
-        _check_names(self, SPECTRAL_STATISTICS)
+        _check_statistic_names(self, SPECTRAL_STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal, spectrum=True)
@@ -178,14 +185,16 @@ class Spectral(Stage):
 Numbers = float | Sequence[float]
 
 
-def _field(stage: Stage, name: str) -> Array:
+def _check_numbers_field(stage: Stage, name: str) -> Array:
     """Check and store a field that is a number, or one number for every feature."""
     value: Any = getattr(stage, name)
     return stage.array(name, 1 if isinstance(value, (list, tuple, np.ndarray)) else 0)
 
 
 def _normalise(stage: Stage, signal: Signal, subtract: Any, divide: Any) -> Signal:
-    """Return (x - subtract) / divide; floats, unless a change of scale suffices."""
+    """Return (signal - subtract) / divide in float32.
+
+    A signal of integers stays and only its scale changes if ``subtract`` is 0 and ``divide`` a single number."""
     low, by = (np.asarray(numbers, np.float64) for numbers in (subtract, divide))
     for numbers in (low, by):
         if numbers.ndim and numbers.size != signal.shape[-1]:
@@ -208,8 +217,8 @@ class Normalise(Stage):
     std: Numbers = 1.0
 
     def __post_init__(self) -> None:
-        _field(self, "mean")
-        if not (_field(self, "std") > 0).all():
+        _check_numbers_field(self, "mean")
+        if not (_check_numbers_field(self, "std") > 0).all():
             raise UsageError(
                 f"Normalise.std: got {np.min(self.std):g}, expected numbers above 0",
                 hint="give the standard deviation of each feature, 1 if it is constant",
@@ -227,7 +236,7 @@ class MinMax(Stage):
     high: Numbers = 1.0
 
     def __post_init__(self) -> None:
-        low, high = _field(self, "low"), _field(self, "high")
+        low, high = _check_numbers_field(self, "low"), _check_numbers_field(self, "high")
         if low.ndim and high.ndim and low.size != high.size:
             raise UsageError(
                 f"MinMax: got {low.size} lows and {high.size} highs, expected as many of both",

@@ -33,7 +33,7 @@ MAX_FOLDER_ENTRIES = 1000
 
 
 class Foreign(NamedTuple):
-    """Description of a foreign file, and a hint."""
+    """A format of another tool: what such a file is, and a hint how to get a model that microc reads."""
 
     what: str
     hint: str
@@ -119,6 +119,7 @@ def identify_by_content(data: bytes) -> Foreign | None:
 
 
 def _identify_archive(data: bytes) -> Foreign:
+    """Identify a zip archive of another tool by the names in it; also one that contains a model file."""
     names = archive_names(data)
     inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
@@ -162,7 +163,7 @@ def folder_error(path: Path) -> ModelError:
 
 
 def foreign_format_error(foreign: Foreign, where: str, name: str) -> ModelError:
-    """Return the error for a file or folder. ``name``: as it is written in the hint."""
+    """Return the error for a file or folder of another tool. ``name``: its name in the hint's command."""
     return ModelError(f"this is {foreign.what}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(name)))
 
 
@@ -173,12 +174,12 @@ AGAIN = "copy or export the model again"
 
 
 def load_model_file(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a model file: TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON,
-    or a graph file that ``microc import`` wrote.
+    """Read a model file of any format; the content decides which, not the suffix.
 
-    ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError if the file cannot be read, ModelError (or
-    UnsupportedError) if it is no model that microc understands.
-    """
+    Formats are TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, and a
+    graph file that ``microc import`` wrote. ``input_shapes`` binds unknown extents of inputs by name. Raises
+    OutputError if
+    the file cannot be read, ModelError (or UnsupportedError) if it is no model that microc understands."""
     return read_model_data(read_model_bytes(path), path.name, input_shapes)
 
 
@@ -193,7 +194,7 @@ def read_model_data(data: bytes, name: str, input_shapes: Mapping[str, tuple[int
 
         return graph_file.read_graph_file(data, name, input_shapes)
     if data.startswith(ZIP_MAGIC):
-        graph = _detect_archive(data, name, input_shapes)
+        graph = _read_archived_model(data, name, input_shapes)
         if graph is not None:
             return graph
     if data.startswith(HDF5_MAGIC):
@@ -216,7 +217,7 @@ def read_model_data(data: bytes, name: str, input_shapes: Mapping[str, tuple[int
     raise foreign_format_error(identify_by_suffix(name), name, name)
 
 
-def _detect_archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
+def _read_archived_model(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
     """Read the model in a zip archive; None if it holds none of a known format."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.torch import reader as torch_export
@@ -278,50 +279,55 @@ Shape = tuple[int | str, ...]
 
 
 def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
-    """Return the shapes of a model's inputs. An unknown extent is named by its symbol, else ``<input>:<axis>``.
+    """Return the shapes of a model's inputs by name. An unknown extent is its symbol, else ``<input>:<axis>``.
 
-    Inputs of unknown rank are omitted; formats with fixed shapes have no entries. Raises the errors of reading.
-    """
+    Inputs of unknown rank are omitted; formats with fixed shapes have no entries. Raises the errors of reading."""
     data = read_model_bytes(path)
     if is_graph_file(data):
         return {}
     if is_tflite(data):
-        return _read_tflite_inputs(data, path.name)
+        return _tflite_input_shapes(data, path.name)
     if data.startswith((ZIP_MAGIC, HDF5_MAGIC)):
-        return _read_keras_inputs(data, path.name)
+        return _keras_input_shapes(data, path.name)
     if is_lightgbm(data) or is_xgboost(data):
         return {}
-    return _read_onnx_inputs(data, path.name)
+    return _onnx_input_shapes(data, path.name)
 
 
-def _name_open_extents(name: str, extents: Sequence[int | str | None]) -> Shape:
+def _name_unknown_extents(name: str, extents: Sequence[int | str | None]) -> Shape:
+    """Return the extents of an input, those that are unknown as ``<input>:<axis>``."""
     return tuple(f"{name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
-def _read_tflite_inputs(data: bytes, file_name: str) -> dict[str, Shape]:
+def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
+    """Return the shapes of a TFLite model's inputs by name."""
     from microc.frontend.tflite.file import TfliteFile
 
     file = TfliteFile(data, file_name)
     tensors = [file.tensor(index) for index in file.inputs]
     return {
-        t.name: _name_open_extents(t.name, [None if axis in t.unknown else n for axis, n in enumerate(t.type.shape)])
+        t.name: _name_unknown_extents(t.name, [None if axis in t.unknown else n for axis, n in enumerate(t.type.shape)])
         for t in tensors
     }
 
 
-def _read_onnx_inputs(data: bytes, file_name: str) -> dict[str, Shape]:
+def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
+    """Return the shapes of an ONNX model's inputs by name, without those of unknown rank."""
     from microc.frontend.onnx.file import decode
 
-    return {i.name: _name_open_extents(i.name, i.shape) for i in decode(data, file_name).inputs if i.shape is not None}
+    return {
+        i.name: _name_unknown_extents(i.name, i.shape) for i in decode(data, file_name).inputs if i.shape is not None
+    }
 
 
-def _read_keras_inputs(data: bytes, file_name: str) -> dict[str, Shape]:
+def _keras_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
+    """Return the shapes of a Keras model's inputs by name; empty for an archive that is no Keras model."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.keras import reader as keras_reader
 
     if not data.startswith(HDF5_MAGIC) and not keras_file.is_keras(data):
         return {}
     return {
-        name: _name_open_extents(name, extents)
+        name: _name_unknown_extents(name, extents)
         for name, extents in keras_reader.declared_inputs(data, file_name).items()
     }

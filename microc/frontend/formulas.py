@@ -22,7 +22,7 @@ Compose = Callable[..., str]
 
 
 def composer(write: Emitter) -> Compose:
-    """Return a function that writes operators, for formulas."""
+    """Return a function for formulas that appends an operator to ``write`` and returns the name of its result."""
 
     def compose(op: str, *operands: str | float, **attrs: Attr) -> str:
         dtype = dtypes.to_numpy(write.type([o for o in operands if isinstance(o, str)][-1]).dtype)
@@ -38,17 +38,17 @@ def line(make: Compose, x: str, alpha: float, beta: float) -> str:
 
 
 def hard_sigmoid(make: Compose, x: str, alpha: float = 1 / 6, beta: float = 0.5) -> str:
-    """min(max(alpha x + beta, 0), 1)."""
+    """Return min(max(alpha x + beta, 0), 1)."""
     return make("clip", line(make, x, alpha, beta), minimum=0.0, maximum=1.0)
 
 
 def scaled_tanh(make: Compose, x: str, alpha: float, beta: float) -> str:
-    """alpha tanh(beta x)."""
+    """Return alpha tanh(beta x)."""
     return make("mul", make("tanh", make("mul", x, beta)), alpha)
 
 
 def gelu(make: Compose, x: str, approximate: bool = False) -> str:
-    """x / 2 (1 + erf(x / sqrt 2)), or the approximation with tanh."""
+    """Return x / 2 (1 + erf(x / sqrt 2)), or the approximation with tanh."""
     if approximate:
         cube = make("mul", make("mul", x, x), x)
         inner = make("tanh", make("mul", make("add", x, make("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
@@ -58,32 +58,32 @@ def gelu(make: Compose, x: str, approximate: bool = False) -> str:
 
 
 def selu(make: Compose, x: str, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> str:
-    """gamma elu(x, alpha)."""
+    """Return gamma elu(x, alpha)."""
     return make("mul", make("elu", x, alpha=alpha), gamma)
 
 
 def celu(make: Compose, x: str, alpha: float) -> str:
-    """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
+    """Return max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
     return make("mul", make("elu", make("div", x, alpha), alpha=1.0), alpha) if alpha > 0 else x
 
 
 def softsign(make: Compose, x: str) -> str:
-    """x / (1 + |x|)."""
+    """Return x / (1 + abs(x))."""
     return make("div", x, make("add", make("abs", x), 1.0))
 
 
 def mish(make: Compose, x: str) -> str:
-    """x tanh(softplus(x))."""
+    """Return x tanh(softplus(x))."""
     return make("mul", x, make("tanh", make("softplus", x)))
 
 
 def swish(make: Compose, x: str, alpha: float = 1.0) -> str:
-    """x sigmoid(alpha x)."""
+    """Return x sigmoid(alpha x)."""
     return make("mul", x, make("sigmoid", x if alpha == 1.0 else make("mul", x, alpha)))
 
 
 def thresholded_relu(make: Compose, x: str, alpha: float) -> str:
-    """x above alpha, else 0."""
+    """Return x where it is above alpha, else 0."""
     return make("where", make("greater", x, alpha), x, 0.0)
 
 
@@ -94,7 +94,7 @@ def shrink(make: Compose, x: str, bias: float, lambd: float) -> str:
 
 
 def reciprocal(make: Compose, x: str) -> str:
-    """1 / x."""
+    """Return 1 / x."""
     return make("div", 1.0, x)
 
 
@@ -108,23 +108,22 @@ row."""
 
 @frozen
 class Gates:
-    """Input weights of all gates: ``weight`` (G, C), and optionally ``bias`` (G)."""
+    """Weights of a recurrent layer's input for all gates: ``weight`` (G, C), and optionally ``bias`` (G)."""
 
     weight: Array
     bias: Array | None = None
 
     def of(self, write: GraphBuilder, rows: str) -> str:
-        """Return the products (M, G) of rows (M, C)."""
+        """Append the input products of all gates, (M, G), for rows (M, C); return their name."""
         operands = [write.new_constant("weight", self.weight)]
         operands += [] if self.bias is None else [write.new_constant("bias", self.bias)]
         return write.emit("dense", (rows, *operands))
 
 
 def at_once(steps: int, width: int, depth: int) -> bool:
-    """Test whether the input products of all steps are computed before the loop.
+    """Test whether the input products of a recurrent layer are computed for all steps before the loop.
 
-    They are if they (``width`` numbers a step) take no more memory than the data (``depth`` numbers a step).
-    """
+    They are if they (``width`` numbers a step) take no more memory than the data (``depth`` numbers a step)."""
     return steps > 1 and width <= depth
 
 
@@ -138,10 +137,11 @@ def run_over_time(
     backwards: bool = False,
     rows: bool = True,
 ) -> tuple[str, State]:
-    """Run ``step`` for every time on the gates' products of ``data`` (T, N, C), the last time first if ``backwards``.
+    """Append a loop that runs a recurrent layer's ``step`` for every time step of ``data`` (T, N, C).
 
-    Return the rows (T, N, U) in the order of computation (empty unless ``rows``), and the last state.
-    """
+    The step takes the gates' input products. ``backwards``: the last time step comes first. Return the rows (T, N, U)
+    in
+    the order of computation (empty unless ``rows``), and the last state."""
     (count, batch, depth), width = write.shape(data), len(gates.weight)
     products_first = at_once(count, width, depth)
     if products_first:
@@ -171,6 +171,6 @@ def swap_batch_and_time(write: GraphBuilder, value: str) -> str:
 
 
 def gate(write: GraphBuilder, value: str, index: int, units: int) -> str:
-    """Slice gate ``index`` from the gates (N, U each) that lie side by side."""
+    """Slice gate ``index`` from the sums of all gates, which lie side by side, (N, U) each."""
     attrs = {"begin": (0, index * units), "end": (write.shape(value)[0], (index + 1) * units), "strides": (1, 1)}
     return write.emit("slice", (value,), attrs)

@@ -92,10 +92,9 @@ class GraphBuilder:
         return name
 
     def state(self, name: str, start: Array) -> str:
-        """Add a tensor that keeps its content between runs, with its initial content.
+        """Add a tensor that keeps its content between runs; ``start`` is its initial content.
 
-        :meth:`update` sets the next content.
-        """
+        :meth:`update` sets the next content."""
         self.types[name] = TensorType(start.shape, start.dtype.name)
         self._state[name] = start
         return name
@@ -184,7 +183,7 @@ MAX_INTEGERS = 64
 
 
 class Operands(Emitter, Protocol):
-    """An operator of a file: constant operands by position, and errors with its location."""
+    """The operands of an operator of a file: constant ones by position, and errors with the operator's location."""
 
     @property
     def where(self) -> str:

@@ -48,14 +48,15 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
         )
     for subgraph in all_graphs:
         _check_graph(subgraph, file_name)
-    _check_shapes(graph, file_name, input_shapes)
-    graph = _without_unproven_claims(_complete(graph), file_name)
+    _check_bound_shapes(graph, file_name, input_shapes)
+    graph = _drop_unproven_bounds(_with_default_attributes(graph), file_name)
     for subgraph in (graph, *regions(graph)):
-        _check_rewriting(subgraph, file_name)
+        _check_legalisation(subgraph, file_name)
     return graph
 
 
 def _check_graph(graph: Graph, file_name: str) -> None:
+    """Raise ModelError if types are impossible or too large, or if the graph contradicts itself."""
     for name, kind in graph.types.items():
         if dtypes.info(kind.dtype).lanes != 1:
             raise ModelError(
@@ -64,13 +65,13 @@ def _check_graph(graph: Graph, file_name: str) -> None:
             )
         check_shape(kind.shape, kind.dtype, f"{file_name} {name!r}")
     try:
-        verify(graph, _infer, constants=_constant_fault)
+        verify(graph, _infer_output_types, constants=_constant_fault)
     except InternalError as error:
         raise ModelError(f"the graph contradicts itself: {error.what}", where=f"{file_name} {error.where}") from error
 
 
-def _check_rewriting(graph: Graph, file_name: str) -> None:
-    """Run the legalisation of every quantised operator, which trusts its operands, and raise ModelError if it fails."""
+def _check_legalisation(graph: Graph, file_name: str) -> None:
+    """Run the legalisation of every quantised operator, which trusts its operands; ModelError if one fails."""
     for node in graph.nodes:
         rewrite = registry.get(node.op).legalize
         try:
@@ -84,17 +85,21 @@ def _check_rewriting(graph: Graph, file_name: str) -> None:
             continue
 
 
-def _complete(graph: Graph) -> Graph:
-    """Return the graph with defaults for attributes that the file does not have, since operators may have got more."""
+def _with_default_attributes(graph: Graph) -> Graph:
+    """Return the graph with default values for attributes that the file does not have: operators may have got more
+    since."""
     nodes = []
     for node in graph.nodes:
-        attrs = {name: _complete(value) if isinstance(value, Graph) else value for name, value in node.attrs.items()}
+        attrs = {
+            name: _with_default_attributes(value) if isinstance(value, Graph) else value
+            for name, value in node.attrs.items()
+        }
         nodes.append(replace(node, attrs={**registry.get(node.op).defaults, **attrs}))
     return replace(graph, nodes=tuple(nodes))
 
 
 def _constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return the fault of a node's constants; constants that cannot be evaluated are the file's fault."""
+    """Return what is wrong with a node's constants, or an empty string; constants that cannot be evaluated are wrong."""
     try:
         with np.errstate(all="ignore"):
             return registry.constant_fault(node, graph, producers)
@@ -102,18 +107,20 @@ def _constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> 
         return f"the constants make no sense ({type(error).__name__}: {error})"
 
 
-def _without_unproven_claims(graph: Graph, file_name: str) -> Graph:
-    """Drop claims of the file about numbers that are computed at run time, unless its constants prove them."""
+def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
+    """Return the graph without bounds of ``requantize`` that its constants do not prove, and without chosen algorithms.
+
+    ModelError if a 64-bit operand needs such a bound."""
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
-        inside = {k: _without_unproven_claims(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
+        inside = {k: _drop_unproven_bounds(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
         attrs: dict[str, Any] = {**node.attrs, **inside}
         if "algorithm" in attrs:
             attrs["algorithm"] = ""  # the compiler chooses among those that it has proven valid
         if (
             node.op == "requantize"
             and attrs["bound"] >= 0
-            and _largest_distance(node, graph, producers) > attrs["bound"]
+            and _largest_distance_from_zero_point(node, graph, producers) > attrs["bound"]
         ):
             if attrs["rounding"] == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64":
                 what = f"requantize: got bound={attrs['bound']}, expected a bound that the constants before it give"
@@ -123,7 +130,7 @@ def _without_unproven_claims(graph: Graph, file_name: str) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _largest_distance(node: Node, graph: Graph, producers: Mapping[str, Node]) -> float:
+def _largest_distance_from_zero_point(node: Node, graph: Graph, producers: Mapping[str, Node]) -> float:
     """Return the largest distance of a node's first operand from its zero point that constants and dtypes allow."""
     name, zero = node.inputs[0], int(node.attr("input_zero_point"))
     producer, (low, high) = producers.get(name), dtypes.int_range(graph.types[name].dtype)
@@ -136,15 +143,16 @@ def _largest_distance(node: Node, graph: Graph, producers: Mapping[str, Node]) -
     return min(by_dtype, largest_sum(application, 0) + abs(zero))
 
 
-def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer output types; invalid attributes are the file's fault (ModelError)."""
+def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Infer the types of a node's results; ModelError if its attributes are invalid."""
     try:
         return infer_types(op, attrs, types, "")
     except INVALID_INPUT_ERRORS as error:
         raise ModelError(f"the operands or attributes are invalid ({type(error).__name__}: {error})") from error
 
 
-def _check_shapes(graph: Graph, file_name: str, bound_shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_bound_shapes(graph: Graph, file_name: str, bound_shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise UsageError if ``bound_shapes`` (by input, ``*``: of all inputs) differ from the shapes of the file's inputs."""
     for name, shape in bound_shapes.items():
         for input_name in graph.inputs if name == "*" else (name,):
             if input_name not in graph.inputs:

@@ -13,12 +13,14 @@ from microc.graph.ir import Graph
 
 
 def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
-    """Return the graph of a fitted scikit-learn, LightGBM or XGBoost estimator, a PyTorch ``ExportedProgram``, a PyTorch
-    module (with ``example_inputs``, :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``,
-    or the bytes of a file.
+    """Return the graph of a model that is an object.
 
-    Only the packages that the object needs are imported. UsageError for any other object; otherwise the errors of its reader.
-    """
+    That is a fitted scikit-learn, LightGBM or XGBoost estimator, a PyTorch ``ExportedProgram``, a PyTorch module (with
+    ``example_inputs``, :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``, or
+    the
+    bytes of a file. Only the packages that the object needs are imported. UsageError for any other object; otherwise
+    the
+    errors of its reader."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model", input_shapes)
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
@@ -36,7 +38,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
             )
         return torch_export.read_program(model)
     if "keras" in packages and hasattr(model, "save"):
-        return _read_keras_model(model, input_shapes)
+        return _read_keras_object(model, input_shapes)
     if "onnx" in packages and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
         return _from_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
     if reader.is_module(model):
@@ -55,7 +57,9 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
 
 
 def model_file_of(model: Any) -> tuple[str, bytes] | None:
-    """Return name and bytes of the file that an object is the content of; None for any other object."""
+    """Return the name and the bytes of the file that a model object stands for; None if there is no such file.
+
+    Objects are the bytes of a file, an ``onnx.ModelProto``, or a Keras model, which is saved."""
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
     if isinstance(model, (bytes, bytearray, memoryview)):
         return "model", bytes(model)
@@ -71,6 +75,7 @@ def model_file_of(model: Any) -> tuple[str, bytes] | None:
 
 
 def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """Read a model from the bytes of a file of any format."""
     from microc.frontend import detect
 
     if not 0 < len(data) <= detect.MAX_FILE_BYTES:
@@ -81,8 +86,8 @@ def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ..
     return detect.read_model_data(data, name, input_shapes)
 
 
-def _read_keras_model(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read a Keras model through its own file."""
+def _read_keras_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """Read a Keras model by saving it to a temporary file and reading that."""
     from microc.frontend.keras import reader as keras_reader
 
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:

@@ -16,18 +16,17 @@ from microc.graph.ir import Graph, TensorType
 
 
 def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Graph:
-    """Return the graph that computes the values ``outputs`` from the values ``inputs``, in these orders.
+    """Return the part of a graph that computes the values ``outputs`` from the values ``inputs``, in these orders.
 
-    Without ``outputs``, they remain as they are; without ``inputs``, those of the graph's inputs remain that are
+    Without ``outputs``, those of the graph remain; without ``inputs``, those of the graph's inputs remain that are
     needed. State that the part reads remains with everything its update depends on; a state named in ``inputs`` becomes
     an input.
 
     UsageError for an unknown name (the hint lists similar ones), for a constant, for an input that the outputs do not
-    depend on, and if they depend on an input of the graph that is not in ``inputs``.
-    """
+    depend on, and if they depend on an input of the graph that is not in ``inputs``."""
     for what, names in (("input", inputs), ("output", outputs)):
         for name in names:
-            _check(graph, what, name)
+            _check_value_name(graph, what, name)
         if len(set(names)) != len(names):
             raise UsageError(
                 f"an {what} is named twice; got {', '.join(names)}", where=graph.name, hint="name each tensor once"
@@ -59,7 +58,8 @@ def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     )
 
 
-def _check(graph: Graph, what: str, name: str) -> None:
+def _check_value_name(graph: Graph, what: str, name: str) -> None:
+    """Raise UsageError unless ``name`` is a value of the graph and no constant."""
     if name not in graph.types:
         raise UsageError(
             f"there is no tensor {name!r}",
@@ -75,7 +75,7 @@ def _check(graph: Graph, what: str, name: str) -> None:
 
 
 def _find_needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> set[str]:
-    """Return the values that the ends depend on (ends included), without those behind the inputs."""
+    """Return the values on which ``ends`` depend, ``ends`` included; the search stops at ``inputs``."""
     producer = graph.producer()
     found: set[str] = set()
     waiting = list(ends)
@@ -96,6 +96,7 @@ def _find_needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> s
 def _check_inputs(
     graph: Graph, ends: Sequence[str], inputs: Sequence[str], reached: Sequence[str], needed: set[str]
 ) -> None:
+    """Raise UsageError unless ``inputs`` are exactly the inputs on which ``ends`` depend."""
     idle = [name for name in inputs if name not in needed]
     if idle:
         raise UsageError(
@@ -149,16 +150,17 @@ def carry(graph: Graph, pairs: Mapping[str, str]) -> Graph:
         graph,
         inputs=tuple(name for name in graph.inputs if name not in pairs),
         outputs=kept,
-        state={**graph.state, **{name: _zero_state(graph.types[name]) for name in pairs}},
+        state={**graph.state, **{name: _real_zeros(graph.types[name]) for name in pairs}},
         updates={**graph.updates, **pairs},
     )
 
 
-def _zero_state(kind: TensorType) -> Array:
+def _real_zeros(kind: TensorType) -> Array:
+    """Return an array of a type that represents zeros: zero points if it is quantised."""
     zero = kind.quant.zero_point[0] if kind.quant else 0
     return np.full(kind.shape, zero, dtypes.to_numpy(kind.dtype))
 
 
 def _type_text(kind: TensorType) -> str:
-    """Format a type."""
+    """Return the text of a type: dtype and shape."""
     return f"{kind.dtype}[{','.join(map(str, kind.shape))}]"

@@ -49,14 +49,15 @@ def to_bytes(graph: Graph) -> bytes:
     """Return the bytes of a file that contains ``graph``."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in _members(graph):
+        for name, content in _archive_members(graph):
             info = zipfile.ZipInfo(name, _EPOCH)
             info.create_system, info.external_attr = 3, 0o644 << 16
             archive.writestr(info, content)
     return file.getvalue()
 
 
-def _members(graph: Graph) -> Iterator[tuple[str, bytes]]:
+def _archive_members(graph: Graph) -> Iterator[tuple[str, bytes]]:
+    """Yield name and contents of every member of the archive for a graph, in order."""
     yield _MARK, f"{VERSION}\n".encode()
     yield _TEXT, to_text(graph).encode("ascii")
     constants = [array for each in (graph, *regions(graph)) for array in each.consts.values()]
@@ -72,13 +73,12 @@ def _members(graph: Graph) -> Iterator[tuple[str, bytes]]:
 
 
 def from_bytes(data: bytes, name: str) -> Graph:
-    """The graph in ``data``; ``name`` is the file's, for messages.
+    """Return the graph in ``data``, the contents of a file; ``name`` is the file's, for messages.
 
-    Nothing takes more memory than a few times ``len(data)``, and nothing is unpickled or evaluated. Whether operators and
-    attributes make sense is not looked at. Raises ModelError where the file is damaged or of a newer version.
-    """
+    Nothing takes more memory than a few times ``len(data)``, and nothing is unpickled or evaluated. Operators and
+    attributes are not checked. ModelError if the file is damaged or of a newer version."""
     try:
-        members = _contents(data)
+        members = _read_archive(data)
         _check_version(members.pop(_MARK, b""), name)
         text = members.pop(_TEXT, b"").decode("ascii")
         arrays = dict(_named_array(member, content) for member, content in members.items())
@@ -92,9 +92,9 @@ def from_bytes(data: bytes, name: str) -> Graph:
         raise ModelError(error.what, where=f"{name} graph.txt {error.where}") from error
 
 
-def _contents(data: bytes) -> dict[str, bytes]:
-    """Return all members by name. ValueError for compressed, overlapping or repeated members, which microc does not
-    write."""
+def _read_archive(data: bytes) -> dict[str, bytes]:
+    """Return the contents of all members of an archive by name. ValueError for compressed, overlapping or repeated
+    members, which microc does not write."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.compress_size == i.file_size for i in infos)
@@ -118,13 +118,13 @@ def _check_version(mark: bytes, name: str) -> None:
 
 
 def _named_array(member: str, content: bytes) -> tuple[str, Array]:
-    """Return name and array; the bits are viewed as the dtype in the member's name."""
+    """Return the name and the array of a .npy member; its bits are viewed as the dtype in the member's name."""
     name, _, dtype = member.removesuffix(".npy").partition(".")
-    array = _array(content)
+    array = _read_array(content)
     return name, array.view(to_numpy(dtype)).reshape(array.shape) if dtype else array
 
 
-def _array(content: bytes) -> Array:
+def _read_array(content: bytes) -> Array:
     """Read a .npy member. Its header must have exactly numpy's form and match the bytes after it."""
     header = _HEADER.match(content)
     if header is None:

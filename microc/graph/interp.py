@@ -1,6 +1,7 @@
-"""Running a graph on numpy arrays, operator by operator. By ``ops/meaning.py`` it is what a compiled network must equal, at every
-stage of the passes.
-"""
+"""Execution of a graph on numpy arrays, operator by operator.
+
+With the operators of ``ops/meaning.py``, its results are those that a compiled network must equal, at every stage of
+the passes."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ Apply = Callable[[Node, Sequence[Array]], Sequence[Array]]
 def run(
     graph: Graph, inputs: Mapping[str, Array], apply: Apply, state: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Every value of the graph by name, constants and state included.
+    """Run a graph on arrays; return every value by name, constants and state included.
 
-    ``apply(node, arrays)`` computes one node; ``arrays`` are the operands that are present, in order. ``state`` holds the
-    contents before this call (the initial ones unless given); those after it are the values named by ``graph.updates``.
+    ``apply(node, arrays)`` computes one node; ``arrays`` are the operands that are present, in order. ``state`` holds
+    the contents before this call (the initial ones unless given); those after it are the values named by
+    ``graph.updates``.
 
-    Raises UsageError where inputs or state do not fit the graph, InternalError where a result does not fit its type.
-    """
+    UsageError if inputs or state do not fit the graph, InternalError if a result does not fit its type."""
     state = graph.state if state is None else state
-    _fits("input", graph, graph.inputs, inputs)
-    _fits("state", graph, tuple(graph.state), state)
+    _check_arrays("input", graph, graph.inputs, inputs)
+    _check_arrays("state", graph, tuple(graph.state), state)
     values: dict[str, Array] = {**graph.consts, **inputs, **state}
     for node in graph.nodes:
         results = apply(node, [values[name] for name in node.inputs if name])
@@ -34,28 +35,29 @@ def run(
         for name, array in zip(node.outputs, results, strict=True):
             if not name:
                 continue
-            if not _same(graph.types[name], array):
+            if not _has_type(graph.types[name], array):
                 raise InternalError(f"{node.op} gave {_array_text(array)} for {name!r}", where=str(node.loc))
             values[name] = array
     return values
 
 
-def _fits(what: str, graph: Graph, names: tuple[str, ...], given: Mapping[str, Array]) -> None:
-    """Raise an error for arrays that are missing, superfluous, or of another shape or dtype."""
-    if set(given) != set(names):
+def _check_arrays(what: str, graph: Graph, names: tuple[str, ...], arrays: Mapping[str, Array]) -> None:
+    """Raise UsageError for arrays that are missing, superfluous, or of another shape or dtype than the graph's values."""
+    if set(arrays) != set(names):
         raise UsageError(
-            f"wrong names of {what}s; got {', '.join(sorted(given)) or 'none'}, expected {', '.join(sorted(names))}"
+            f"wrong names of {what}s; got {', '.join(sorted(arrays)) or 'none'}, expected {', '.join(sorted(names))}"
         )
     for name in names:
         kind = graph.types[name]
-        if not _same(kind, given[name]):
+        if not _has_type(kind, arrays[name]):
             raise UsageError(
-                f"{what} {name!r} has a wrong type; got {_array_text(given[name])}, expected "
+                f"{what} {name!r} has a wrong type; got {_array_text(arrays[name])}, expected "
                 f"{kind.dtype}{list(kind.shape)}"
             )
 
 
-def _same(kind: TensorType, array: Array) -> bool:
+def _has_type(kind: TensorType, array: Array) -> bool:
+    """Test whether an array has the shape and dtype of a type."""
     return (array.shape, str(array.dtype)) == (kind.shape, kind.dtype)
 
 

@@ -24,7 +24,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """Source of something: model file (without folder), index of the operator in it, and its name."""
+    """Source of a node: model file (without folder), index of the operator in it, and its name."""
 
     file: str = ""
     index: int = -1
@@ -147,6 +147,7 @@ class Graph:
         return f"<pre>{escape(str(self))}</pre>"
 
     def _with_type(self, name: str) -> str:
+        """Return the name of a value, with its dtype and shape if it has a type."""
         kind = self.types.get(name)
         return f"{name}: {kind.dtype}{list(kind.shape)}" if kind else name
 
@@ -168,7 +169,8 @@ class Graph:
         return Loc(next((node.loc.file for node in self.nodes if node.loc.file), ""), name=name)
 
     def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
-        """Return the graph with other nodes (and other fields); unused types and constants are dropped."""
+        """Return the graph with its nodes (and the fields in ``changes``) replaced; unused types and constants are
+        dropped."""
         nodes = tuple(nodes)
         graph = replace(self, nodes=nodes, **changes)
         used = {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()}
@@ -191,7 +193,7 @@ def _same_arrays(mine: Mapping[str, Array], others: Mapping[str, Array]) -> bool
 
 
 class Names(set[str]):
-    """A set of names in use; they are never released."""
+    """A set of the names in use; names are never removed."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         super().__init__(names)
@@ -221,7 +223,7 @@ def fresh_name(taken: Iterable[str], stem: str) -> str:
 
 
 def new_value(types: dict[str, TensorType], stem: str, kind: TensorType) -> str:
-    """Add a value of the type to ``types`` under a :func:`fresh_name`; return the name."""
+    """Add a value of type ``kind`` to ``types`` under a :func:`fresh_name`; return its name."""
     name = fresh_name(types, stem)
     types[name] = kind
     return name

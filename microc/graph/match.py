@@ -99,7 +99,8 @@ class Replacement:
 
 
 class Scope:
-    """The graph around a match, as far as it has been rewritten."""
+    """State of a graph while it is rewritten: types, constants, producers and readers of values, as far as nodes have been
+    visited."""
 
     def __init__(self, graph: Graph) -> None:
         self.types = dict(graph.types)
@@ -121,7 +122,7 @@ class Scope:
         return value not in self.kept and len(self.readers.get(value, ())) <= 1
 
     def fresh(self, stem: str) -> str:
-        """Return a new value name."""
+        """Return a name for a new value, and reserve it."""
         return self.taken.fresh(stem)
 
 
@@ -188,15 +189,15 @@ class Match:
         return name
 
     def replacement(self) -> Replacement:
-        """Return the emitted nodes."""
+        """Return the emitted nodes, with their types and constants, as the replacement."""
         return Replacement(tuple(self._nodes), self._types, self._consts)
 
     def same(self, capture: str) -> Replacement:
-        """Replace the root's output by a captured value."""
+        """Return the replacement of the root's output by a captured value."""
         return self.same_as(self.values[capture])
 
     def same_as(self, value: str) -> Replacement:
-        """Replace the root's output by ``value``: an old one, or a new constant."""
+        """Return the replacement of the root's output by ``value``: an old one, or a new constant."""
         return Replacement((), self._types, self._consts, value)
 
 
@@ -208,11 +209,14 @@ Rule = tuple[Op, Callable[[Match], Replacement | None]]
 
 @dataclass(frozen=True, slots=True)
 class _Captures:
+    """Values and nodes captured so far under names, and all nodes that the match covers."""
+
     values: Mapping[str, str]
     nodes: Mapping[str, Node]
     whole: tuple[Node, ...] = ()
 
     def with_value(self, name: str, value: str) -> _Captures | None:
+        """Return the captures with one more value; None if the name stands for another value already."""
         if not name:
             return self
         if self.values.get(name, value) != value:
@@ -220,12 +224,13 @@ class _Captures:
         return _Captures({**self.values, name: value}, self.nodes, self.whole)
 
     def with_node(self, name: str, node: Node) -> _Captures:
+        """Return the captures with one more node, captured as ``name`` unless that is empty."""
         whole = self.whole if any(node is each for each in self.whole) else (*self.whole, node)
         return _Captures(self.values, {**self.nodes, name: node} if name else self.nodes, whole)
 
 
 def matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
-    """Yield every match of a pattern with ``node`` as its root."""
+    """Yield every match of a pattern whose root is ``node``."""
     for found in _match_node(pattern, node, scope, _Captures({}, {})):
         yield Match(scope, node, found.values, found.nodes, found.whole)
 
@@ -286,7 +291,8 @@ def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> G
 
 
 class _Sweep:
-    """One walk over the graph: every node is replaced at most once, and later nodes see what earlier ones became."""
+    """One walk over the graph that applies rules: every node is replaced at most once, and later nodes see the
+    replacements of earlier ones."""
 
     def __init__(self, graph: Graph, table: Mapping[str, Sequence[Rule]]) -> None:
         self.graph, self.table = graph, table
@@ -297,6 +303,7 @@ class _Sweep:
         self.changed = False
 
     def run(self) -> Graph:
+        """Walk over the graph and return the rewritten graph; the same object if no rule applied."""
         for old in self.graph.nodes:
             inputs = tuple(self.alias.get(name, name) for name in old.inputs)
             node = old if inputs == old.inputs else replace(old, inputs=inputs)
@@ -323,14 +330,14 @@ class _Sweep:
         for pattern, function in self.table.get(node.op, ()):
             for match in matches(pattern, node, self.scope):
                 replacement = function(match)
-                if replacement is not None and self.accept(node, replacement):
+                if replacement is not None and self.apply_replacement(node, replacement):
                     self.changed = True
                     return True
         return False
 
-    def accept(self, node: Node, replacement: Replacement) -> bool:
-        """Enter a replacement; return False if the graph's interface does not permit it."""
-        if replacement.same and not self.unify(node.outputs[0], replacement.same):
+    def apply_replacement(self, node: Node, replacement: Replacement) -> bool:
+        """Apply the replacement of a node; return False if the graph's inputs and outputs do not permit it."""
+        if replacement.same and not self.alias_output(node.outputs[0], replacement.same):
             return False
         made = {name for new in replacement.nodes for name in new.outputs}
         if not replacement.same and not made.issuperset(name for name in node.outputs if name):
@@ -341,9 +348,10 @@ class _Sweep:
             self.append(new)
         return True
 
-    def unify(self, output: str, value: str) -> bool:
-        """Make ``output`` an alias of ``value``: its readers read that. A graph output keeps its name, which
-        ``value`` takes if it is computed here."""
+    def alias_output(self, output: str, value: str) -> bool:
+        """Make ``output`` an alias of ``value``, which its readers read instead; return False if that is not possible.
+
+        An output of the graph keeps its name, which ``value`` takes if it is computed here."""
         if output not in self.scope.kept:
             self.alias[output] = value
             for name, target in self.alias.items():

@@ -33,7 +33,7 @@ _DIGITS = 400
 
 
 class Scanner:
-    """A line and the position in it."""
+    """Tokens of one line of text, and the position of the next token."""
 
     def __init__(self, line: str, number: int) -> None:
         self.number = number
@@ -44,6 +44,7 @@ class Scanner:
         raise ModelError(f"the graph's text is damaged: {what}", where=f"line {self.number}")
 
     def scan(self, line: str) -> list[tuple[str, str]]:
+        """Split a line into tokens (type, text). ModelError at a character that begins none."""
         found, at = [], 0
         while at < len(line):
             match = _TOKEN.match(line, at)
@@ -59,7 +60,7 @@ class Scanner:
         return self.tokens[self.position] if self.position < len(self.tokens) else NOTHING
 
     def take(self, kind: str, what: str = "") -> str:
-        """Return the next token, which must be of a type."""
+        """Return the text of the next token and move on. ModelError unless the token is of type ``kind``."""
         found, text = self.next
         if found != kind:
             self.fail(f"{what or kind} expected, {text or 'the end of the line'!r} found")
@@ -75,6 +76,7 @@ class Scanner:
         return True
 
     def expect(self, *texts: str) -> None:
+        """Skip these signs and words. ModelError unless they come next."""
         if not self.sees(*texts):
             self.fail(f"{' '.join(texts)!r} expected, {self.next[1] or 'the end of the line'!r} found")
 
@@ -95,6 +97,7 @@ class Scanner:
             self.fail("a string has an invalid escape sequence")
 
     def word(self, what: str) -> str:
+        """Return a name: a word, or a string in quotes."""
         return self.string() if self.next[0] == "string" else self.take("word", what)
 
     def number_value(self) -> int | float:
@@ -121,8 +124,8 @@ _REGIONS, _REGION_DEPTH = 1000, 50
 
 
 @dataclass
-class _Parts:
-    """The parts of a graph that the lines so far have declared."""
+class _GraphParts:
+    """The parts of a graph that the lines read so far have declared."""
 
     name: str | None = None
     inputs: list[str] = field(default_factory=list)
@@ -135,9 +138,9 @@ class _Parts:
 
 
 @frozen
-class _Source:
-    """Data by name after ``prefix``, or by order with constants from number ``first`` on; and the graphs read so
-    far."""
+class _DataSource:
+    """Data of one graph's constants and state: by name after ``prefix``, or, if ``numbered``, by order with constants from
+    number ``first`` on. ``graphs``: the nested graphs read so far, by number."""
 
     consts: Mapping[str, Array]
     state: Mapping[str, Array]
@@ -162,17 +165,17 @@ def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array]
     graphs: dict[int, Graph] = {}
     extents: dict[int, tuple[int, int]] = {}
     for position in range(len(sections) - 1, -1, -1):
-        source = _Source(
+        source = _DataSource(
             consts, state, numbered, sum(counts[:position]), f"${position - 1}." if position else "", graphs
         )
-        graphs[position - 1] = graph = _section(sections[position], source)
-        extents[id(graph)] = _extent(graph, extents, sections[position][0][0])
+        graphs[position - 1] = graph = _read_graph(sections[position], source)
+        extents[id(graph)] = _graph_count_and_depth(graph, extents, sections[position][0][0])
     return graphs[-1]
 
 
-def _extent(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
-    """Return how many graphs a graph contains, and how deeply they nest: a short text may nest the same graph again
-    and again."""
+def _graph_count_and_depth(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
+    """Return the number of graphs that a graph contains, itself included, and how deeply they nest. ModelError if either
+    exceeds its limit, since a short text may nest the same graph again and again."""
     inside = [extents[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
     count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
     if count > _REGIONS or depth > _REGION_DEPTH:
@@ -180,11 +183,11 @@ def _extent(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> 
     return count, depth
 
 
-def _section(lines: Sequence[tuple[int, str]], source: _Source) -> Graph:
-    """Read one graph; those inside it have been read."""
-    parts = _Parts()
+def _read_graph(lines: Sequence[tuple[int, str]], source: _DataSource) -> Graph:
+    """Read one graph from its lines (number, text); graphs nested in it have been read before."""
+    parts = _GraphParts()
     for number, line in lines:
-        _Line(line, number, parts, source).read()
+        _LineReader(line, number, parts, source).read()
     if parts.name is None:
         where = f"line {lines[0][0] if lines else 1}"
         raise ModelError("the text holds no graph", where=where, hint="it begins with: graph <name>")
@@ -200,16 +203,17 @@ def _section(lines: Sequence[tuple[int, str]], source: _Source) -> Graph:
     )
 
 
-class _Line(Scanner):
-    """A line, which adds its contents to the parts."""
+class _LineReader(Scanner):
+    """Reader of one line, which adds what the line declares to the parts of its graph."""
 
-    def __init__(self, line: str, number: int, parts: _Parts, source: _Source) -> None:
+    def __init__(self, line: str, number: int, parts: _GraphParts, source: _DataSource) -> None:
         super().__init__(line, number)
         self.parts, self.source = parts, source
 
     # ------------------------------------------------------------ pieces
 
     def value(self) -> str:
+        """Read the name of a value, ``%name`` or ``@name``."""
         if not (self.sees("%") or self.sees("@")):
             self.fail(f"a value (% or @) expected, {self.next[1] or 'the end of the line'!r} found")
         return self.word("a name")
@@ -222,6 +226,7 @@ class _Line(Scanner):
         return name
 
     def operand(self) -> str:
+        """Read an operand: a value that is defined, or ``_`` for an absent one."""
         return "" if self.sees("_") else self.defined_value()
 
     def value_and_type(self) -> tuple[str, TensorType]:
@@ -230,6 +235,7 @@ class _Line(Scanner):
         return name, self.type()
 
     def result(self) -> tuple[str, TensorType | None]:
+        """Read a result with its type, or ``_`` for one that is not used."""
         return ("", None) if self.sees("_") else self.value_and_type()
 
     def type(self) -> TensorType:
@@ -245,6 +251,7 @@ class _Line(Scanner):
         return TensorType(shape, dtype, quant, layout)
 
     def quant(self) -> Quant:
+        """Read quantisation parameters: scale, zero point and, if there are several, the axis."""
         scale = self.attr()
         self.expect(",")
         zero_point = self.attr()
@@ -280,6 +287,7 @@ class _Line(Scanner):
         return name, self.region() if self.sees("$") else self.attr()
 
     def region(self) -> Graph:
+        """Return the nested graph with the number that follows."""
         number = self.integer()
         if number not in self.source.graphs:
             self.fail(f"there is no region {number} behind this one")
@@ -308,6 +316,7 @@ class _Line(Scanner):
             self.fail(f"the end of the line expected, {self.next[1]!r} found")
 
     def declaration(self, what: str) -> None:
+        """Read the rest of a line that begins with the word ``what``: an input, constant, state, value, output or update."""
         parts = self.parts
         match what:
             case "input":
@@ -328,13 +337,15 @@ class _Line(Scanner):
                 self.fail(f"there are no lines that begin with {what!r}")
 
     def define(self, name: str, kind: TensorType) -> str:
+        """Record the type of a value that a line defines; return its name. ModelError if it is defined already."""
         if name in self.parts.types:
             self.fail(f"{name!r} is defined twice")
         self.parts.types[name] = kind
         return name
 
     def array(self, what: str, name: str, position: int) -> Array:
-        """Return the data of a constant or state."""
+        """Return the data of a constant or state, ``position`` of its kind; ModelError if they are missing or do not fit
+        its type."""
         source = self.source
         data, first = (source.consts, source.first) if what == "const" else (source.state, 0)
         array = data.get(f"{what}{first + position}" if source.numbered else f"{source.prefix}{name}")
@@ -346,6 +357,7 @@ class _Line(Scanner):
         return array
 
     def node(self) -> None:
+        """Read a line that applies an operator."""
         results = self.comma_separated(self.result, "=")
         op = self.word("an operator")
         self.expect("(")
@@ -373,7 +385,7 @@ def to_text(graph: Graph) -> str:
     as ``$0.w``."""
     whole = [graph, *regions(graph)]
     numbers = {id(inner): number for number, inner in enumerate(whole[1:])}
-    texts = [_Text(each, numbers).text() for each in whole]
+    texts = [_GraphPrinter(each, numbers).text() for each in whole]
     return texts[0] + "".join(f"region {number}\n{text}" for number, text in enumerate(texts[1:]))
 
 
@@ -383,20 +395,21 @@ def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made)
     inner = [value for node in nodes for value in node.attrs.values() if isinstance(value, Graph)]
-    text = _Text(graph, {id(value): number for number, value in enumerate(inner)})
+    text = _GraphPrinter(graph, {id(value): number for number, value in enumerate(inner)})
     return "".join(f"{line}\n" for line in (*(_value_with_type(graph, name) for name in read), *map(text.node, nodes)))
 
 
 def regions(graph: Graph) -> list[Graph]:
-    """Return the graphs in attributes; those nested in each graph follow it."""
+    """Return the graphs in attributes of a graph's nodes (bodies of control flow), and those nested in them, level by
+    level."""
     found = [graph]
     for each in found:
         found += [value for node in each.nodes for value in node.attrs.values() if isinstance(value, Graph)]
     return found[1:]
 
 
-class _Text:
-    """Printer of one graph. ``numbers``: numbers of its nested graphs."""
+class _GraphPrinter:
+    """Printer of one graph. ``numbers``: numbers of its nested graphs, by identity."""
 
     def __init__(self, graph: Graph, numbers: Mapping[int, int]) -> None:
         self.graph, self.numbers = graph, numbers
@@ -405,22 +418,26 @@ class _Text:
         graph = self.graph
         made = {name for node in graph.nodes for name in node.outputs}
         declared = {*graph.inputs, *graph.consts, *graph.state, *made}
-        lines = [f"graph {_word(graph.name)}"]
+        lines = [f"graph {_quoted_word(graph.name)}"]
         lines += [f"input {_value_with_type(graph, name)}" for name in graph.inputs]
         lines += [f"const {_value_with_type(graph, name)}" for name in graph.consts]
         lines += [f"state {_value_with_type(graph, name)}" for name in graph.state]
         lines += [f"value {_value_with_type(graph, name)}" for name in graph.types if name not in declared]
         lines += [self.node(node) for node in graph.nodes]
-        lines += [f"update {_value(graph, name)} = {_value(graph, value)}" for name, value in graph.updates.items()]
-        lines += [f"output {_value(graph, name)}" for name in graph.outputs]
+        lines += [
+            f"update {_value_text(graph, name)} = {_value_text(graph, value)}" for name, value in graph.updates.items()
+        ]
+        lines += [f"output {_value_text(graph, name)}" for name in graph.outputs]
         return "\n".join(lines) + "\n"
 
     def node(self, node: Node) -> str:
         results = ", ".join(_value_with_type(self.graph, name) for name in node.outputs)
-        operands = ", ".join(_value(self.graph, name) for name in node.inputs)
-        text = f"{results} = {_word(node.op)}({operands})"
+        operands = ", ".join(_value_text(self.graph, name) for name in node.inputs)
+        text = f"{results} = {_quoted_word(node.op)}({operands})"
         if node.attrs:
-            text += " {" + ", ".join(f"{_word(name)}={self.attr(value)}" for name, value in node.attrs.items()) + "}"
+            text += (
+                " {" + ", ".join(f"{_quoted_word(name)}={self.attr(value)}" for name, value in node.attrs.items()) + "}"
+            )
         if node.group:
             text += f" group={json.dumps(node.group)}"
         if node.loc != Loc():
@@ -428,39 +445,42 @@ class _Text:
         return text
 
     def attr(self, value: Attr) -> str:
-        return f"${self.numbers[id(value)]}" if isinstance(value, Graph) else _attr(value)
+        return f"${self.numbers[id(value)]}" if isinstance(value, Graph) else _attr_text(value)
 
 
-def _word(name: str) -> str:
+def _quoted_word(name: str) -> str:
+    """Return a name, in quotes unless it is an identifier."""
     return name if _IDENTIFIER.fullmatch(name) else json.dumps(name)
 
 
-def _value(graph: Graph, name: str) -> str:
+def _value_text(graph: Graph, name: str) -> str:
+    """Return the name of a value as text contains it: ``@name`` for constants and state, ``%name`` for others, ``_`` if
+    absent."""
     if not name:
         return "_"
-    return ("@" if name in graph.consts or name in graph.state else "%") + _word(name)
+    return ("@" if name in graph.consts or name in graph.state else "%") + _quoted_word(name)
 
 
 def _value_with_type(graph: Graph, name: str) -> str:
     """Print a value with its type if it has one: a graph that fails verification is still printed."""
     kind = graph.types.get(name)
-    return _value(graph, name) + (f": {_type(kind)}" if kind is not None else "")
+    return _value_text(graph, name) + (f": {_type_text(kind)}" if kind is not None else "")
 
 
-def _type(kind: TensorType) -> str:
+def _type_text(kind: TensorType) -> str:
     text = f"{kind.dtype}[{','.join(map(str, kind.shape))}]"
     if kind.quant is not None:
-        text += f" q({_quant(kind.quant)})"
+        text += f" q({_quant_text(kind.quant)})"
     return text + (f" layout={json.dumps(kind.layout)}" if kind.layout else "")
 
 
-def _quant(quant: Quant) -> str:
+def _quant_text(quant: Quant) -> str:
     if quant.axis is None:
-        return f"{_attr(quant.scale[0])}, {quant.zero_point[0]}"
-    return f"{_attr(quant.scale)}, {_attr(quant.zero_point)}, axis={quant.axis}"
+        return f"{_attr_text(quant.scale[0])}, {quant.zero_point[0]}"
+    return f"{_attr_text(quant.scale)}, {_attr_text(quant.zero_point)}, axis={quant.axis}"
 
 
-def _attr(value: Attr) -> str:
+def _attr_text(value: Attr) -> str:
     match value:
         case None:
             return "none"
@@ -475,5 +495,5 @@ def _attr(value: Attr) -> str:
         case Graph():
             raise InternalError("a graph is an attribute of its own")
         case _:
-            items = [_attr(item) for item in value]
+            items = [_attr_text(item) for item in value]
             return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"

@@ -16,14 +16,14 @@ Fault = Callable[[Node, Graph, Mapping[str, Node]], str]
 
 
 def verify(graph: Graph, infer: Infer | None = None, where: str = "", constants: Fault | None = None) -> None:
-    """Raise :class:`InternalError` unless ``graph`` is whole; ``where`` (the pass that made it) goes into the message.
+    """Raise :class:`InternalError` unless ``graph`` is well-formed; ``where`` (the pass that made it) is part of the
+    message.
 
-    Checked: names are defined once and before use (so there are no cycles); everything named has a type and constants
-    match theirs; inputs are not computed, outputs and state updates exist; every group of nodes can run as one kernel.
+    Checked: names are defined once and before use (so there are no cycles); every name has a type, and constants match
+    theirs; inputs are not computed, outputs and state updates exist; every group of nodes can run as one kernel.
     ``infer(op, attributes, types of the inputs that are present)`` gives output types to compare in shape and dtype.
-    ``constants(node, graph, nodes by the values that they compute)`` says what is wrong with a node's numbers that become
-    indices, shifts and the like: a :class:`ModelError`, for the model is where they are from.
-    """
+    ``constants(node, graph, nodes by the values that they compute)`` returns what is wrong with a node's numbers that
+    become indices, shifts and the like: a :class:`ModelError`, since the model contains them."""
     _Verifier(graph, infer, where).run()
     if constants is not None:
         producers = graph.producer()
@@ -33,26 +33,27 @@ def verify(graph: Graph, infer: Infer | None = None, where: str = "", constants:
 
 
 class _Verifier:
-    """One verification; ``defined`` grows as the graph is walked."""
+    """Verification of one graph; ``defined`` contains the values defined so far."""
 
     def __init__(self, graph: Graph, infer: Infer | None, where: str) -> None:
         self.graph, self.infer, self.where = graph, infer, where
         self.defined: set[str] = set()
 
     def run(self) -> None:
-        self.sources()
+        self.check_sources()
         for name, kind in self.graph.types.items():
             self.type(name, kind)
         for node in self.graph.nodes:
             self.node(node)
-        self.results()
-        self.groups()
+        self.check_results()
+        self.check_groups()
 
     def fail(self, what: str, node: Node | None = None) -> NoReturn:
         place = f"{node.op} at {node.loc}" if node is not None else f"graph {self.graph.name}"
         raise InternalError(what, where=f"{place}, after {self.where}" if self.where else place)
 
     def define(self, names: Iterable[str], what: str, node: Node | None = None) -> None:
+        """Record values as defined. InternalError if a name is empty, defined already or without a type."""
         for name in names:
             if not name:
                 self.fail(f"{what} has an empty name", node)
@@ -62,8 +63,8 @@ class _Verifier:
                 self.fail(f"{what} {name!r} has no type", node)
             self.defined.add(name)
 
-    def sources(self) -> None:
-        """Inputs, constants and state; their data match their types."""
+    def check_sources(self) -> None:
+        """Check that inputs, constants and state are defined once and typed, and that data match their types."""
         graph = self.graph
         self.define(graph.inputs, "input")
         self.define(graph.consts, "constant")
@@ -74,6 +75,7 @@ class _Verifier:
                 self.fail(f"{name!r} is {_type_text(kind)}, its data are {array.dtype}{list(array.shape)}")
 
     def type(self, name: str, kind: TensorType) -> None:
+        """Check a value's type: dtype, shape, and quantisation parameters."""
         if not dtypes.is_valid(kind.dtype) or any(extent < 0 for extent in kind.shape):
             self.fail(f"{name!r} has the impossible type {_type_text(kind)}")
         quant = kind.quant
@@ -92,6 +94,7 @@ class _Verifier:
             self.fail(f"{name!r}, {_type_text(kind)}, has {len(quant.scale)} scales along axis {quant.axis}")
 
     def node(self, node: Node) -> None:
+        """Check that a node's operands are defined, its results new, and their types those of inference."""
         for name in node.inputs:
             if name and name not in self.defined:
                 self.fail(f"operand {name!r} is not defined before its use", node)
@@ -113,7 +116,7 @@ class _Verifier:
             if mine.shape != kind.shape or not (chosen or mine.dtype == kind.dtype):
                 self.fail(f"result {name!r} is {_type_text(mine)}, {_type_text(kind)} expected", node)
 
-    def results(self) -> None:
+    def check_results(self) -> None:
         """Check that outputs exist and are distinct, and that every state has an update of its shape and dtype."""
         graph = self.graph
         for name in graph.outputs:
@@ -130,8 +133,8 @@ class _Verifier:
             if (old.shape, old.dtype) != (new.shape, new.dtype):
                 self.fail(f"state {name!r} is {_type_text(old)}, its update {_type_text(new)}")
 
-    def groups(self) -> None:
-        """Check that groups are convex. A group runs at the position of its last node: its operands must exist by
+    def check_groups(self) -> None:
+        """Check that groups of nodes are convex. A group runs at the position of its last node: its operands must exist by
         then, and its readers follow."""
         graph = self.graph
         last = {node.group: position for position, node in enumerate(graph.nodes) if node.group}

@@ -59,10 +59,10 @@ __all__ = [
 
 
 def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
-    """Iterate over (C preprocessor condition, body) of an intrinsic, or of a conversion of half floats, on a core.
+    """Iterate over the bodies in C of an intrinsic, or of a conversion of half floats, on the core ``cpu``, each with its
+    C preprocessor condition.
 
-    The bodies of the core's sets come first, the best first, then those for any core.
-    """
+    The bodies of the core's instruction sets come first, the best first, then those for any core."""
     for instructions in CORES[cpu].sets:
         if name in instructions.bodies:
             body = instructions.bodies[name]
@@ -72,7 +72,8 @@ def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
 
 
 def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:
-    """Return the tensor intrinsic of four contiguous products at any address, with the fewest steps; None if a core has none."""
+    """Return the tensor intrinsic that adds four products of contiguous ``a`` and ``b`` (dtypes) at any address in the
+    fewest steps; None if the core ``cpu`` has none."""
     has = CORES[cpu].has
     candidates = (
         t for t in TENSOR.values() if (t.a, t.b, t.order_a, t.order_b) == (a, b, NATURAL, NATURAL) and t.needs <= has
@@ -82,6 +83,7 @@ def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:
 
 
 def body_of(name: str, cpu: str) -> Body | None:
-    """Return the body that an estimate counts on a core; None if that is the meaning."""
+    """Return the body of an intrinsic whose operations an estimate counts on the core ``cpu``; None if it counts the
+    intrinsic's meaning instead."""
     intrin = SCALAR[name]
     return next((b for _, b in bodies_of(name, cpu) if b.operations or b not in intrin.bodies), None)

@@ -59,8 +59,8 @@ ARM_FLOAT = InstructionSet(
 # ---- The DSP instructions of Armv7E-M and Armv8-M: pairs of int16, and bytes, in a word
 
 
-def _widen(signed: bool, less: bool = False) -> Body:
-    """Build the body that widens four bytes to int16; ``less``: minus z."""
+def _widening_body(signed: bool, less: bool = False) -> Body:
+    """Build the C body that widens four bytes to int16 and stores them; ``less``: z is subtracted from each."""
     letter = "s" if signed else "u"
     subtract = '__asm__("ssub16 %0, %1, %2" : "=r"({0}) : "r"({0}), "r"(z));\n'
     less_zero = subtract.format("even") + subtract.format("odd") if less else ""
@@ -76,8 +76,9 @@ __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
     )
 
 
-def _larger(lane: str, *, smallest: bool) -> Body:
-    """Build a lane-wise maximum or minimum: a subtraction sets the GE flags, SEL selects by them."""
+def _lane_extreme_body(lane: str, *, smallest: bool) -> Body:
+    """Build the C body of a lane-wise maximum or minimum (``smallest``): a subtraction sets the GE flags, SEL selects by
+    them."""
     instruction = {"i8x4": "ssub8", "u8x4": "usub8", "i16x2": "ssub16"}[lane]
     left, right = ("%2", "%1") if smallest else ("%1", "%2")
     text = f"{instruction} %0, {left}, {right}\\n\\tsel %0, %1, %2"
@@ -107,13 +108,13 @@ ARM_DSP = InstructionSet(
     "Arm DSP",
     "defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP",
     {
-        **{f"max_{lane}": _larger(lane, smallest=False) for lane in ("i8x4", "u8x4", "i16x2")},
-        **{f"min_{lane}": _larger(lane, smallest=True) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"max_{lane}": _lane_extreme_body(lane, smallest=False) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"min_{lane}": _lane_extreme_body(lane, smallest=True) for lane in ("i8x4", "u8x4", "i16x2")},
         "hold": Body('__asm__("" : "+r"(a));\nreturn a;', (("alu", 0),)),
-        "widen_i8x4": _widen(signed=True),
-        "widen_u8x4": _widen(signed=False),
-        "widen_less_i8x4": _widen(signed=True, less=True),
-        "widen_less_u8x4": _widen(signed=False, less=True),
+        "widen_i8x4": _widening_body(signed=True),
+        "widen_u8x4": _widening_body(signed=False),
+        "widen_less_i8x4": _widening_body(signed=True, less=True),
+        "widen_less_u8x4": _widening_body(signed=False, less=True),
         "evens_i8": assembly("sxtb16 %0, %1", "a"),
         "odds_i8": assembly("sxtb16 %0, %1, ror #8", "a"),
         "evens_u8": assembly("uxtb16 %0, %1", "a"),
@@ -180,7 +181,7 @@ _LOW_REGISTERS = "-fira-algorithm=priority -fno-tree-ter"
 """For cores with eight low registers: values are computed where the C computes them, and those used most get the registers."""
 
 
-def _core(
+def _cortex_m(
     name: str, costs: Costs, sets: tuple[InstructionSet, ...], *features: str, options: str = "", machine: str = ""
 ) -> Core:
     """Build a Cortex-M core; ``machine``: its name for ``-mcpu``, if different."""
@@ -192,18 +193,20 @@ _V6M_OPTIONS = f"{_IN_ORDER} {_LOW_REGISTERS}"
 ARM = Family(
     "arm",
     (
-        _core("cortex-m0", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
-        _core("cortex-m0plus", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
-        _core("cortex-m3", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER),
-        _core("cortex-m4", _M4, _V7EM, "mul64"),
-        with_unit(_core("cortex-m4", _M4, _V7EM, "mul64"), REFERENCE),
-        _core("cortex-m7", _M7, _V7EM, "mul64"),
-        _core("cortex-m33", _M4, _V7EM, "mul64"),
-        _core(
+        _cortex_m("cortex-m0", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
+        _cortex_m("cortex-m0plus", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
+        _cortex_m("cortex-m3", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER),
+        _cortex_m("cortex-m4", _M4, _V7EM, "mul64"),
+        with_unit(_cortex_m("cortex-m4", _M4, _V7EM, "mul64"), REFERENCE),
+        _cortex_m("cortex-m7", _M7, _V7EM, "mul64"),
+        _cortex_m("cortex-m33", _M4, _V7EM, "mul64"),
+        _cortex_m(
             "cortex-m33-nodsp", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER, machine="cortex-m33+nodsp+nofp"
         ),
         replace(
-            _core("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF), "mul64"), lanes=(4,), vectors=8
+            _cortex_m("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF), "mul64"),
+            lanes=(4,),
+            vectors=8,
         ),
     ),
     UNSCHEDULED,

@@ -29,8 +29,8 @@ MAX_BYTE_STEP = ((1 << 8) - 1) // 15
 """The largest step at which the offsets of 16 elements fit 8 bits."""
 
 
-def _arithmetic() -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of arithmetic."""
+def _arithmetic_bodies() -> Iterator[tuple[str, str]]:
+    """Iterate over the C bodies of arithmetic intrinsics on vectors of int32: (intrinsic, C body)."""
     for name, function in _LANEWISE.items():
         yield f"{name}_i32x4", f"return {function}_s32(a, b);"
     for name in NUMBERED:
@@ -42,9 +42,9 @@ def _arithmetic() -> Iterator[tuple[str, str]]:
         yield f"select_{op}_i32x4", f"return vpselq_s32(x, y, vcmp{op}q_s32(a, b));"
 
 
-def _memory() -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of widening loads and narrowing stores, contiguous or at offsets in elements, of all
-    lanes or the first n."""
+def _memory_bodies() -> Iterator[tuple[str, str]]:
+    """Iterate over the C bodies of widening loads and narrowing stores, contiguous or at offsets in elements, of all lanes
+    or the first n: (intrinsic, C body)."""
     first, at = "vctp32q((uint32_t)n)", "p, vreinterpretq_u32_s32(a)"
     for short in MEMORY.values():
         bits, signed = short[1:], short[0] == "i"
@@ -63,18 +63,18 @@ def _memory() -> Iterator[tuple[str, str]]:
         yield f"scatter_{short}_i32x4_first", f"{store}_scatter_{offset}_p_{sign}({at}, {b}, {first});"
 
 
-def _saturating() -> Iterator[tuple[str, Body]]:
+def _saturating_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over saturating intrinsics: VQMOVN saturates a lane to its low half, and that again to a byte.
 
     That needs no vectors of bounds, which would take registers. The other halves may hold anything; the compiler's intrinsics
     cannot express that: they read them from a vector that gcc would copy. So this is inline assembly.
     """
-    halves = _arm_mve_narrowing("int16x8_t h", "vqmovnb.s32", "a")
-    quarters = "\n".join((halves, _arm_mve_narrowing("int8x16_t b", "vqmovnb.s16", "h")))
+    halves = _narrow_lanes("int16x8_t h", "vqmovnb.s32", "a")
+    quarters = "\n".join((halves, _narrow_lanes("int8x16_t b", "vqmovnb.s16", "h")))
     unsigned = "\n".join(
         (
-            _arm_mve_narrowing("uint16x8_t h", "vqmovunb.s32", "a"),
-            _arm_mve_narrowing("uint8x16_t b", "vqmovnb.u16", "h"),
+            _narrow_lanes("uint16x8_t h", "vqmovunb.s32", "a"),
+            _narrow_lanes("uint8x16_t b", "vqmovnb.u16", "h"),
         )
     )
     yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("alu", 2),))
@@ -88,15 +88,15 @@ def _saturating() -> Iterator[tuple[str, Body]]:
         yield f"{name}_first", Body(f"{narrowing}\n{store}_p_{suffix}(p, {result}, vctp32q((uint32_t)n));", costs)
 
 
-def _arm_mve_narrowing(declaration: str, instruction: str, source: str) -> str:
-    """Saturate lanes to the low halves of the lanes of a new vector."""
+def _narrow_lanes(declaration: str, instruction: str, source: str) -> str:
+    """Return the C that declares a vector and saturates the lanes of ``source`` to the low halves of its lanes."""
     name = declaration.split()[1]
     return f'{declaration};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
 
 
-def _few(size: int) -> Iterator[str]:
-    """Iterate over lines that copy a small number of elements known at compile time: by words, or by whole vectors without a
-    loop."""
+def _short_copy_lines(size: int) -> Iterator[str]:
+    """Iterate over the lines of C that copy a small number of elements known at compile time: by words, or by whole
+    vectors without a loop. ``size``: bits of an element."""
     yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // size}) {{"
     yield f"    (void)memcpy(p, q, (size_t)n * {size // 8}U);"
     form = f"r{_WIDTH[str(size)]}.{size}"
@@ -110,15 +110,16 @@ def _few(size: int) -> Iterator[str]:
     yield "} else {"
 
 
-def _runs() -> Iterator[tuple[str, Body]]:
-    """Iterate over copies and fills of runs, in tail-predicated loops (DLSTP, LETP)."""
+def _run_bodies() -> Iterator[tuple[str, Body]]:
+    """Iterate over the bodies of copies and fills of runs of memory, in tail-predicated loops (DLSTP, LETP): (intrinsic,
+    body)."""
     for short in COPIED.values():
         size = int(short[1:])
         loop = "\\n".join(("dlstp.{0} lr, %[n]", "0:", "{1}vstr{2}.{0} q0, [%[p]], #16", "letp lr, 0b"))
         load = f"vldr{_WIDTH[str(size)]}.{size} q0, [%[q]], #16\\n"
         copying = loop.format(size, load, _WIDTH[str(size)])
         body = f'__asm__ volatile("{copying}" : [p] "+r"(p), [q] "+r"(q) : [n] "r"(n) : "lr", "memory", "q0");'
-        body = "\n".join((*_few(size), f"    {body}", "}"))
+        body = "\n".join((*_short_copy_lines(size), f"    {body}", "}"))
         iterations = BodyLoop("n", 128 // size, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
         yield f"copy_{short}", Body(body, (("alu", 4),), iterations)
         filling = loop.format(size, "", _WIDTH[str(size)]).replace("dlstp", f"vdup.{size} q0, %[value]\\ndlstp")
@@ -128,7 +129,7 @@ def _runs() -> Iterator[tuple[str, Body]]:
             yield f"fill_{short}", Body(body, (("alu", 4),), iterations)
 
 
-def _strided_copies() -> Iterator[tuple[str, Body]]:
+def _strided_copy_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over strided copies: 16 bytes at once if the offsets fit bytes, else eight elements."""
     for short in MOVED.values():
         byte_offsets = (f"if (step <= {MAX_BYTE_STEP}) {{", *_gather_lines(short, 8), "} else")
@@ -168,10 +169,10 @@ ARM_MVE = InstructionSet(
     "Arm MVE",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)",
     {
-        **{name: Body(text) for name, text in (*_arithmetic(), *_memory())},
-        **dict(_saturating()),
-        **dict(_runs()),
-        **dict(_strided_copies()),
+        **{name: Body(text) for name, text in (*_arithmetic_bodies(), *_memory_bodies())},
+        **dict(_saturating_bodies()),
+        **dict(_run_bodies()),
+        **dict(_strided_copy_bodies()),
         **PRODUCT_BODIES,
         **ROW_BODIES,
     },
@@ -204,22 +205,22 @@ _COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "
 }
 
 
-def _select(op: str, x: str, y: str) -> str:
-    """Build a select between x and y by a comparison of a and b."""
+def _select_text(op: str, x: str, y: str) -> str:
+    """Return the C that selects between x and y, lane by lane, by the comparison ``op`` of a and b."""
     name, operands = _COMPARED[op]
     return f"return vpselq_f32({x}, {y}, vcmp{name}q_f32({operands}));"
 
 
-def _texts() -> Iterator[tuple[str, str, str]]:
+def _float_bodies() -> Iterator[tuple[str, str, str]]:
     """Iterate over (intrinsic, kind of operation, C body); the kind is empty if there is no instruction."""
     for op in ("add", "sub", "mul"):
         yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
     yield "fma_f32x4", "vector", "return vfmaq_f32(c, a, b);"
     yield "fma_n_f32x4", "vector", "return vfmaq_n_f32(c, a, n);"
-    yield "min_f32x4", "vector", _select("lt", "a", "b")
-    yield "max_f32x4", "vector", _select("gt", "a", "b")
+    yield "min_f32x4", "vector", _select_text("lt", "a", "b")
+    yield "max_f32x4", "vector", _select_text("gt", "a", "b")
     for op in _COMPARED:
-        yield f"select_{op}_f32x4", "vector", _select(op, "x", "y")
+        yield f"select_{op}_f32x4", "vector", _select_text(op, "x", "y")
     for name, function in (("fabs", "vabsq"), ("rint", "vrndxq"), ("floor", "vrndmq")):
         yield f"{name}_f32x4", "vector", f"return {function}_f32(a);"
     for name, lane in (("div", "a[{0}] / b[{0}]"), ("sqrt", "sqrtf(a[{0}])")):
@@ -243,12 +244,11 @@ def _texts() -> Iterator[tuple[str, str, str]]:
     yield "store_f32_f32x4_first", "vector_store", f"vstrwq_p_f32(p, a, {_FIRST});"
 
 
-def _operations(name: str, kind: str) -> tuple[tuple[str, int], ...]:
-    """Return the operation counts of an intrinsic.
+def _float_operation_counts(name: str, kind: str) -> tuple[tuple[str, int], ...]:
+    """Return the operation counts of a float intrinsic of a kind of operation.
 
-    Loads and stores of halves are two instructions; a load of float16 also moves to another register. Lanes are divided one by
-    one.
-    """
+    Loads and stores of halves are two instructions; a load of float16 also moves to another register. Lanes are divided
+    one by one."""
     more = 2 if name.startswith("load_f16") else int(name.startswith(("load_bf16", "store_f16")))
     return (((kind, 4 if kind == "float_divide" else 1),) if kind else ()) + ((("vector", more),) if more else ())
 
@@ -256,7 +256,7 @@ def _operations(name: str, kind: str) -> tuple[tuple[str, int], ...]:
 ARM_MVE_FLOAT = InstructionSet(
     "Arm MVE floating point",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
-    {name: Body(text, _operations(name, kind)) for name, kind, text in _texts()},
+    {name: Body(text, _float_operation_counts(name, kind)) for name, kind, text in _float_bodies()},
     unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", elements=True),
 )
 
@@ -277,19 +277,20 @@ _COUNTED = 8
 """Terms in one iteration of the cost estimate."""
 
 
-def _widen(wide: int, narrow: int, odd: int) -> str:
-    """Return VCVTB or VCVTT of float16 to float32, by its encoding: the GNU assembler (2.40) encodes vectors as those of twice
-    their number."""
+def _half_to_float_instruction(wide: int, narrow: int, odd: int) -> str:
+    """Return the instruction that converts the even (VCVTB) or odd (VCVTT) float16 lanes of register ``narrow`` to float32
+    in register ``wide``, by its encoding: the GNU assembler (2.40) encodes vectors as those of twice their number."""
     return f".inst.w {0xFE3F0E01 | wide << 13 | odd << 12 | narrow << 1:#x}"
 
 
-def _narrow(narrow: int, wide: int, odd: int) -> str:
-    """Return VCVTB or VCVTT of float32 to float16, by its encoding."""
+def _float_to_half_instruction(narrow: int, wide: int, odd: int) -> str:
+    """Return the instruction that converts float32 in register ``wide`` to the even (VCVTB) or odd (VCVTT) float16 lanes
+    of register ``narrow``, by its encoding."""
     return f".inst.w {0xEE3F0E01 | narrow << 13 | odd << 12 | wide << 1:#x}"
 
 
-def _term(rows: int, vectors: int) -> Iterator[str]:
-    """Iterate over the instructions of one term."""
+def _term_instructions(rows: int, vectors: int) -> Iterator[str]:
+    """Iterate over the instructions that multiply and add one term of K, for all rows and vectors of columns of a tile."""
     for v in range(vectors):
         weights = f"q{_SPARE[v % 2]}"
         yield f"vldrh.u16 {weights}, [%[b]], #16"
@@ -300,9 +301,9 @@ def _term(rows: int, vectors: int) -> Iterator[str]:
 
 
 def _add_to_memory(sums: int) -> Iterator[str]:
-    """Iterate over the instructions that add the sums of a run to those in memory."""
+    """Iterate over the instructions that add the float16 sums of a run of terms to the float32 sums in memory."""
     for n in range(sums):
-        yield from (_widen(wide, n, odd) for odd, wide in enumerate(_SPARE))
+        yield from (_half_to_float_instruction(wide, n, odd) for odd, wide in enumerate(_SPARE))
         for odd, wide in enumerate(_SPARE):
             address = f"[%[sums], #{32 * n + 16 * odd}]"
             yield from (
@@ -312,11 +313,10 @@ def _add_to_memory(sums: int) -> Iterator[str]:
             )
 
 
-def _text(rows: int, vectors: int) -> Iterator[str]:
-    """Iterate over the lines of a product of ``rows`` by ``vectors`` of columns.
+def _half_product_lines(rows: int, vectors: int) -> Iterator[str]:
+    """Iterate over the lines of C of a float16 product of ``rows`` rows by ``vectors`` vectors of columns.
 
-    All registers are fixed, since compilers run out of them otherwise.
-    """
+    All registers are fixed, since compilers run out of them otherwise."""
     pointers = [f"a{r}" for r in range(rows)]
     for r, name in enumerate(pointers):
         yield f'register const uint16_t *{name} __asm__("{_ROWS[r]}") = a{f" + {r} * stride_a" if r else ""};'
@@ -332,7 +332,7 @@ def _text(rows: int, vectors: int) -> Iterator[str]:
         yield f"    turns = depth / runs{f' / {times}' if times > 1 else ''};"
         yield "    __asm__ volatile inline("
         zeros = [f"vmov.i32 q{n}, #0" for n in range(rows * vectors)]
-        iteration = [line for _ in range(times) for line in _term(rows, vectors)]
+        iteration = [line for _ in range(times) for line in _term_instructions(rows, vectors)]
         loop = ["1:", *zeros, "dls lr, %[turns]", "0:", *iteration, "le lr, 0b"]
         lines = [*loop, *_add_to_memory(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
         yield from (f'        "{line}\\n"' for line in lines)
@@ -342,32 +342,37 @@ def _text(rows: int, vectors: int) -> Iterator[str]:
         yield "} else" if times > 1 else "}"
 
 
-def _body(rows: int, vectors: int) -> Body:
-    """Build the body of a product, with its counts."""
+def _half_product_body(rows: int, vectors: int) -> Body:
+    """Build the body of a float16 product of ``rows`` rows by ``vectors`` vectors of columns, with its operation counts."""
     sums = rows * vectors
     # Each iteration has a share of the code after a run.
     vector, load = ("vector", (_COUNTED + 1) * sums), ("load", _COUNTED * rows)
     memory = (("vector_load", _COUNTED * vectors + sums // 2), ("vector_store", sums // 2))
     loop = BodyLoop("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
     edges = (("alu", 6 + rows), ("vector", sums), ("vector_load", sums), ("vector_store", sums))
-    return Body("\n".join(_text(rows, vectors)), edges, loop)
+    return Body("\n".join(_half_product_lines(rows, vectors)), edges, loop)
 
 
 _EIGHT = (
     *("lsrs %[n], %[n], #3", "dls lr, %[n]", "0:", "vld20.32 {q0, q1}, [%[q]]", "vld21.32 {q0, q1}, [%[q]]!"),
-    *(_narrow(2, 0, 0), _narrow(2, 1, 1), "vstrh.16 q2, [%[p]], #16", "le lr, 0b"),
+    *(
+        _float_to_half_instruction(2, 0, 0),
+        _float_to_half_instruction(2, 1, 1),
+        "vstrh.16 q2, [%[p]], #16",
+        "le lr, 0b",
+    ),
 )
 _FOUR = (
     "dlstp.32 lr, %[n]",
     "0:",
     "vldrw.u32 q0, [%[q]], #16",
-    _narrow(0, 0, 0),
+    _float_to_half_instruction(0, 0, 0),
     "vstrh.32 q0, [%[p]], #8",
     "letp lr, 0b",
 )
 
 
-def _narrowing() -> Body:
+def _round_to_half_body() -> Body:
     """Build the body that rounds floats to float16: eight at once if they divide, interleaved by VLD2, else four, with a
     predicated tail."""
     text = []
@@ -378,8 +383,8 @@ def _narrowing() -> Body:
     return Body("\n".join((*text, "}")), (("alu", 4),), loop)
 
 
-def _zeros() -> Body:
-    """Build the body that stores zeros of float16."""
+def _store_zeros_body() -> Body:
+    """Build the body that fills a run of float16 with zeros."""
     lines = ("vmov.i32 q0, #0", "dlstp.16 lr, %[n]", "0:", "vstrh.16 q0, [%[p]], #16", "letp lr, 0b")
     text = "\\n".join(lines)
     loop = BodyLoop("n", 8, (("vector_store", 1), ("branch", 1)))
@@ -391,10 +396,10 @@ ARM_MVE_HALF = InstructionSet(
     "Arm MVE half precision",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
     {
-        **{half_product_name(*shape): _body(*shape) for shape in HALF_SHAPES},
+        **{half_product_name(*shape): _half_product_body(*shape) for shape in HALF_SHAPES},
         **WINDOW_BODIES,
-        "narrow_f32_f16": _narrowing(),
-        "zero_f16": _zeros(),
+        "narrow_f32_f16": _round_to_half_body(),
+        "zero_f16": _store_zeros_body(),
     },
     frozenset({"half_floats"}),
 )

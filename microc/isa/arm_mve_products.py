@@ -38,15 +38,15 @@ _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r
 _COUNT = '"+r"(count)'
 
 
-def _instructions(a: str, b: str, rows: int, columns: int) -> str:
-    """Build the C body: each load is right before the multiplications that use it, so that loads and products overlap.
+def _product_text(a: str, b: str, rows: int, columns: int) -> str:
+    """Return the C body of a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``: each load is right before
+    the multiplications that use it, so that loads and products overlap.
 
-    All registers are fixed: a compiler that runs out of them reports an error.
-    """
+    All registers are fixed: a compiler that runs out of them reports an error."""
     # 1. Operands of the assembly. Several rows start from zero, written by the first products (VMLADAV); a single row starts from
     # `start`, which it reads.
     form, size = BITS.get(b), 8 if a == "int8" and b != "int16" else 16
-    lines = _plain_lines(a, b, rows, columns, size) if form is None else _field_lines(form, rows, columns)
+    lines = _vector_of_terms(a, b, rows, columns, size) if form is None else _bit_fields_of_terms(form, rows, columns)
     sums = [f"c{r}{c}" for r in range(rows) for c in range(columns)]
     pointers = [f"a{r}" for r in range(rows)] + [f"b{c}" for c in range(columns)]
     advanced = [f'[{name}] "+r"({name})' for name in pointers]
@@ -73,24 +73,31 @@ def _instructions(a: str, b: str, rows: int, columns: int) -> str:
     # 3. The code of each depth. The function is inlined where `depth` is a literal, so that one branch of these remains: less
     # than a vector (predicated), a few whole vectors without a loop, else loops.
     if form is not None:
-        text += _groups(form, lines, updated + advanced, clobbers)
+        text += _bit_packed_loop(form, lines, updated + advanced, clobbers)
     else:
         inputs = [f'[{name}] "r"({name})' for name in pointers]
         fresh = rows * columns if rows > 1 else 0
         for times in range(1, STRAIGHT + 1):
-            vectors, elements = [_plain_lines(a, b, rows, columns, size, k) for k in range(times)], times * 128 // size
+            vectors, elements = (
+                [_vector_of_terms(a, b, rows, columns, size, k) for k in range(times)],
+                times * 128 // size,
+            )
             part = _start_sums(
                 [line for lines in (*vectors[:-1], _predicate_first(vectors[-1], size)) for line in lines], fresh
             )
             text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
-            text += [*_assembly(part, written, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
+            text += [*_assembly_statement(part, written, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
             straight = _start_sums([line for lines in vectors for line in lines], fresh)
-            text += [f"if (depth == {elements}) {{", *_assembly(straight, written, inputs, clobbers), "} else"]
+            text += [
+                f"if (depth == {elements}) {{",
+                *_assembly_statement(straight, written, inputs, clobbers),
+                "} else",
+            ]
         if fresh:
-            text += _loops(size, lines, updated + advanced, written + advanced, clobbers, fresh)
+            text += _loops_of_rows(size, lines, updated + advanced, written + advanced, clobbers, fresh)
         else:
             single = [f"c0{c} += (int32_t)*a0 * *b{c};" for c in range(columns)]
-            text += _row(size, lines, updated + advanced, clobbers, single)
+            text += _loops_of_single_row(size, lines, updated + advanced, clobbers, single)
     # 4. Stores. Fields are weights times 2 ** (8 - bits): the sums are shifted back, and a single row's start is added only then.
     for name, result in results.items():
         if name == "c02":  # else a compiler collects the sums on the stack, to store them as a vector
@@ -100,7 +107,7 @@ def _instructions(a: str, b: str, rows: int, columns: int) -> str:
     return "\n".join(text)
 
 
-def _plain_lines(a: str, b: str, rows: int, columns: int, size: int, number: int | None = None) -> list[str]:
+def _vector_of_terms(a: str, b: str, rows: int, columns: int, size: int, number: int | None = None) -> list[str]:
     """Return the instructions of one vector of K: bytes, or elements that loads widen to 16 bits.
 
     Pointers advance; with ``number`` the vector of that number is addressed by an offset instead.
@@ -119,9 +126,9 @@ def _plain_lines(a: str, b: str, rows: int, columns: int, size: int, number: int
     return lines
 
 
-def _field_lines(form: BitFields, rows: int, columns: int) -> list[str]:
-    """Return the instructions of 16 bytes of every column: for each of their fields, the lowest first, a vector of every row
-    and the products."""
+def _bit_fields_of_terms(form: BitFields, rows: int, columns: int) -> list[str]:
+    """Return the instructions of 16 bytes of every column of bit-packed weights: for each bit field of the bytes, the
+    lowest first, a vector of every row and the products."""
     lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{BIT_FIELDS_LANES}" for c in range(columns)]
     for field in range(form.count):
         up = 8 - form.bits * (field + 1)
@@ -134,12 +141,12 @@ def _field_lines(form: BitFields, rows: int, columns: int) -> list[str]:
     return lines
 
 
-def _groups(form: BitFields, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
-    """Iterate over the loop of bit-packed weights, 16 bytes in an iteration."""
+def _bit_packed_loop(form: BitFields, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
+    """Iterate over the lines of C of the loop over bit-packed weights, 16 bytes in an iteration."""
     yield f"count = depth / {form.group};"
     mask = (0xFF << 8 - form.bits) & 0xFF
     loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *lines, "le lr, 0b")
-    yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
+    yield from _assembly_statement(loop, [*outputs, _COUNT], [], clobbers)
 
 
 def _predicate_first(lines: list[str], size: int) -> list[str]:
@@ -157,7 +164,7 @@ def _start_sums(lines: list[str], sums: int) -> list[str]:
     return [line.replace("vmladava", "vmladav") if k in first else line for k, line in enumerate(lines)]
 
 
-def _loops(
+def _loops_of_rows(
     size: int, lines: list[str], outputs: list[str], started: list[str], clobbers: str, fresh: int
 ) -> Iterator[str]:
     """Iterate over the loops of several rows: of three vectors if these divide K; else of four, with a tail-predicated remainder.
@@ -168,19 +175,21 @@ def _loops(
     iteration = lines * few
     yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
     text = [*_start_sums(iteration, fresh), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
-    yield from _assembly(text, [*started, _COUNT], [], clobbers)
+    yield from _assembly_statement(text, [*started, _COUNT], [], clobbers)
     iteration = lines * most
     yield "} else {"
-    yield from _assembly(_start_sums(iteration, fresh), started, [], clobbers)
+    yield from _assembly_statement(_start_sums(iteration, fresh), started, [], clobbers)
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
-    yield from _assembly(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from _assembly_statement(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
     yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
     loop = (f"dlstp.{size} lr, lr", "0:", *lines, "letp lr, 0b")
-    yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
+    yield from _assembly_statement(loop, [*outputs, _COUNT], [], clobbers)
     yield from ("    }", "}")
 
 
-def _row(size: int, lines: list[str], outputs: list[str], clobbers: str, single: list[str]) -> Iterator[str]:
+def _loops_of_single_row(
+    size: int, lines: list[str], outputs: list[str], clobbers: str, single: list[str]
+) -> Iterator[str]:
     """Iterate over the loops of a single row: of three vectors if these divide K; else of four, then up to three vectors, then a
     predicated one.
 
@@ -188,25 +197,28 @@ def _row(size: int, lines: list[str], outputs: list[str], clobbers: str, single:
     """
     lanes, most = 128 // size, max(UNROLLED)
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
-    yield from _assembly(("dls lr, lr", "0:", *lines * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from _assembly_statement(
+        ("dls lr, lr", "0:", *lines * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers
+    )
     yield from ("} else {", f"    if (depth / {most * lanes} == 1) {{")
-    yield from _assembly(lines * most, outputs, [], clobbers)
+    yield from _assembly_statement(lines * most, outputs, [], clobbers)
     yield from ("    } else {", f"        count = depth / {most * lanes};")
-    yield from _assembly(("dls lr, lr", "0:", *lines * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from _assembly_statement(("dls lr, lr", "0:", *lines * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
     yield "    }"
     for times in range(1, most):
         yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
-        yield from _assembly(lines * times, outputs, [], clobbers)
+        yield from _assembly_statement(lines * times, outputs, [], clobbers)
         yield "    }"
     yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in single), "    }")
     yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
-    yield from _assembly(_predicate_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
+    yield from _assembly_statement(_predicate_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
     yield from ("    }", "}")
 
 
-def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str) -> Iterator[str]:
-    """Iterate over the statement around instructions. It is ``inline``: compilers else count its lines, do not inline the
-    function, and ``depth`` is no literal."""
+def _assembly_statement(lines: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str) -> Iterator[str]:
+    """Iterate over the lines of the ``__asm__`` statement around instructions.
+
+    It is ``inline``: compilers else count its lines, do not inline the function, and ``depth`` is no literal."""
     yield "    __asm__ volatile inline("
     yield from (f'        "{line}\\n"' for line in lines)
     yield f"        : {', '.join(outputs)}"
@@ -214,22 +226,22 @@ def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobb
     yield f'        : "memory", {clobbers});'
 
 
-def _arm_mve_products_body(a: str, b: str, rows: int, columns: int) -> Body:
-    """Build the body of a product, with its counts."""
+def _small_product_body(a: str, b: str, rows: int, columns: int) -> Body:
+    """Build the body of a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``, with its operation counts."""
     form, half = BITS.get(b), (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
-    text = _instructions(a, b, rows, columns)
+    text = _product_text(a, b, rows, columns)
     edges, alu = (("load", half), ("store", half)), 3 + rows + columns
     if form is None:
         iteration = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
         return Body(text, (*edges, ("alu", alu)), BodyLoop("depth", 16 if a == b == "int8" else 8, iteration))
-    lines = _field_lines(form, rows, columns)
+    lines = _bit_fields_of_terms(form, rows, columns)
     loads = sum(line.startswith("vldr") for line in lines)
     iteration = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
     return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), BodyLoop("depth", form.group, iteration))
 
 
 PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
-    {product_name(*shape): _arm_mve_products_body(*shape) for shape in PRODUCT_SHAPES}
+    {product_name(*shape): _small_product_body(*shape) for shape in PRODUCT_SHAPES}
 )
 
 
@@ -246,15 +258,15 @@ _PAIR = ("c0", "c1")
 """Registers of the sums of an iteration."""
 
 
-def _arm_mve_rows_body(depth: int) -> Body:
-    """Build the body for a row of ``depth`` bytes, with its counts."""
+def _row_product_body(depth: int) -> Body:
+    """Build the body of the product of a row of ``depth`` bytes by many rows of weights, with its operation counts."""
     vectors = depth // LANES
     kept = vectors if vectors <= _ARM_MVE_ROWS_WEIGHTS else _AGAIN
-    lines = [_arm_mve_rows_row(k, k) for k in range(kept)]
+    lines = [_load_row_vector(k, k) for k in range(kept)]
     lines += ["dls lr, lr", "0:", "ldrd %[c0], %[c1], [%[start]], #8"]
     for total in _PAIR:
         for k in range(vectors):
-            again = [] if k < kept else [_arm_mve_rows_row(k, _AGAIN)]
+            again = [] if k < kept else [_load_row_vector(k, _AGAIN)]
             product = f"vmladava.s8 %[{total}], q{_AGAIN if again else k}, q{_ARM_MVE_ROWS_WEIGHTS}"
             lines += [*again, f"vldrb.8 q{_ARM_MVE_ROWS_WEIGHTS}, [%[b]], #{LANES}", product]
     lines += ["strd %[c0], %[c1], [%[sums]], #8", "le lr, 0b"]
@@ -277,12 +289,12 @@ def _arm_mve_rows_body(depth: int) -> Body:
     return Body(text, (("vector_load", kept), ("alu", 4)), loop)
 
 
-def _arm_mve_rows_row(number: int, register: int) -> str:
-    """Return the load of a vector of the row."""
+def _load_row_vector(number: int, register: int) -> str:
+    """Return the instruction that loads vector ``number`` of the row."""
     return f"vldrb.8 q{register}, [%[a], #{LANES * number}]"
 
 
-ROW_BODIES: Mapping[str, Body] = MappingProxyType({row_name(depth): _arm_mve_rows_body(depth) for depth in ROW_DEPTHS})
+ROW_BODIES: Mapping[str, Body] = MappingProxyType({row_name(depth): _row_product_body(depth) for depth in ROW_DEPTHS})
 
 
 # ---- Windows over halves on MVE: the three taps of a row are in registers while its pixels are loaded, each once for all its
@@ -300,8 +312,8 @@ _REGISTERS = {
 }
 
 
-def _lines(stride: int, pixels: int) -> Iterator[str]:
-    """Iterate over the instructions: a loop over the rows of taps."""
+def _window_instructions(stride: int, pixels: int) -> Iterator[str]:
+    """Iterate over the instructions of a float16 window of ``pixels`` pixels: a loop over the rows of taps."""
     yield from (f"vmov.i32 q{x}, #0" for x in range(pixels))
     yield from ("0:", "mov %[next], %[row]", "add %[row], %[row], %[row_bytes]")
     for weights in _ARM_MVE_WINDOWS_WEIGHTS:
@@ -315,8 +327,8 @@ def _lines(stride: int, pixels: int) -> Iterator[str]:
     yield from (f"vstrh.16 q{x}, [%[where], #{16 * x}]" for x in range(pixels))
 
 
-def _body(stride: int, pixels: int) -> Body:
-    """Build the body of a window, with its counts."""
+def _window_body(stride: int, pixels: int) -> Body:
+    """Build the body of a float16 window of ``pixels`` pixels at ``stride``, with its operation counts."""
     values = {
         "row": "a",
         "tap": "b",
@@ -330,7 +342,7 @@ def _body(stride: int, pixels: int) -> Body:
         f'register {types.get(name, "int32_t ")}{name} __asm__("{register}"){f" = {values[name]}" if name in values else ""};'
         for name, register in _REGISTERS.items()
     ]
-    lines = list(_lines(stride, pixels))
+    lines = list(_window_instructions(stride, pixels))
     clobbers = ", ".join(
         f'"{name}"' for name in ("cc", "memory", *(f"q{x}" for x in range(pixels)), *_ARM_MVE_WINDOWS_WEIGHTS, _PIXEL)
     )
@@ -347,4 +359,4 @@ def _body(stride: int, pixels: int) -> Body:
     return Body("\n".join(text), edges, BodyLoop("rows", 1, iteration))
 
 
-WINDOW_BODIES = {half_window_name(*shape): _body(*shape) for shape in HALF_WINDOWS}
+WINDOW_BODIES = {half_window_name(*shape): _window_body(*shape) for shape in HALF_WINDOWS}

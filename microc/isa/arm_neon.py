@@ -70,15 +70,15 @@ _MEMORY: Mapping[str, tuple[int, str]] = {
 """Instructions beside the access, and statements: gcc 12 takes four bytes apart in general registers."""
 
 
-def _bodies() -> dict[str, Body]:
-    """Build the bodies of all intrinsics."""
+def _neon_bodies() -> dict[str, Body]:
+    """Build the C bodies of all intrinsics of Advanced SIMD that this file has, by name."""
     bodies = {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()}
     for name, (count, text) in _MEMORY.items():
         bodies[name] = Body(text, ((f"vector_{name.partition('_')[0]}", 1), ("vector", count)))
     return bodies
 
 
-NEON = InstructionSet("Advanced SIMD", _GUARD, _bodies(), frozenset({"vectors", "fma"}))
+NEON = InstructionSet("Advanced SIMD", _GUARD, _neon_bodies(), frozenset({"vectors", "fma"}))
 DOT = InstructionSet(
     "Advanced SIMD dot product",
     f"defined(__ARM_FEATURE_DOTPROD) && {_GUARD}",
@@ -106,8 +106,9 @@ _CACHE = 1 << 19
 """Bytes of the second-level cache of a Cortex-A72 or a Neoverse N1, at least."""
 
 
-def _core(name: str, machine: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
-    """Build an AArch64 core with further instruction sets."""
+def _aarch64_core(name: str, machine: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
+    """Build an AArch64 core with the instruction sets ``sets`` beside those that all AArch64 cores have; ``machine``: its
+    value for ``-march``."""
     features = frozenset({"fpu", "mul64"})
     every = (*sets, NEON, _UNIT, _WORDS)
     option = f"-march={machine}"
@@ -128,7 +129,7 @@ def _core(name: str, machine: str, *sets: InstructionSet, probe: Probe | None = 
 
 AARCH64 = Family(
     "aarch64",
-    (_core("aarch64", "armv8-a"), _core("aarch64-dotprod", "armv8.2-a+dotprod", DOT, probe=_DOT_PROBE)),
+    (_aarch64_core("aarch64", "armv8-a"), _aarch64_core("aarch64-dotprod", "armv8.2-a+dotprod", DOT, probe=_DOT_PROBE)),
     PLAIN,
     threads=True,
     flags=("unroll-loops", "no-tree-vectorize", "O3"),

@@ -19,7 +19,7 @@ _INEXACT = frozenset(("asin", "atan2", "cos", "cosh", "exp", "log", "log10", "po
 asin 7.6; log and log10 4.4; tanh 4.02. atan2 of two zeros is 0 for a negative second one, and not -0 for a negative first one."""
 
 
-def _product(instruction: str, right: str, registers: str) -> Body:
+def _byte_product_body(instruction: str, right: str, registers: str) -> Body:
     """Build a body that multiplies two bytes to 16 bits; a product of 32 bits is a library call."""
     text = f'"{instruction} %1, %2\\n\\tmovw %0, r0\\n\\tclr __zero_reg__"'
     operands = f'"{registers}"((int8_t)a), "{registers}"(({right})b)'
@@ -29,7 +29,7 @@ def _product(instruction: str, right: str, registers: str) -> Body:
 _MULTIPLIER = InstructionSet(
     "AVR multiplier",
     "defined(__AVR_HAVE_MUL__)",
-    {"mul_i8": _product("muls", "int8_t", "d"), "mul_i8_u8": _product("mulsu", "uint8_t", "a")},
+    {"mul_i8": _byte_product_body("muls", "int8_t", "d"), "mul_i8_u8": _byte_product_body("mulsu", "uint8_t", "a")},
 )
 
 AVR = Family(

@@ -22,17 +22,16 @@ _UNSIGNED = "typedef uint32_t u __attribute__((vector_size(sizeof a)));"
 _BYTES = "(size_t)n * sizeof *p"
 
 
-def _first(short: str, end: str, vector: str) -> Iterator[tuple[str, str]]:
-    """Load and store the first n lanes, of elements as wide as a lane."""
+def _partial_access_bodies(short: str, end: str, vector: str) -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of the load and the store of the first n lanes, of elements as wide as a lane."""
     yield f"load_{short}_{end}_first", f"{vector} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
     yield f"store_{short}_{end}_first", f"memcpy(p, &a, {_BYTES});"
 
 
-def _shifts(end: str, vector: str) -> Iterator[tuple[str, str]]:
-    """Shift left by b, or right if it is negative, also with rounding.
+def _shift_bodies(end: str, vector: str) -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of shifts left by b, or right if it is negative, also with rounding.
 
-    Rounding adds the last bit that is dropped in a step of its own, since all 32 bits may be dropped.
-    """
+    Rounding adds the last bit that is dropped in a step of its own, since all 32 bits may be dropped."""
     left = f"const {vector} m = b < 0, r = -b & m, x = ({vector})((u)a << (u)(b & ~m));"
     yield f"shl_{end}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
     rounded = f"const {vector} k = m & 1, y = x >> ((r - 1) & m);\nreturn (y >> k) + (y & k);"
@@ -43,7 +42,7 @@ def _shifts(end: str, vector: str) -> Iterator[tuple[str, str]]:
     yield f"shift_round_n_{end}", f"{_UNSIGNED}\nif (b < 0) {{\n    {rounded}\n}}\nreturn {left};"
 
 
-def _integers(lanes: int) -> Iterator[tuple[str, str]]:
+def _integer_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of vectors of int32."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for name in ("add", "sub", "mul"):
@@ -55,7 +54,7 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     for name, sign in (("min", "<"), ("max", ">")):
         yield f"{name}_{end}", f"const {vector} m = a {sign} b;\nreturn (a & m) | (b & ~m);"
     yield f"dup_{end}", f"return n - ({vector}){{0}};"
-    yield from _shifts(end, vector)
+    yield from _shift_bodies(end, vector)
     for op, sign in _COMPARED.items():
         yield f"select_{op}_{end}", f"const {vector} m = a {sign} b;\nreturn (x & m) | (y & ~m);"
     for name in ("i32", *SHORT_WORDS):
@@ -63,7 +62,7 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     for name in SHORT_WORDS:
         yield f"dup_{name}_{end}", f"int32_t n;\nmemcpy(&n, p, sizeof n);\nreturn n - ({vector}){{0}};"
     yield f"store_i32_{end}", "memcpy(p, &a, sizeof a);"
-    yield from _first("i32", end, vector)
+    yield from _partial_access_bodies("i32", end, vector)
     for dtype, short in MOVED.items():
         narrow = f"typedef {dtype}_t t __attribute__((vector_size({lanes * dtypes.nbytes(dtype)})));\n"
         widened = f"return __builtin_convertvector(r, {vector});"
@@ -85,7 +84,7 @@ stands for infinity and NaN.
 """
 
 
-def _floats(lanes: int) -> Iterator[tuple[str, str]]:
+def _float_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of vectors of float32."""
     end, vector = f"f32x{lanes}", f"float32x{lanes}"
     chosen = "typedef int32_t v __attribute__((vector_size(sizeof a)));\n" + (
@@ -103,7 +102,7 @@ def _floats(lanes: int) -> Iterator[tuple[str, str]]:
     yield f"bits_i32x{lanes}", f"return (int32x{lanes})a;"
     yield f"load_f32_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
     yield f"store_f32_{end}", "memcpy(p, &a, sizeof a);"
-    yield from _first("f32", end, vector)
+    yield from _partial_access_bodies("f32", end, vector)
     types = f"typedef uint16_t t __attribute__((vector_size({2 * lanes})));\n"
     types += f"typedef uint32_t u __attribute__((vector_size({4 * lanes})));\n"
     for first, loaded in (
@@ -115,7 +114,7 @@ def _floats(lanes: int) -> Iterator[tuple[str, str]]:
 
 
 def vector_type(element: str, lanes: int) -> str:
-    """Return C's vector type of ``lanes`` elements of 32 bits."""
+    """Return the vector type of ``lanes`` elements of 32 bits in C, by gcc's attribute."""
     return f"{element} __attribute__((vector_size({4 * lanes})))"
 
 
@@ -133,20 +132,20 @@ def one_instruction(name: str, text: str) -> Body:
     return Body(text, ((kind, 1),))
 
 
-def _runs() -> Iterator[tuple[str, Body]]:
-    """Copy runs of memory by the C library."""
+def _run_copy_bodies() -> Iterator[tuple[str, Body]]:
+    """Iterate over (intrinsic, body) of copies of runs of memory, which the C library does."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
         loop = BodyLoop("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
         yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), loop)
 
 
-_BODIES = dict(_runs()) | {
-    name: one_instruction(name, text) for n in WIDTHS for name, text in (*_integers(n), *_floats(n))
+_BODIES = dict(_run_copy_bodies()) | {
+    name: one_instruction(name, text) for n in WIDTHS for name, text in (*_integer_bodies(n), *_float_bodies(n))
 }
 
 
 def gnu_vectors(name: str, guard: str, header: str = "") -> InstructionSet:
-    """Return the instruction set of a machine's vectors, under the macro by which compilers know them. ``header`` declares
-    functions of other sets."""
+    """Build the instruction set of a machine's vectors, under the preprocessor condition ``guard`` by which compilers know
+    them. ``header`` declares functions of other sets."""
     return InstructionSet(name, guard, _BODIES, unit=VectorUnit(TYPES, header, elements=True))

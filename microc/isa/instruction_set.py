@@ -56,7 +56,7 @@ class Body:
     types: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Return the operation counts, without the loop inside."""
+        """Return the operation counts of the body by kind, without the loop inside."""
         if self.operations:
             return dict(self.operations)
         memory = {"load": self.text.count("memcpy(&"), "store": self.text.count("memcpy(p")}
@@ -94,7 +94,7 @@ class Intrin:
 
     @property
     def turns(self) -> Expr:
-        """The number of active lanes."""
+        """The number of active lanes, over which the meaning of one lane is repeated."""
         return VL if self.scalable else i32(self.lanes)
 
 
@@ -103,7 +103,7 @@ SUMS = (("c", -(1 << 30), 1 << 30),)
 
 
 def vector(element: str, lanes: int, scalable: bool = False) -> str:
-    """Return the dtype of a vector of ``lanes`` lanes; ``scalable``: or of a multiple of them."""
+    """Return the name of the dtype of vectors of ``lanes`` lanes; ``scalable``: of that many lanes or a multiple."""
     return f"{element}x{'vscalex' if scalable else ''}{lanes}"
 
 
@@ -118,17 +118,18 @@ def sign16(x: Expr) -> Expr:
 
 
 def sign8(x: Expr) -> Expr:
-    """Sign-extend the low byte of ``x``."""
+    """Build the sign extension of the low byte of ``x``."""
     return ((x & 0xFF) ^ 0x80) - 0x80
 
 
 def pack16(low: Expr, high: Expr) -> Expr:
-    """Pack two values within int16 in a word."""
+    """Build the word that holds two values within the range of int16."""
     return (low & 0xFFFF) | (high * 65536)
 
 
 def assembly(text: str, inputs: str) -> Body:
-    """Return a body of one instruction with one result ``%0``; ``inputs`` are parameters in general registers, ``%1`` on."""
+    """Build the body of one assembly instruction ``text`` with the result ``%0``; ``inputs``: the parameters, one letter
+    each, in general registers ``%1`` on."""
     operands = ", ".join(f'"r"({name})' for name in inputs)
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : {operands});\nreturn r;')
 
@@ -187,7 +188,7 @@ class TensorUnit:
     events: int = 8
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a unit that rules cannot use."""
+        """Raise UsageError for a tensor unit that schedule rules cannot use."""
         numbers = (self.rows, self.columns, self.depth, self.tile_cycles, self.bus)
         memories = {"input": self.input, "weight": self.weight, "sums": self.sums}
         rows = {
@@ -220,11 +221,11 @@ class TensorUnit:
 
     @property
     def macs(self) -> float:
-        """The products in a cycle, at most."""
+        """The largest number of products in a cycle."""
         return self.rows * self.columns * self.depth / self.tile_cycles
 
     def cycles(self, word: str, numbers: Sequence[int]) -> int:
-        """Return the cycles of an instruction; ``numbers``: its arguments behind the addresses."""
+        """Return the cycles that the unit's instruction ``word`` takes; ``numbers``: its arguments behind the addresses."""
         rows, columns = numbers[:2]
         match word:
             case "unit_matmul":
@@ -242,7 +243,7 @@ class TensorUnit:
 
 
 def _divide_up(count: int, size: int) -> int:
-    """Divide, rounding up."""
+    """Return ``count`` divided by ``size``, rounded up."""
     return -(-count // size)
 
 
@@ -274,16 +275,15 @@ class VectorUnit:
 
 @frozen
 class InstructionSet:
-    """Instructions that come together.
+    """A set of instructions that a compiler has or lacks together.
 
     - ``guard``: the C preprocessor condition under which a compiler has them.
-    - ``bodies``: by the name of the intrinsic that they compute. A core with the set *has* these names as features: schedules and
-      lowering use an intrinsic on cores that have it.
+    - ``bodies``: the C bodies, by the name of the intrinsic that they compute. A core with the set *has* these names as
+    features: schedules and lowering use an intrinsic on cores that have it.
     - ``features``: further features of a core with the set.
     - ``intrinsics``, ``tensors``: intrinsics that the vocabulary lacks, and loop nests that they replace.
     - ``unit``: its vectors, if any.
-    - ``tensor_unit``: the coprocessor whose instructions these are, if any.
-    """
+    - ``tensor_unit``: the coprocessor whose instructions these are, if any."""
 
     name: str
     guard: str
@@ -409,24 +409,24 @@ class Core:
 
     @property
     def units(self) -> tuple[InstructionSet, ...]:
-        """The instruction sets with vectors."""
+        """The core's instruction sets that have vectors."""
         return tuple(s for s in self.sets if s.unit is not None)
 
 
 @frozen
 class Family:
-    """Cores that one compiler serves.
+    """A family of cores that one compiler serves.
 
     - ``options``: compiler options of the network's files, by goal.
     - ``flash_space``: constants are in an address space of their own.
     - ``array_bytes``: the largest array that compilers support (0: any).
-    - ``threads``: these are computers with POSIX threads; ``computers``: their names in Python (``platform.machine()``).
-    - ``flags``: options that a search may try for a kernel, each a list of gcc's ``-f`` options or a level (``O3``), separated by
-      commas; none changes a result.
+    - ``threads``: these are computers with POSIX threads; ``computers``: their names in Python
+    (``platform.machine()``).
+    - ``flags``: options that a search may try for a kernel, each a list of gcc's ``-f`` options or a level (``O3``),
+    separated by commas; none changes a result.
     - ``own_math``: functions of ``<math.h>`` that its C library lacks, or computes less exactly than operators promise;
-      ``codegen/c/libm.py`` has them in portable C.
-    - ``double_bytes``: the size of C's ``double``; networks with float64 need 8.
-    """
+    ``codegen/c/libm.py`` has them in portable C.
+    - ``double_bytes``: the size of C's ``double``; networks with float64 need 8."""
 
     name: str
     cores: tuple[Core, ...]

@@ -100,7 +100,7 @@ for (; k < n; ++k) {
 down over itself."""
 
 
-def _move(step: int) -> Body:
+def _word_move_body(step: int) -> Body:
     """Build the body that copies ``step`` elements, four words, in an iteration."""
     loop = BodyLoop("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
     return Body(_MOVE.replace("STEP", str(step)), (("alu", 14), ("branch", 6)), loop, apart=True)
@@ -109,6 +109,6 @@ def _move(step: int) -> Body:
 WORD_MOVES = InstructionSet(
     "word moves",
     "defined(__GNUC__)",
-    {f"move_{short}": _move(step) for short, step in (("i8", 16), ("u8", 16), ("i16", 8), ("u16", 8))},
+    {f"move_{short}": _word_move_body(step) for short, step in (("i8", 16), ("u8", 16), ("i16", 8), ("u16", 8))},
     frozenset({"words"}),
 )

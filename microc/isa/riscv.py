@@ -40,8 +40,9 @@ CLIPPED = {
 """Instruction, funct7 and the bits that it clips to (one more if it leaves no negative numbers), by intrinsic."""
 
 
-def _packed_simd(name: str) -> Body:
-    """Build the body of a packed SIMD instruction; a dot product adds to its result register."""
+def _packed_simd_body(name: str) -> Body:
+    """Build the body of the packed SIMD instruction that computes the intrinsic ``name``; a dot product adds to its result
+    register."""
     _, funct7, funct3 = ENCODINGS[name]
     text = f".insn r {_SIMD:#x}, {funct3}, {funct7:#x}, %0, %1, %2"
     if name.startswith("dot"):
@@ -49,8 +50,8 @@ def _packed_simd(name: str) -> Body:
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a), "r"(b));\nreturn r;')
 
 
-def _clip(name: str, *, half: bool) -> Body:
-    """Build the body of a clipping instruction; ``half``: of half the operand."""
+def _clip_body(name: str, *, half: bool) -> Body:
+    """Build the body of the clipping instruction that computes the intrinsic ``name``; ``half``: of half the operand."""
     _, funct7, bits = CLIPPED[name]
     text = f".insn r {_ALU:#x}, 3, {funct7:#x}, %0, %1, x{bits}"
     operand = "a >> 1" if half else "a"
@@ -68,9 +69,9 @@ XCV = InstructionSet(
     "XCVsimd, XCValu",
     GUARD,
     {
-        **{name: _packed_simd(name) for name in ENCODINGS},
-        **{name: _clip(name, half=False) for name in CLIPPED},
-        **{f"{name}_half": _clip(name, half=True) for name in CLIPPED},
+        **{name: _packed_simd_body(name) for name in ENCODINGS},
+        **{name: _clip_body(name, half=False) for name in CLIPPED},
+        **{f"{name}_half": _clip_body(name, half=True) for name in CLIPPED},
         **{f"load_{lanes}": _LOAD for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
         **{f"store_{lanes}": _STORE for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
     },
@@ -108,7 +109,7 @@ _FASTEST = "-O3 -fno-schedule-insns"
 """-O3 takes half a percent to 3 % fewer cycles than -O2, for 15 to 25 % more code."""
 
 
-def _core(name: str, costs: Costs, *features: str, more: tuple[InstructionSet, ...] = ()) -> Core:
+def _riscv_core(name: str, costs: Costs, *features: str, more: tuple[InstructionSet, ...] = ()) -> Core:
     """Build a core. ``more``: sets beyond those of boards' libraries, for which compilers are told the core with the network's
     files."""
     machine = f"-march={name}"
@@ -120,13 +121,13 @@ def _core(name: str, costs: Costs, *features: str, more: tuple[InstructionSet, .
 RISCV = Family(
     "riscv",
     (
-        _core("rv32imc", _INTEGER, "one_product"),
-        _core("rv32imac", _INTEGER, "one_product"),
-        _core("rv32imac_zba_zbb", _INTEGER, "one_product", more=(ZBA, ZBB)),
-        _core("rv32imafc", _FLOAT, "fpu", "fma"),
-        with_unit(_core("rv32imafc", _FLOAT, "fpu", "fma"), REFERENCE),
-        _core("rv64imac", _INTEGER),
-        _core("rv64imafdc", _FLOAT, "fpu", "fma"),
+        _riscv_core("rv32imc", _INTEGER, "one_product"),
+        _riscv_core("rv32imac", _INTEGER, "one_product"),
+        _riscv_core("rv32imac_zba_zbb", _INTEGER, "one_product", more=(ZBA, ZBB)),
+        _riscv_core("rv32imafc", _FLOAT, "fpu", "fma"),
+        with_unit(_riscv_core("rv32imafc", _FLOAT, "fpu", "fma"), REFERENCE),
+        _riscv_core("rv64imac", _INTEGER),
+        _riscv_core("rv64imafdc", _FLOAT, "fpu", "fma"),
         CV32E40P,
         *RVV_CORES,
     ),

@@ -25,7 +25,8 @@ Words = Iterator[tuple[str, int, str]]
 
 @frozen
 class Width:
-    """A number of lanes, or (``scalable``) that times the register length over 128 bits, of which ``vl`` are active."""
+    """The width of a vector: a number of lanes, or, if ``scalable``, that times the register length over 128 bits, of
+    which ``vl`` are active."""
 
     lanes: int
     scalable: bool = False
@@ -35,38 +36,39 @@ class Width:
         return "(size_t)vl" if self.scalable else str(self.lanes)
 
     def vector(self, element: str) -> str:
-        """Return our dtype of a vector of this width."""
+        """Return the name of our dtype of a vector of this width and of elements of dtype ``element``."""
         return vector(element, self.lanes, self.scalable)
 
 
 def v(name: str, *operands: str | int | Width) -> str:
-    """Return a call of an instruction's function; the last operand is the number of lanes."""
+    """Return the C call of the intrinsic function of an RVV instruction; the last operand is the number of lanes."""
     return f"__riscv_v{name}({', '.join(map(str, operands))})"
 
 
 def group(width: Width, bits: int = 32) -> str:
-    """Return the register group (LMUL) of a width: ``m4``, or ``mf2`` for half a register."""
+    """Return the register group (LMUL) that a vector fills, in C's names: ``m4`` for four registers, ``mf2`` for half of
+    one. ``bits``: size of an element."""
     filled = width.lanes * bits
     return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
 
 
 def as_unsigned(vector: str, lanes: Width) -> str:
-    """Return a vector reinterpreted as uint32."""
+    """Return the C expression of a vector reinterpreted as uint32."""
     return f"__riscv_vreinterpret_u32{group(lanes)}({vector})"
 
 
 def as_signed(vector: str, lanes: Width) -> str:
-    """Return a vector reinterpreted as int32."""
+    """Return the C expression of a vector reinterpreted as int32."""
     return f"__riscv_vreinterpret_i32{group(lanes)}({vector})"
 
 
 def mask(width: Width, condition: str) -> str:
-    """Return the declaration of a mask ``m``."""
+    """Return the C declaration of a mask ``m`` that is initialised by ``condition``."""
     return f"const vbool{128 // width.lanes}_t m = {condition};\n"
 
 
 def offsets(lanes: Width, bits: int) -> str:
-    """Return the offsets in elements ``a`` converted to bytes."""
+    """Return the C expression that converts the offsets ``a`` from elements of ``bits`` bits to bytes."""
     elements = as_unsigned("a", lanes)
     return elements if bits == 8 else v("sll", elements, bits // 16, lanes)
 
@@ -75,20 +77,27 @@ EVERY = (*map(Width, WIDTHS), *(Width(n, scalable=True) for n in LEAST))
 
 
 def types(*elements: str) -> VectorUnit:
-    """Return the vector types of element dtypes, of every width."""
+    """Return the vector unit with C's types of vectors of these element dtypes, of every width."""
     bits = {element: dtypes.info(element).bits for element in elements}
     names = {n.vector(element): f"v{element}{group(n, bits[element])}_t" for n in EVERY for element in elements}
     return VectorUnit(names, "riscv_vector.h")
 
 
 def bodies(words: Callable[[Width], Words]) -> dict[str, Body]:
-    """Build the bodies of vectors of every width; scalable ones need no ``_first``, since ``vl`` is their number of lanes."""
+    """Build the bodies of the intrinsics that ``words`` yields, for vectors of every width.
+
+    Scalable ones need no ``_first``, since ``vl`` is their number of lanes."""
     widths = ((n, *word) for n in EVERY for word in words(n))
-    return {name: _body(name, count, text) for n, name, count, text in widths if not (n.scalable and "_first" in name)}
+    return {
+        name: _counted_body(name, count, text)
+        for n, name, count, text in widths
+        if not (n.scalable and "_first" in name)
+    }
 
 
-def _body(name: str, count: int, text: str) -> Body:
-    """Return a body with its counts: the access that its name says, and ``count`` other instructions."""
+def _counted_body(name: str, count: int, text: str) -> Body:
+    """Build a body with its operation counts: the memory access that the intrinsic's name says, and ``count`` other
+    instructions."""
     memory = {"load": "vector_load", "gather": "vector_load", "store": "vector_store", "scatter": "vector_store"}
     access = memory.get(name.partition("_")[0])
     return Body(text, (*(((access, 1),) if access else ()), *((("vector", count),) if count else ())))
@@ -99,12 +108,11 @@ def _body(name: str, count: int, text: str) -> Body:
 _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
-def _halves(lanes: Width) -> Words:
-    """Iterate over widening loads of halves, of all lanes or the first.
+def _half_load_bodies(lanes: Width) -> Words:
+    """Iterate over the bodies of loads that widen float16 and bfloat16, of all lanes or the first n.
 
-    The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the largest
-    exponent stands for infinity and NaN.
-    """
+    The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the
+    largest exponent stands for infinity and NaN."""
     n, end, whole, half = lanes, lanes.vector("f32"), f"f32{group(lanes)}", f"u16{group(lanes, 16)}"
     zero = v(f"mv_v_x_{half}", 0, n)
     for first, value in (("", v(f"le16_v_{half}", "p", n)), ("_first", v("le16_tu", zero, "p", "(size_t)n"))):
@@ -122,8 +130,8 @@ def _halves(lanes: Width) -> Words:
         yield f"load_f16_{end}{first}", 9, f"{parts}return __riscv_vreinterpret_{whole}({v('or', far, sign, n)});"
 
 
-def _floats(lanes: Width) -> Words:
-    """Iterate over the intrinsics of float32."""
+def _float_bodies(lanes: Width) -> Words:
+    """Iterate over the bodies of the intrinsics on vectors of float32."""
     end, n, whole = lanes.vector("f32"), lanes, lanes.vector("i32")
     for name in ("add", "sub", "mul", "div"):
         yield f"{name}_{end}", 1, f"return {v(f'f{name}', 'a', 'b', n)};"
@@ -144,7 +152,7 @@ def _floats(lanes: Width) -> Words:
     yield f"load_f32_{end}", 0, f"return {v(f'le32_v_f32{group(n)}', 'p', n)};"
     zero = v(f"fmv_v_f_f32{group(n)}", "0.0f", n)
     yield f"load_f32_{end}_first", 1, f"return {v('le32_tu', zero, 'p', '(size_t)n')};"
-    yield from _halves(n)
+    yield from _half_load_bodies(n)
     yield f"store_f32_{end}_first", 0, f"{v('se32', 'p', 'a', '(size_t)n')};"
     yield f"gather_f32_{end}", 1, f"return {v('luxei32', 'p', offsets(n, 32), n)};"
     yield f"store_f32_{end}", 0, f"{v('se32', 'p', 'a', n)};"
@@ -159,7 +167,7 @@ def _floats(lanes: Width) -> Words:
 RVV_FLOAT = InstructionSet(
     "vectors of floats",
     _FLOAT_GUARD,
-    bodies(_floats),
+    bodies(_float_bodies),
     unit=types("float32"),
 )
 
@@ -177,8 +185,8 @@ _STEPS = {32: 0, 16: 1, 8: 2}
 """Instructions that narrow an int32 to so many bits."""
 
 
-def _integers(lanes: Width) -> Words:
-    """Iterate over arithmetic of int32."""
+def _integer_arithmetic_bodies(lanes: Width) -> Words:
+    """Iterate over the bodies of arithmetic on vectors of int32."""
     end, n = lanes.vector("i32"), lanes
     for name in ("add", "sub", "mul", "min", "max", "and", "or", "xor"):
         yield f"{name}_{end}", 1, f"return {v(name, 'a', 'b', n)};"
@@ -198,7 +206,7 @@ def _integers(lanes: Width) -> Words:
         yield f"select_{op}_{end}", 2, f"return {v('merge', 'y', 'x', v(f'ms{op}', 'a', 'b', n), n)};"
 
 
-def _shifts(lanes: Width) -> Words:
+def _shift_bodies(lanes: Width) -> Words:
     """Iterate over shifts, left or, if the count is negative, right.
 
     Instructions take counts modulo 32; rounding shifts also occur by 32, whose result is 0.
@@ -215,7 +223,7 @@ def _shifts(lanes: Width) -> Words:
     yield f"shift_round_n_{end}", 1, nothing + number.format(v("ssra", "a", "(size_t)-b", _UP, n))
 
 
-def _loads(lanes: Width) -> Words:
+def _widening_load_bodies(lanes: Width) -> Words:
     """Iterate over widening loads, contiguous or at offsets in elements; with the first n lanes, others are zero."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
@@ -235,21 +243,21 @@ def _loads(lanes: Width) -> Words:
             yield name, int(bits < 32), f"return {widened};"
 
 
-def _stores(lanes: Width) -> Words:
+def _narrowing_store_bodies(lanes: Width) -> Words:
     """Iterate over narrowing stores, contiguous or at offsets in elements, in the order of lanes; all or the first n."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
         bits = dtypes.info(dtype).bits
         p = "p" if short[0] == "i" else f"(int{bits}_t *)p"
-        values = {name: _narrow(name, lanes, bits) for name in ("a", "b")}
+        values = {name: _narrowed_vector(name, lanes, bits) for name in ("a", "b")}
         for suffix, count in (("", str(lanes)), ("_first", "(size_t)n")):
             yield f"store_{short}_{end}{suffix}", _STEPS[bits], f"{v(f'se{bits}', p, values['a'], count)};"
             scattered = v("soxei32", p, offsets(lanes, bits), values["b"], count)
             yield f"scatter_{short}_{end}{suffix}", _STEPS[bits] + int(bits > 8), f"{scattered};"
 
 
-def _narrow(vector: str, lanes: Width, bits: int) -> str:
-    """Return a vector narrowed to ``bits`` bits, by halving steps."""
+def _narrowed_vector(vector: str, lanes: Width, bits: int) -> str:
+    """Return the C expression of a vector of int32 narrowed to ``bits`` bits, by halving steps."""
     for _ in range(_STEPS[bits]):
         vector = v("ncvt_x", vector, lanes)
     return vector
@@ -283,8 +291,8 @@ _FILLED = """__asm__ volatile(
 themselves."""
 
 
-def _runs() -> Iterator[tuple[str, Body]]:
-    """Iterate over copies and fills of runs of memory."""
+def _run_bodies() -> Iterator[tuple[str, Body]]:
+    """Iterate over (intrinsic, body) of copies and fills of runs of memory."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
         fields = {"bits": 8 * size, "shift": size.bit_length() - 1}
@@ -296,7 +304,7 @@ def _runs() -> Iterator[tuple[str, Body]]:
             yield f"fill_{short}", Body(_FILLED.format(**fields), (("alu", 3),), fill_loop)
 
 
-def _strips(lanes: Width) -> Words:
+def _scalable_only_bodies(lanes: Width) -> Words:
     """Iterate over the intrinsics that only scalable vectors have."""
     end, n = lanes.vector("i32"), lanes
     yield f"mac_{end}", 1, f"return {v('macc', 'a', 'b', 'c', n)};"
@@ -318,11 +326,16 @@ def _strips(lanes: Width) -> Words:
     yield f"store_saturated_i8_{end}", 2, f"{v('se8', 'p', v('nclip', halves, 0, _DOWN, n), n)};"
 
 
-def _whole(lanes: Width) -> Words:
-    """Iterate over all intrinsics of int32."""
-    yield from (*_integers(lanes), *_shifts(lanes), *_loads(lanes), *_stores(lanes))
+def _int32_bodies(lanes: Width) -> Words:
+    """Iterate over the bodies of all intrinsics on vectors of int32."""
+    yield from (
+        *_integer_arithmetic_bodies(lanes),
+        *_shift_bodies(lanes),
+        *_widening_load_bodies(lanes),
+        *_narrowing_store_bodies(lanes),
+    )
     if lanes.scalable:
-        yield from _strips(lanes)
+        yield from _scalable_only_bodies(lanes)
 
 
 _LENGTHS = {
@@ -332,7 +345,7 @@ _LENGTHS = {
 RVV = InstructionSet(
     "vectors of integers",
     GUARD,
-    {**bodies(_whole), **_LENGTHS, **dict(_runs())},
+    {**bodies(_int32_bodies), **_LENGTHS, **dict(_run_bodies())},
     frozenset({"vectors", "scalable"}),
     unit=types("int32", "int16"),
 )
@@ -347,7 +360,7 @@ _PROBE = Probe(
 )
 
 
-def _core(name: str, costs: Costs, *features: str, floats: bool, length: str = "") -> Core:
+def _rvv_core(name: str, costs: Costs, *features: str, floats: bool, length: str = "") -> Core:
     """Build a core with vectors. ``length``: the extension that guarantees registers of 128 bits, if the name does not."""
     sets = (RVV_FLOAT, RVV, WORD_MOVES) if floats else (RVV, WORD_MOVES)
     machine = f"-march={name}{length}"
@@ -358,7 +371,7 @@ def _core(name: str, costs: Costs, *features: str, floats: bool, length: str = "
 
 
 RVV_CORES = (
-    _core("rv32imc_zve32x", _INTEGER, floats=False, length="_zvl128b"),
-    _core("rv32imafc_zve32f", _FLOAT, "fpu", "fma", floats=True, length="_zvl128b"),
-    _core("rv64gcv", _FLOAT, "fpu", "fma", floats=True),
+    _rvv_core("rv32imc_zve32x", _INTEGER, floats=False, length="_zvl128b"),
+    _rvv_core("rv32imafc_zve32f", _FLOAT, "fpu", "fma", floats=True, length="_zvl128b"),
+    _rvv_core("rv64gcv", _FLOAT, "fpu", "fma", floats=True),
 )

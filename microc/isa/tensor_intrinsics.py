@@ -31,7 +31,8 @@ class StepOperand:
 
 
 def _offset_indices(start: ir.Load, offset: int) -> tuple[Expr, ...]:
-    """Return the indices of the element ``offset`` further in memory; an overflow of an axis is carried to the one before."""
+    """Return the indices of the element that lies ``offset`` elements behind ``start`` in memory; an overflow of an axis
+    is carried to the one before."""
     indices = list(start.indices)
     for axis in reversed(range(len(indices))):
         offset, step = divmod(offset, start.buffer.shape[axis]) if axis else (0, offset)
@@ -41,10 +42,9 @@ def _offset_indices(start: ir.Load, offset: int) -> tuple[Expr, ...]:
 
 @frozen
 class Step:
-    """An intrinsic that multiplies two operands and adds to the sum of one ``output``.
+    """A step of a tensor intrinsic: a scalar intrinsic that multiplies two operands and adds to the sum of one ``output``.
 
-    ``more``: further operands on the left; they are passed behind the right one, which then is an address.
-    """
+    ``more``: further operands on the left; they are passed behind the right one, which then is an address."""
 
     left: StepOperand
     right: StepOperand
@@ -53,7 +53,8 @@ class Step:
     more: tuple[StepOperand, ...] = ()
 
     def value(self, a: ir.Load, b: ir.Load, old: Expr) -> Call:
-        """Build the call, from the operands at (0, 0) and the previous sum."""
+        """Build the call of the step's intrinsic, from the loads ``a`` and ``b`` of the operands at (0, 0) and the
+        previous sum ``old``."""
         lefts = [part.value(a) for part in (self.left, *self.more)]
         right = self.right.value(b)
         return Call(self.name, (right, *lefts, old) if self.more else (*lefts, right, old), "int32")
@@ -83,18 +84,19 @@ class TensorIntrin:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The extents of the loops."""
+        """The extents of the loops that the intrinsic replaces."""
         terms = len(self.order_a) // self.outputs
         return (self.outputs, terms) if self.outputs > 1 else (terms,)
 
     @property
     def needs(self) -> frozenset[str]:
-        """The names of its intrinsics."""
+        """The names of the scalar intrinsics that a core must have."""
         parts = [(s.name, *(name for part in (s.left, s.right, *s.more) for name in part.names)) for s in self.steps]
         return frozenset(name for names in parts for name in names)
 
     def body(self, a: ir.Load, b: ir.Load, sums: tuple[ir.Load, ...]) -> Stmt:
-        """Build the calls, from the operands at (0, 0) and the sums; successive steps of one sum are one nested call."""
+        """Build the statement that replaces the loops, from the loads of the operands at (0, 0) and of the sums;
+        successive steps of one sum are one nested call."""
         stores: list[ir.Store] = []
         for step in self.steps:
             total = sums[step.output]

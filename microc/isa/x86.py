@@ -42,20 +42,21 @@ _FUSED_BY = {
 
 
 def unary(name: str, kind: str, a: str, registers: str = "v") -> str:
-    """Build ``type r`` by an instruction on one operand. ``registers``: x if it has no form in AVX-512."""
+    """Return the C that declares ``r`` of type ``kind`` as the result of an instruction on one operand. ``registers``: x
+    if the instruction has no form in AVX-512."""
     return f'{kind} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
 
 
 def binary(name: str, kind: str, a: str, b: str, result: str = "r") -> str:
-    """Build ``type result`` by an instruction on two operands: one of AVX, whose names begin with v, or one that overwrites
-    ``a``."""
+    """Return the C that declares ``result`` of type ``kind`` as the result of an instruction on two operands: one of AVX,
+    whose names begin with v, or one that overwrites ``a``."""
     if name.startswith("v"):
         return f'{kind} {result};\n__asm__("{name} %2, %1, %0" : "=v"({result}) : "v"({a}), "v"({b}));'
     return f'{kind} {result} = ({kind}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
 
 
 def accumulating_instruction(name: str, a: str, b: str) -> str:
-    """Build an instruction that adds to ``c`` and returns it."""
+    """Return the C of an instruction that adds to ``c``, and of the return of that."""
     return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
 
@@ -71,12 +72,12 @@ def arithmetic(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
     for name in ("min", "max"):
         yield f"{name}_i32x{lanes}", f"{binary(f'{i}p{name}sd', v, 'a', 'b')}\nreturn r;"
         yield f"{name}_f32x{lanes}", f"{binary(f'{i}{name}ps', floats, 'a', 'b')}\nreturn r;"
-    yield from _high_products(lanes, i)
+    yield from _high_product_bodies(lanes, i)
     products = f"typedef uint32_t u __attribute__((vector_size(sizeof a)));\n{binary(f'{i}pmaddwd', 'u', 'a', 'b')}"
     yield f"dot2_i32x{lanes}", f"{products}\nreturn ({v})((u)c + r);"
 
 
-def _high_products(lanes: int, i: str) -> Iterator[tuple[str, str]]:
+def _high_product_bodies(lanes: int, i: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of high products, by vectors and by a broadcast scalar.
 
     The products of even and of odd lanes are 64 bits; the low 32 bits of the shifted product are the result. INT32_MIN times
@@ -126,9 +127,12 @@ def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
         loaded = f'__asm__("{widens} %1, %0" : "={kind}"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{lanes}])p));'
         yield f"load_{word}", f"int32x{lanes} r;\n{loaded}\nreturn r;"
         narrowed = unary(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffle_narrow(lanes, size, avx)
-        yield f"store_{word}", f"{_bytes(lanes * (size if masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);"
+        yield (
+            f"store_{word}",
+            f"{_byte_register_type(lanes * (size if masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);",
+        )
         if masks:
-            part = f"{_bytes(lanes * size)}\nt q;\n{_masked_load(f'vmovdqu{8 * size}', dtype, 'q')}"
+            part = f"{_byte_register_type(lanes * size)}\nt q;\n{_masked_load(f'vmovdqu{8 * size}', dtype, 'q')}"
             yield f"load_{word}_first", f"{part}\n{unary(widens, f'int32x{lanes}', 'q')}\nreturn r;"
             yield f"store_{word}_first", _masked_store(f"vpmovd{_LETTERS[size]}", dtype)
     for name, (dtype, count) in SHORT_WORDS.items() if avx else ():  # gcc takes many through general registers
@@ -142,13 +146,13 @@ def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
         yield f"store_{word}", _masked_store(moves, element)
 
 
-def _bytes(count: int) -> str:
-    """Declare the type of a register that holds ``count`` bytes."""
+def _byte_register_type(count: int) -> str:
+    """Return the C declaration of the type ``t`` of a register that holds ``count`` bytes."""
     return f"typedef int8_t t __attribute__((vector_size({max(16, count)})));"
 
 
 def _shuffle_narrow(lanes: int, size: int, avx: bool) -> str:
-    """Move the low bytes of words together."""
+    """Return the C that moves the low ``size`` bytes of all 32-bit lanes together, by shuffles."""
     if lanes == 4:
         return binary("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
     moved = binary("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
@@ -156,13 +160,13 @@ def _shuffle_narrow(lanes: int, size: int, avx: bool) -> str:
 
 
 def _masked_load(moves: str, dtype: str, result: str) -> str:
-    """Load the first n elements at p by a mask, which AVX-512 has for every access."""
+    """Return the C that loads the first n elements at p into ``result`` by a mask, which AVX-512 has for every access."""
     source = f'"m"(*(const {dtypes.c_name(dtype)} (*)[n])p)'
     return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}%{{z%}}" : "=v"({result}) : {source}, "Yk"(m));'
 
 
 def _masked_store(moves: str, dtype: str) -> str:
-    """Store the first n lanes to p; elements behind them stay."""
+    """Return the C that stores the first n lanes to p by a mask; elements behind them stay."""
     target = f'"+m"(*({dtypes.c_name(dtype)} (*)[n])p)'
     return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}" : {target} : "v"(a), "Yk"(m));'
 
@@ -186,7 +190,7 @@ COSTS = Costs(
 )
 
 
-def _set(
+def _level_instructions(
     name: str,
     guard: str,
     widths: tuple[int, ...],
@@ -200,7 +204,7 @@ def _set(
     return InstructionSet(name, guard, {word: one_instruction(word, text) for word, text in words}, features)
 
 
-def _products() -> Iterator[tuple[str, str]]:
+def _vnni_bodies() -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of VNNI's dot products."""
     for lanes in (4, 8, 16):
         yield f"dot2_i32x{lanes}", accumulating_instruction("vpdpwssd", "a", "b")
@@ -213,11 +217,11 @@ _V2, _V3, _V4 = (
     "defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)",
 )
 _VECTORS = frozenset({"vectors", "fma"})
-SSE4 = _set("SSE4.2", _V2, (4,), frozenset({"vectors"}), avx=False)
-AVX2 = _set("AVX2", _V3, (4, 8), _VECTORS)
-AVX512 = _set("AVX-512", _V4, (4, 8, 16), _VECTORS, masks=True)
+SSE4 = _level_instructions("SSE4.2", _V2, (4,), frozenset({"vectors"}), avx=False)
+AVX2 = _level_instructions("AVX2", _V3, (4, 8), _VECTORS)
+AVX512 = _level_instructions("AVX-512", _V4, (4, 8, 16), _VECTORS, masks=True)
 VNNI = InstructionSet(
-    "AVX-512 VNNI", "defined(__AVX512VNNI__)", {name: Body(text, (("vector", 1),)) for name, text in _products()}
+    "AVX-512 VNNI", "defined(__AVX512VNNI__)", {name: Body(text, (("vector", 1),)) for name, text in _vnni_bodies()}
 )
 _FPU = frozenset({"fpu"})
 _PIPELINED = 10
@@ -234,7 +238,7 @@ _UNITS = {
 """CPU features that each level adds to the levels below; a computer is tested for these."""
 
 
-def _core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet) -> Core:
+def _x86_core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet) -> Core:
     """Build the core of a level, with its probe."""
     units = gnu_vectors(f"vectors of {name}", guard)
     test = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
@@ -258,10 +262,10 @@ def _core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: 
 X86 = Family(
     "x86",
     (
-        _core("x86-64-v2", "-march=x86-64-v2", (4,), 16, _V2, SSE4),
-        _core("x86-64-v3", "-march=x86-64-v3", (8, 4), 16, _V3, AVX2),
-        _core("x86-64-v4", "-march=x86-64-v4", (16, 8, 4), 32, _V4, AVX512),
-        _core("x86-64-v4-vnni", "-march=x86-64-v4 -mavx512vnni", (16, 8, 4), 32, _V4, VNNI, AVX512),
+        _x86_core("x86-64-v2", "-march=x86-64-v2", (4,), 16, _V2, SSE4),
+        _x86_core("x86-64-v3", "-march=x86-64-v3", (8, 4), 16, _V3, AVX2),
+        _x86_core("x86-64-v4", "-march=x86-64-v4", (16, 8, 4), 32, _V4, AVX512),
+        _x86_core("x86-64-v4-vnni", "-march=x86-64-v4 -mavx512vnni", (16, 8, 4), 32, _V4, VNNI, AVX512),
     ),
     PLAIN,
     threads=True,

@@ -35,18 +35,17 @@ def compute_dtype(dtype: str) -> str:
 
 
 def wrapping(op: str, a: Expr, b: Expr) -> Expr:
-    """Build a binary operator; ``add``, ``sub`` and ``mul`` of int32 and int64 are modulo 2**bits, as in numpy.
+    """Build a binary expression; ``add``, ``sub`` and ``mul`` of int32 and int64 wrap modulo 2**bits, as in numpy.
 
-    In C signed overflow is undefined, so they are computed without signs, unless both operands fit 16 bits.
-    """
-    if a.dtype not in ("int32", "int64") or op not in ("add", "sub", "mul") or (_narrow(a) and _narrow(b)):
+    Signed overflow is undefined in C, so these are computed in the unsigned dtype, unless both operands fit 16 bits."""
+    if a.dtype not in ("int32", "int64") or op not in ("add", "sub", "mul") or (_fits_16_bits(a) and _fits_16_bits(b)):
         return ir.binary(op, a, b)
     wide = f"u{a.dtype}"
     return ir.cast(a.dtype, ir.binary(op, ir.cast(wide, a), ir.cast(wide, b)))
 
 
-def _narrow(x: Expr) -> bool:
-    """Test whether an expression is known to fit int16 or to be extended from 16 bits or fewer (but uint16)."""
+def _fits_16_bits(x: Expr) -> bool:
+    """Test whether an expression is an int16 constant, or a cast from a dtype of at most 16 bits other than uint16."""
     match x:
         case ir.Const(int() as value):
             return -(1 << 15) <= value < 1 << 15
@@ -57,7 +56,10 @@ def _narrow(x: Expr) -> bool:
 
 
 def replaces_best(op: str, a: Expr, b: Expr) -> Expr:
-    """Build the condition that ``a`` replaces ``b``, the best so far, by ``gt`` or ``lt``; NaN is larger than any number."""
+    """Build the condition that ``a`` replaces ``b``, the best element so far, under the comparison ``op``, ``gt`` or
+    ``lt``.
+
+    NaN is larger than any number."""
     wins = ir.binary(op, a, b)
     if not dtypes.is_float(a.dtype):
         return wins
@@ -66,10 +68,9 @@ def replaces_best(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def rank_nan_last(x: Array, largest: bool) -> Array:
-    """Return numbers of which numpy's ``argmax`` (or ``argmin``) selects the best that is not NaN.
+    """Return ``x`` changed so that numpy's ``argmax`` (``argmin`` unless ``largest``) selects the best number.
 
-    NaN becomes the worst (-inf for the largest), and an infinite worst the worst finite number.
-    """
+    NaN becomes the worst number (-inf for the largest), and an infinite worst becomes the worst finite number."""
     if x.dtype.kind != "f":
         return x
     wide, most = x.astype(np.float64), np.finfo(np.float64).max
@@ -157,7 +158,7 @@ def activation_range(
         )
     rounded = round_half_even if rounding == Rounding.EVEN else round_half_away
 
-    def quantise(real: float) -> int:
+    def quantise_bound(real: float) -> int:
         with np.errstate(over="ignore"):
             steps = float(rounded(np.array([real], np.float32) / np.float32(quant.scale[0]))[0])
         if abs(steps) > INT32_MAX:
@@ -171,8 +172,8 @@ def activation_range(
 
     least, most = bounds[activation]
     return (
-        low if least is None else max(low, min(high, quantise(least))),
-        high if most is None else min(high, max(low, quantise(most))),
+        low if least is None else max(low, min(high, quantise_bound(least))),
+        high if most is None else min(high, max(low, quantise_bound(most))),
     )
 
 
@@ -190,7 +191,7 @@ class Rewrite:
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
 
-    def _name(self, stem: str) -> str:
+    def _unused_value_name(self, stem: str) -> str:
         name, number = f"{self.node.outputs[0]}.{stem}", 1
         while name in self.graph.types or name in self.types:
             name, number = f"{self.node.outputs[0]}.{stem}_{number}", number + 1
@@ -202,13 +203,13 @@ class Rewrite:
 
     def value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
         """Add an intermediate value; return its name."""
-        name = self._name(stem)
+        name = self._unused_value_name(stem)
         self.types[name] = TensorType(tuple(shape), dtype, quant)
         return name
 
     def constant(self, stem: str, array: Array) -> str:
         """Add a constant; return its name."""
-        name = self._name(stem)
+        name = self._unused_value_name(stem)
         self.types[name] = TensorType(array.shape, array.dtype.name)
         self.consts[name] = array
         return name
@@ -224,7 +225,9 @@ class Rewrite:
 
 
 def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
-    """Build the number of bits of a uint32 (0 of 0) by binary search for the highest set bit; return its names and the value."""
+    """Build the bit length of a uint32 (0 for 0) by binary search for the highest set bit.
+
+    Return the ``Let`` definitions that it needs, whose names begin with ``stem``, and the value."""
     lets: list[tuple[ir.Var, Expr]] = []
     count: Expr = ir.const(0, "int32")
     for step in (16, 8, 4, 2, 1):
@@ -240,7 +243,7 @@ def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
 
 
 def with_names(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
-    """Wrap a statement in definitions of names, each of which may use those before it."""
+    """Wrap a statement in ``Let`` definitions, each of which may use those before it."""
     for var, value in reversed(lets):
         body = ir.Let(var, value, body)
     return body
@@ -264,12 +267,14 @@ def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
 
 
 def numbers_of(node: Node) -> tuple[str, ...]:
-    """Return the operands whose quantisation decides whether an operator is quantised: the first two, or one if it has tables."""
+    """Return the names of the operands whose quantisation decides whether a node is quantised.
+
+    These are the first two, or the first alone if the operator has tables."""
     return tuple(name for name in node.inputs[: 1 if registry.get(node.op).tables else 2] if name)
 
 
 def is_quantised(node: Node, graph: Graph) -> bool:
-    """Test whether an operator is quantised: its outputs and the operands of :func:`numbers_of` are integers with ``quant``."""
+    """Test whether a node is quantised: its outputs and its :func:`quantisation_operands` are integers with ``quant``."""
     names = (*numbers_of(node), *node.outputs)
     return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)
 
@@ -302,7 +307,7 @@ def split_activation(node: Node, graph: Graph) -> Legalized | None:
 
 
 def emit_activation(rewrite: Rewrite, activation: str, value: str, output: str) -> None:
-    """Append ``output`` = activation of the float ``value``."""
+    """Append the operator that applies ``activation`` to the float ``value`` and writes ``output``."""
     if activation not in ACTIVATIONS:
         raise UnsupportedError(
             f"the fused activation is unknown; got {activation!r}, expected one of {', '.join(ACTIVATIONS)}",
@@ -347,7 +352,7 @@ def emit_dequantize(rewrite: Rewrite, name: str) -> str:
 
 
 def quantize_attrs(tensor_type: TensorType, rounding: Any) -> dict[str, Attr]:
-    """Return the attributes of the ``quantize`` that computes a value of a quantised type."""
+    """Return the attributes of the ``quantize`` operator whose result has the quantised type ``tensor_type``."""
     assert tensor_type.quant is not None
     return {
         "scale": tensor_type.quant.scale,

@@ -83,7 +83,7 @@ class Rounding(DocumentedEnum):
 
 
 class Absent(Enum):
-    """Marker in place of a default."""
+    """Marker in place of a default: the attribute is required, or may be left out."""
 
     REQUIRED = "required"
     OPTIONAL = "may be left out"
@@ -109,7 +109,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def _tuple_of(check: Callable[[object], bool]) -> Callable[[object], bool]:
+def _tuple_check(check: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, tuple) and all(map(check, value))
 
 
@@ -122,16 +122,16 @@ _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
         "str": lambda value: isinstance(value, str),
         "dtype": lambda value: isinstance(value, str) and (not value or dtypes.is_valid(value)),
         "graph": lambda value: isinstance(value, Graph),
-        "ints": _tuple_of(_is_int),
-        "numbers": _tuple_of(_is_number),
-        "names": _tuple_of(lambda value: isinstance(value, str)),
-        "rows of ints": _tuple_of(_tuple_of(_is_int)),
+        "ints": _tuple_check(_is_int),
+        "numbers": _tuple_check(_is_number),
+        "names": _tuple_check(lambda value: isinstance(value, str)),
+        "rows of ints": _tuple_check(_tuple_check(_is_int)),
         "axis": _is_int,
-        "axes": _tuple_of(_is_int),
-        "axes in order": _tuple_of(_is_int),
-        "extents": _tuple_of(_is_int),
-        "ints by axis": _tuple_of(_is_int),
-        "pairs by axis": _tuple_of(_tuple_of(_is_int)),
+        "axes": _tuple_check(_is_int),
+        "axes in order": _tuple_check(_is_int),
+        "extents": _tuple_check(_is_int),
+        "ints by axis": _tuple_check(_is_int),
+        "pairs by axis": _tuple_check(_tuple_check(_is_int)),
     }
 )
 
@@ -140,9 +140,8 @@ _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
 class Attribute:
     """Declaration of one attribute of an operator.
 
-    ``kind``: a key of the table above. ``choices``: the only values permitted. ``length``: of a tuple. ``least`` and ``most``: of
-    a number, or of every number in a tuple. ``nothing``: None is a value, too.
-    """
+    ``kind``: its type, a key of ``_TYPE_CHECKS``. ``choices``: the only values permitted. ``length``: of a tuple.
+    ``least`` and ``most``: bounds of a number, or of every number in a tuple. ``nothing``: None is also a value."""
 
     kind: str
     doc: str
@@ -154,7 +153,7 @@ class Attribute:
     most: int | None = None
 
     def fault(self, value: object) -> str:
-        """Return what is wrong with a value, or an empty string."""
+        """Return a message if ``value`` is invalid for the attribute, else an empty string."""
         if value is None and self.nothing:
             return ""
         if not _TYPE_CHECKS[self.kind](value):
@@ -211,7 +210,7 @@ def flag(doc: str, default: bool | Absent = False) -> Attribute:
 def integer(
     doc: str, default: int | Absent | None = REQUIRED, least: int | None = None, most: int | None = None
 ) -> Attribute:
-    """Declare an integer. ``default`` None: None is a value, too."""
+    """Declare an integer attribute. If ``default`` is None, None is also a value."""
     return Attribute("int", doc, default, least=least, nothing=default is None, most=most)
 
 
@@ -221,17 +220,17 @@ def exponent(doc: str, default: int | Absent | None = REQUIRED, least: int = -31
 
 
 def mantissa(doc: str, default: int | Absent | None = REQUIRED, most: int = (1 << 31) - 1) -> Attribute:
-    """Declare a factor in fixed point, which is not negative."""
+    """Declare a fixed-point factor, which is not negative."""
     return integer(doc, default, 0, most)
 
 
 def real(doc: str, default: float | Absent | None = REQUIRED) -> Attribute:
-    """Declare a float. ``default`` None: None is a value, too."""
+    """Declare a float attribute. If ``default`` is None, None is also a value."""
     return Attribute("float", doc, default, nothing=default is None)
 
 
 def number(doc: str, default: float | Absent = REQUIRED) -> Attribute:
-    """Declare an element of a tensor: an int, a float or a bool."""
+    """Declare a number that stands for an element of a tensor: an int, a float or a bool."""
     return Attribute("number", doc, default)
 
 
@@ -240,7 +239,7 @@ def choice(doc: str, *choices: str, default: str | Absent = REQUIRED) -> Attribu
 
 
 def enum_choice(doc: str, *among: DocumentedEnum, default: DocumentedEnum) -> Attribute:
-    """Declare one of an enumeration's values, whose meanings are appended to ``doc``."""
+    """Declare an attribute with the values ``among`` of an enumeration, whose meanings are appended to ``doc``."""
     meanings = "; ".join(f"{f'`{each}`' if each else 'empty'}: {each.meaning}" for each in among)
     return choice(f"{doc}. {meanings}", *among, default=default)
 
@@ -286,12 +285,12 @@ def subgraph(doc: str) -> Attribute:
 def one_axis(
     doc: str = "which axis; negative ones count from the end", default: int | Absent | None = REQUIRED
 ) -> Attribute:
-    """Declare an axis of the first operand. ``default`` None: None is a value, too."""
+    """Declare the index of an axis of the first operand. If ``default`` is None, None is also a value."""
     return Attribute("axis", doc, default, nothing=default is None)
 
 
 def some_axes(doc: str, *, in_order: bool = False) -> Attribute:
-    """Declare axes of the first operand: a set, or (``in_order``) a sequence to which others correspond."""
+    """Declare indices of axes of the first operand: a set, or (``in_order``) a sequence whose order matters."""
     return Attribute("axes in order" if in_order else "axes", doc)
 
 
@@ -301,7 +300,7 @@ def extents(doc: str) -> Attribute:
 
 
 def by_axis(doc: str, least: int) -> Attribute:
-    """Declare an integer for each axis of the first operand."""
+    """Declare one integer for each axis of the first operand."""
     return Attribute("ints by axis", doc, least=least)
 
 

@@ -25,7 +25,7 @@ _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
 
 
 class Use(StrEnum):
-    """Use of a number in generated code."""
+    """Use of a constant's numbers in generated code."""
 
     INDEX = "an index"
     OFFSET = "an offset"
@@ -38,10 +38,10 @@ class Use(StrEnum):
 
 @frozen
 class Application:
-    """One node as checks see it: attributes with their defaults, and the operands that are present.
+    """A node as the checks of constants receive it: attributes with their defaults, and the operands that are present.
 
-    ``data``: the numbers of each constant operand, None for others. ``producers``: the node that computes an operand, if any.
-    """
+    ``data``: the numbers of each constant operand, None for others. ``producers``: the node that computes an operand,
+    if any."""
 
     attrs: Mapping[str, Any]
     types: tuple[TensorType, ...]
@@ -51,7 +51,7 @@ class Application:
 
     @property
     def quantised(self) -> bool:
-        """True for a quantised surface operator, in whose place its legalisation is checked."""
+        """True for a quantised operator that is still to be legalised; the operators that replace it are checked instead."""
         operand_types = (self.types[0], *self.results)
         return all(
             tensor_type.quant is not None and dtypes.is_integer(tensor_type.dtype) for tensor_type in operand_types
@@ -63,11 +63,10 @@ Bound = int | Callable[[Application], int]
 
 @frozen
 class Constant:
-    """Bounds of one operand's numbers.
+    """Bounds of the numbers of one operand.
 
-    ``computed``: operators that may compute the operand at run time, because their results are within the bounds; None: any may,
-    because the loops clamp the number themselves.
-    """
+    ``computed``: operators that may compute the operand at run time, because their results are within the bounds; None:
+    any may, because the loops clamp the number themselves."""
 
     use: Use
     least: Bound
@@ -75,7 +74,7 @@ class Constant:
     computed: tuple[str, ...] | None = ()
 
     def fault(self, application: Application, position: int, name: str) -> str:
-        """Return what is wrong with the operand, or an empty string."""
+        """Return a message if the operand at ``position``, called ``name``, is outside its bounds, else an empty string."""
         data = application.data[position]
         if data is None:
             maker = application.producers[position] if position < len(application.producers) else None
@@ -126,7 +125,7 @@ POSITIVE = Constant(Use.POINT, 0, INT32_MAX)
 
 
 def check_stored(application: Application) -> str:
-    """Check that clamp and zero point of a scaled result are within its dtype; return the fault."""
+    """Return a message if clamp bounds or zero point of a scaled result are outside its dtype, else an empty string."""
     attrs = application.attrs
     dtype = attrs.get("out_dtype") or application.types[0].dtype
     if not dtypes.is_integer(dtype):
@@ -144,7 +143,7 @@ def check_stored(application: Application) -> str:
 
 
 def number_fault(name: str, value: float, dtype: str) -> str:
-    """Check that an attribute is a number of a dtype; return the fault."""
+    """Return a message if ``dtype`` cannot hold ``value``, that of the attribute ``name``, else an empty string."""
     if not dtypes.is_integer(dtype):
         return f"{name}={value} is no {dtype}" if dtype == "bool" and value not in (0, 1) else ""
     low, high = dtypes.int_range(dtype)
@@ -152,7 +151,7 @@ def number_fault(name: str, value: float, dtype: str) -> str:
 
 
 def zero_point_of(attribute: str, position: int) -> Sound:
-    """Build the check that an attribute, the zero point of an operand, is within the operand's dtype."""
+    """Build the check that ``attribute``, the zero point of the operand at ``position``, is within the operand's dtype."""
 
     def check(application: Application) -> str:
         dtype = application.types[position].dtype
@@ -164,13 +163,15 @@ def zero_point_of(attribute: str, position: int) -> Sound:
 
 
 def centred_range(application: Application, position: int, attribute: str) -> tuple[int, int]:
-    """Return the range of an operand less a zero point."""
+    """Return the range of the operand at ``position`` minus its zero point, the value of ``attribute``."""
     low, high = dtypes.int_range(application.types[position].dtype)
     return low - application.attrs[attribute], high - application.attrs[attribute]
 
 
 def product_fault(application: Application, attributes: tuple[str, str]) -> str:
-    """Check that a product of the first two operands, each less its zero point, fits int32; return the fault."""
+    """Return a message if a product of the first two operands can overflow int32, else an empty string.
+
+    Each operand is taken minus its zero point; ``attributes`` names the two zero points."""
     if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in application.types[:2]):
         return f"a product of {application.types[0].dtype} and {application.types[1].dtype}, expected integers"
     (a, b), (c, d) = (centred_range(application, k, attributes[k]) for k in range(2))
@@ -179,7 +180,9 @@ def product_fault(application: Application, attributes: tuple[str, str]) -> str:
 
 
 def window_fault(application: Application, count: int, pad: int = 0, offset: int = 0, half: int = 0) -> str:
-    """Check that ``offset`` plus a sum of ``count`` numbers of the first operand plus ``half`` (rounding) fits int32."""
+    """Return a message if a sum of ``count`` numbers of the first operand can overflow int32, else an empty string.
+
+    ``offset`` and ``half``, half of the divisor for rounding, are added to the sum. ``pad`` is the value of padding."""
     tensor_type = application.types[0]
     if application.quantised or not dtypes.is_integer(tensor_type.dtype):
         return ""
@@ -191,10 +194,9 @@ def window_fault(application: Application, count: int, pad: int = 0, offset: int
 
 
 def sum_fault(application: Application, depth: int, pad: float = 0) -> str:
-    """Check that sums of products of data and weights fit their dtype; return the fault.
+    """Return a message if sums of products of data and weights can overflow their dtype, else an empty string.
 
-    ``depth``: products in a sum. ``pad``: the value of padding.
-    """
+    ``depth``: products in a sum. ``pad``: the value of padding."""
     data, weight = application.types[:2]
     out = application.attrs.get("out_dtype") or data.dtype
     if not dtypes.is_integer(data.dtype) or dtypes.is_float(out) or application.quantised:
@@ -215,9 +217,9 @@ def sum_fault(application: Application, depth: int, pad: float = 0) -> str:
 def largest_sum(application: Application, depth: int) -> float:
     """Return the largest magnitude of all partial sums of data times weights (channels, ...) and their bias.
 
-    Data of any integer dtype can be zero, so every partial sum is between the bias plus the least products and the bias plus the
-    largest ones. A computed bias is bounded by its dtype, or by the ``clip`` that computes it.
-    """
+    ``depth``: products in a sum. Data of any integer dtype can be zero, so every partial sum is between the bias plus
+    the least products and the bias plus the largest ones. A computed bias is bounded by its dtype, or by the ``clip``
+    that computes it."""
     low, high = dtypes.int_range(application.types[0].dtype)
     weights = application.data[1]
     if weights is None:

@@ -41,7 +41,7 @@ def types_text(types: Iterable[TensorType]) -> str:
     return ", ".join(f"{tensor_type.dtype} {tensor_type.shape}" for tensor_type in types)
 
 
-def _check(graph: Graph, op: str, expected: Sequence[TensorType]) -> None:
+def _check_graph_inputs(graph: Graph, op: str, expected: Sequence[TensorType]) -> None:
     """Check that the inputs of a graph have the types ``expected``; raise ModelError if not."""
     inputs = [graph.types[name] for name in graph.inputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in inputs] != [
@@ -59,7 +59,7 @@ def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
 
 
 def total_macs(graph: Graph) -> int:
-    """Return the multiply-accumulates of a graph."""
+    """Return the number of multiply-accumulates of all nodes of a graph."""
     total = 0
     for node in graph.nodes:
         count = registry.get(node.op).macs
@@ -87,7 +87,7 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
             f"others, expected {attrs.get('scanned', 0)} of {attrs['count']} rows behind at least {carried} others"
         )
     inputs = [*types[:whole], *(TensorType(tensor_type.shape[1:], tensor_type.dtype) for tensor_type in types[whole:])]
-    _check(body, "loop", [TensorType((), "int32"), *inputs])
+    _check_graph_inputs(body, "loop", [TensorType((), "int32"), *inputs])
     outputs = [body.types[name] for name in body.outputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in outputs[:carried]] != [
         _shape_and_dtype(tensor_type) for tensor_type in types[:carried]
@@ -183,7 +183,7 @@ def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
         )
     branch_outputs = []
     for graph in (attrs["then"], attrs["otherwise"]):
-        _check(graph, "branch", types[1:])
+        _check_graph_inputs(graph, "branch", types[1:])
         branch_outputs.append([graph.types[name] for name in graph.outputs])
     if [_shape_and_dtype(tensor_type) for tensor_type in branch_outputs[0]] != [
         _shape_and_dtype(tensor_type) for tensor_type in branch_outputs[1]
@@ -205,7 +205,7 @@ def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_type
 
 
 def one_node(op: str, tensor_type: TensorType) -> Graph:
-    """Return a branch for tests: one operator on one value."""
+    """Return a graph for tests of ``branch``: one operator applied to one value."""
     return Graph(
         op,
         ("x",),

@@ -24,11 +24,10 @@ from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT, SCALED
 
 
 def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
-    """Return the loops of a purely elementwise group: one, rows by channels, or the graph's own axes.
+    """Return the extents of the loops of a purely elementwise group: one loop, rows by channels, or the graph's own axes.
 
-    One loop suffices if every operand has one element or the result's size; rows by channels if the others vary along the last
-    axis only.
-    """
+    One loop suffices if every operand has one element or the result's size; rows by channels if the others vary along
+    the last axis only."""
     odd = [t for t in operands if t.size not in (1, result.size)]
     if not odd or not result.shape:  # if the result is a scalar, the odd operands are tables
         return (result.size,)
@@ -38,12 +37,12 @@ def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[in
 
 
 def varies_last(tensor_type: TensorType, result: TensorType) -> bool:
-    """Test whether an operand varies along the result's last axis only."""
+    """Test whether an operand varies along the last axis of the result only."""
     return bool(tensor_type.shape) and tensor_type.size == tensor_type.shape[-1] == result.shape[-1]
 
 
 def index_in(shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-    """Convert the index of an element in ``shape`` to its index in shape ``wanted`` (same row-major memory)."""
+    """Convert the index of an element in ``shape`` to its index in shape ``wanted`` of the same row-major memory."""
     if shape == wanted:
         return index
     flat: ir.Expr = ir.const(0, "int32")
@@ -92,7 +91,9 @@ def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> Window | None:
 
 
 def companion_inputs(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[str, ...]:
-    """Return the values that a group reads beside ``data`` and constants; it reads the rows of these that it computes."""
+    """Return the names of the values that a group reads besides ``data`` and constants.
+
+    For a row of its result the group reads the same row of them."""
     computed = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v)
     return tuple(v for v in read if v != data and v not in computed and v not in graph.consts)
@@ -101,7 +102,9 @@ def companion_inputs(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[st
 def row_group(
     graph: Graph, nodes: Sequence[Node], data: str, window: Window, rows: int
 ) -> tuple[Graph, tuple[Node, ...]]:
-    """Build a graph of the group alone for ``rows`` rows of its result; its ``data`` is the window that these need."""
+    """Build a graph that consists of the group alone and computes ``rows`` rows of its result.
+
+    Its input ``data`` is the window of rows that these need. Return the graph and its nodes."""
     result, types = graph.types[nodes[-1].outputs[0]], dict(graph.types)
     beside = companion_inputs(graph, nodes, data)
     for name in (*beside, *(name for node in nodes for name in node.outputs if name)):
@@ -147,7 +150,9 @@ _LETTERS = ("x", "y", "z", "u", "v")
 
 @frozen
 class Param:
-    """Binding of a kernel parameter: a graph value, or a constant packed for the kernel (``array``)."""
+    """Binding of a kernel parameter: a graph value, or a constant packed for the kernel (``array``).
+
+    ``role``: the operator's name of the operand."""
 
     role: str
     value: str
@@ -156,11 +161,11 @@ class Param:
 
 @frozen
 class LoweredGroup:
-    """A kernel before scheduling. ``params`` follow ``func.params``.
+    """A fusion group lowered to a kernel before scheduling. ``params`` correspond to ``func.params``.
 
-    ``tensors``: its tensor expressions. ``consts``: the constant ones that they read. ``tables``: names of constants whose
-    numbers may become indices, because operators bound them (``OpDef.constants``) or computed them (``Operand.packed``).
-    """
+    ``tensors``: its tensor expressions. ``consts``: the constant ones that they read. ``tables``: names of constants
+    whose numbers may become indices, because operators bound them (``OpDef.constants``) or computed them
+    (``Operand.packed``)."""
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
@@ -182,8 +187,8 @@ class LoweredGroup:
         return te.to_text(self.tensors, self.consts)
 
 
-class _Group:
-    """Collects placeholders and parameters while a group is lowered."""
+class _GroupLowering:
+    """Collects the placeholders and parameters of a fusion group while it is lowered."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
         self.graph, self.nodes = graph, nodes
@@ -201,7 +206,7 @@ class _Group:
         return name
 
     def placeholder(self, value: str, role: str, shape: tuple[int, ...]) -> te.Tensor:
-        """Return the placeholder of a value from outside of the group, viewed with a shape of as many elements."""
+        """Return the placeholder of a value from outside the group, viewed in a shape with the same number of elements."""
         tensor_type = self.graph.types[value]
         if prod(shape) != tensor_type.size:
             raise InternalError(f"{value} of shape {tensor_type.shape} viewed as {shape}")
@@ -244,7 +249,7 @@ class _Group:
 
 def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, name: str) -> LoweredGroup:
     """Lower the nodes of one group (in order; the first is the anchor, the rest elementwise)."""
-    group = _Group(graph, nodes)
+    group = _GroupLowering(graph, nodes)
     first, rest = nodes[0], list(nodes)
     if registry.get(first.op).elementwise:
         outputs: tuple[te.Tensor, ...] = (_build_elementwise(group, rest, None, first.outputs[0]),)
@@ -263,9 +268,9 @@ def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, name:
 
 
 def _create_kernel(
-    group: _Group, name: str, outputs: tuple[te.Tensor, ...], names: tuple[str, ...], macs: int
+    group: _GroupLowering, name: str, outputs: tuple[te.Tensor, ...], names: tuple[str, ...], macs: int
 ) -> LoweredGroup:
-    """Create the kernel that computes ``outputs``; constants are its last parameters."""
+    """Create the kernel that computes the tensors ``outputs``, values ``names``; constants are its last parameters."""
     inputs, consts = (
         [pair for pair in group.params if (pair[1].array is not None) == known] for known in (False, True)
     )
@@ -275,8 +280,8 @@ def _create_kernel(
     return LoweredGroup(func, params, names, group.nodes[0], macs, outputs, stored, _table_names(group))
 
 
-def _table_names(group: _Group) -> frozenset[str]:
-    """Return the names of constants whose numbers are known to be within bounds."""
+def _table_names(group: _GroupLowering) -> frozenset[str]:
+    """Return the names of the constants whose numbers may become indices, since they are known to be within bounds."""
     bounded = {value for node in group.nodes for value in registry.bounded_operands(node, group.graph)}
     consts = group.graph.consts
     declared = (t.name for t, p in group.params if p.value in bounded and p.array is consts.get(p.value))
@@ -293,13 +298,13 @@ def lower_algorithms(
 ) -> tuple[LoweredGroup, ...]:
     """Lower the group (:func:`lower_group`) once for every algorithm that is worth comparing.
 
-    These are the algorithms that are valid for the anchor, ``suits`` the core, and are in what ``unbeaten`` returns of them.
-    """
+    These are the algorithms that are valid for the anchor, for which ``suits`` returns True for the core, and that
+    ``unbeaten`` selects among them."""
     first, *rest = nodes
     algorithms = registry.get(first.op).algorithms
     if not algorithms or first.attrs.get("algorithm"):
         return (lower_group(graph, nodes, multiples, name),)
-    call = _build_call(_Group(graph, nodes), first)
+    call = _build_call(_GroupLowering(graph, nodes), first)
     names = ("direct", *(algorithm for algorithm, valid in algorithms.items() if suits(algorithm) and valid(call)))
     anchors = [replace(first, attrs={**first.attrs, "algorithm": algorithm}) for algorithm in unbeaten(names)]
     return tuple(lower_group(graph, (anchor, *rest), multiples, name) for anchor in anchors)
@@ -310,12 +315,12 @@ def lower_update(graph: Graph, node: Node, name: str) -> LoweredGroup:
     update = registry.get(node.op).update
     if update is None:
         raise InternalError(f"operator {node.op} changes nothing in place", where=str(node.loc))
-    group = _Group(graph, (node,))
+    group = _GroupLowering(graph, (node,))
     return _create_kernel(group, name, (update(_build_call(group, node)),), node.outputs, 0)
 
 
 def node_macs(graph: Graph, node: Node) -> int:
-    """Return the multiply-accumulates of a node."""
+    """Return the number of multiply-accumulates of a node."""
     count = registry.get(node.op).macs
     if count is None:
         return 0
@@ -323,15 +328,15 @@ def node_macs(graph: Graph, node: Node) -> int:
     return count(node.attrs, ins, [graph.types[o] for o in node.outputs if o])
 
 
-def _build_call(group: _Group, node: Node, multiples: Multiples = ONES) -> OpCall:
-    """Return an anchor's call on operands of the group."""
+def _build_call(group: _GroupLowering, node: Node, multiples: Multiples = ONES) -> OpCall:
+    """Build the :class:`OpCall` of an anchor on operands of the group."""
     roles = group.roles(node)
     operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
     return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), multiples)
 
 
-def _compute_anchor(group: _Group, node: Node, multiples: Multiples) -> tuple[te.Tensor, ...]:
-    """Return the tensors that the operator's ``compute`` gives."""
+def _compute_anchor(group: _GroupLowering, node: Node, multiples: Multiples) -> tuple[te.Tensor, ...]:
+    """Return the tensors that the ``compute`` function of the anchor's operator builds."""
     definition = registry.get(node.op)
     if definition.compute is None:
         raise InternalError(f"operator {node.op} has no tensor expression", where=str(node.loc))
@@ -340,18 +345,18 @@ def _compute_anchor(group: _Group, node: Node, multiples: Multiples) -> tuple[te
 
 
 def _store_sums(tensor: te.Tensor) -> te.Tensor:
-    """Append a stage ``out`` to a tensor of sums: these accumulate in registers, after scheduling, and are stored once."""
+    """Append a stage ``out`` to a tensor of sums, so that schedules accumulate these in registers and store them once."""
     if not isinstance(tensor.definition, ComputeDef) or not (tensor.name == SCALED or _is_sum(tensor.definition.body)):
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor[i], OUT, tuple(v.name for v in tensor.definition.axes))
 
 
 def _is_sum(body: ir.Expr) -> bool:
-    """Test whether an element is a sum, or one of a tensor ``acc``."""
+    """Test whether an element is a sum, or is read from a tensor ``acc``."""
     return isinstance(body, Reduce) or (isinstance(body, TensorRead) and body.tensor.name == ACC)
 
 
-def _build_elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, start: str) -> te.Tensor:
+def _build_elementwise(group: _GroupLowering, nodes: Sequence[Node], base: te.Tensor | None, start: str) -> te.Tensor:
     """Build one stage ``out`` that applies the nodes in order; ``base`` is the anchor's tensor, of value ``start``."""
     graph = group.graph
     result = graph.types[nodes[-1].outputs[0]]
@@ -376,12 +381,13 @@ def _build_elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | N
 
 
 def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:
-    """Return the bound of the anchor's values that a ``requantize`` behind it declares, as a note."""
+    """Return, as a note, the bound of the anchor's values that a following ``requantize`` declares; empty if there is
+    none."""
     bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
     return ((BOUND, int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 
-def _magnitude_note(group: _Group) -> tuple[tuple[str, int | str], ...]:
+def _magnitude_note(group: _GroupLowering) -> tuple[tuple[str, int | str], ...]:
     """Return the largest magnitude of the group's float constants as a note, if all are finite."""
     arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
     ends = [float(np.abs(a).max(initial=0)) for a in arrays if a is not None and a.dtype.kind == "f"]
@@ -389,7 +395,7 @@ def _magnitude_note(group: _Group) -> tuple[tuple[str, int | str], ...]:
 
 
 def _apply_node(
-    group: _Group,
+    group: _GroupLowering,
     node: Node,
     values: Mapping[str, ir.Expr],
     shape: tuple[int, ...],
@@ -413,9 +419,9 @@ def _apply_node(
 
 
 def _read_operand(
-    group: _Group, value: str, role: str, shape: tuple[int, ...], result: TensorType, index: tuple[ir.Expr, ...]
+    group: _GroupLowering, value: str, role: str, shape: tuple[int, ...], result: TensorType, index: tuple[ir.Expr, ...]
 ) -> ir.Expr:
-    """Return the element of an outside operand for the output element at ``index`` of ``shape``."""
+    """Return the element of an operand from outside the group for the result's element at ``index`` of ``shape``."""
     value_type = group.graph.types[value]
     if value_type.size == 1:
         array = group.graph.consts.get(value)

@@ -54,7 +54,7 @@ def reference_apply(graph: Graph) -> interp.Apply:
     It raises UnsupportedError for a node that the compiler rejects, too.
     """
 
-    exact_values, wide = _exact_values(graph), dict[str, Array]()
+    exact_values, wide = _values_kept_in_float64(graph), dict[str, Array]()
 
     def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
@@ -62,8 +62,8 @@ def reference_apply(graph: Graph) -> interp.Apply:
             names = [name for name in node.inputs if name]
             operands = [wide.get(name, array) for name, array in zip(names, arrays, strict=True)]
             if node.op == "quantize":
-                return (_quantise(node, operands[0]),)
-            wide[node.outputs[0]] = _in_float64(node, operands)
+                return (_quantise_half_to_even(node, operands[0]),)
+            wide[node.outputs[0]] = _apply_in_float64(node, operands)
             return (wide[node.outputs[0]].astype(np.float32),)
         rewrite = definition.expand or definition.legalize
         rewritten = rewrite(node, graph) if rewrite is not None else None
@@ -84,7 +84,7 @@ _CLAMPS = frozenset(("relu", "clip"))
 _MOVES = frozenset(("reshape", "transpose"))
 
 
-def _exact_values(graph: Graph) -> frozenset[str]:
+def _values_kept_in_float64(graph: Graph) -> frozenset[str]:
     """Return the values from ``dequantize`` to ``quantize`` around one arithmetic operator that have no other reader."""
     if all(node.op != "dequantize" for node in graph.nodes):
         return frozenset()
@@ -113,7 +113,9 @@ def _exact_values(graph: Graph) -> frozenset[str]:
 
 
 def _dequantised_chain(graph: Graph, writers: Mapping[str, Node], name: str) -> list[Node] | None:
-    """Return the nodes that compute a float operand from 8-bit integers (none for a constant of one number); else None."""
+    """Return the nodes that compute the float operand ``name`` from 8-bit integers, else None.
+
+    For a constant of equal numbers these are only the nodes that move it, if any."""
     chain: list[Node] = []
     while name in writers and writers[name].op in _MOVES:
         chain.append(writers[name])
@@ -132,8 +134,8 @@ def _has_one_scale(node: Node) -> bool:
     return node.attr("axis") is None and len(node.attr("scale")) == 1
 
 
-def _in_float64(node: Node, arrays: Sequence[Array]) -> Array:
-    """Return the float64 result of a node of :func:`_exact_values`."""
+def _apply_in_float64(node: Node, arrays: Sequence[Array]) -> Array:
+    """Return the float64 result of a node of :func:`_values_kept_in_float64`."""
     if node.op == "dequantize":
         scale = np.float64(np.float32(node.attr("scale")[0]))
         return np.asarray((arrays[0].astype(np.int64) - node.attr("zero_point")[0]) * scale)
@@ -142,8 +144,8 @@ def _in_float64(node: Node, arrays: Sequence[Array]) -> Array:
     return np.asarray(definition.reference({**definition.defaults, **node.attrs}, operands)[0], np.float64)
 
 
-def _quantise(node: Node, x: Array) -> Array:
-    """Quantise float64 numbers by a ``quantize`` node, ties to even."""
+def _quantise_half_to_even(node: Node, x: Array) -> Array:
+    """Quantise float64 numbers as a ``quantize`` node does, with ties to even."""
     low, high = dtypes.int_range(node.attr("out_dtype"))
     levels = np.rint(x / np.float64(np.float32(node.attr("scale")[0]))) + node.attr("zero_point")[0]
     return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(node.attr("out_dtype"))))
@@ -152,6 +154,8 @@ def _quantise(node: Node, x: Array) -> Array:
 def evaluate(
     graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None
 ) -> tuple[list[Array], dict[str, Array]]:
-    """Evaluate a graph: return its outputs and its new state. ``state``: the state before (default: the initial one)."""
+    """Evaluate a graph; return its outputs and its new state.
+
+    ``state``: the state before (default: the initial one)."""
     values = interp.run(graph, inputs, reference_apply(graph), state)
     return [values[name] for name in graph.outputs], {name: values[value] for name, value in graph.updates.items()}

@@ -69,17 +69,19 @@ def along_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap
 
 
 def rows_only(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the axes of a layer, which treats all elements of a batch alike."""
+    """Map the first axis of an operator that treats all elements of a batch alike, and no other."""
     return ((0, *(None,) * (len(types[0].shape) - 1)),)
 
 
 def map_padding(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the axes of an operator that adds elements to the axes with ``padding``."""
+    """Map the axes of an operator that adds elements to some axes; those with ``padding`` are not mapped."""
     return (tuple(None if any(pair) else axis for axis, pair in enumerate(attrs["padding"])),)
 
 
 def map_broadcast(tensor_type: TensorType, shape: Sequence[int], rank: int) -> Places:
-    """Map an operand's axes to those of a result of ``rank`` axes, the last ones of ``shape``, as numpy broadcasts."""
+    """Map an operand's axes to those of a result of ``rank`` axes, as numpy broadcasts.
+
+    ``shape``: extents of the result's last axes."""
     first = rank - len(tensor_type.shape)
     pairs = zip(tensor_type.shape, shape[len(shape) - len(tensor_type.shape) :], strict=True)
     return tuple(
@@ -102,7 +104,7 @@ def map_elementwise(attrs: Mapping[str, Any], types: Sequence[TensorType | None]
 
 
 def axis_after_reshape(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
-    """Return the axis that a reshape maps an axis to; None if it is merged with others, or split."""
+    """Return the axis of shape ``after`` to which a reshape maps ``axis`` of ``before``; None if it is merged or split."""
     inner, behind, result_axis = prod(before[axis + 1 :]), 1, None
     for place in range(len(after) - 1, -1, -1):
         if behind == inner and after[place] == before[axis] and (result_axis is None or before[axis] == 1):
@@ -124,20 +126,23 @@ class Multiples:
     """Multiples to which a core pads products (:func:`microc.schedule.rules.rule.multiples_of`); by default none.
 
     - ``factors``: pairs of dtypes of which one instruction sums the products of :data:`WORD` neighbours.
-    - ``partly``: matrices are multiplied in place even if their rows end within a word.
-    - ``columns``: numbers of columns in a vector, the largest first.
-    """
+    - ``partly``: True if matrices are multiplied in place even if their rows end within a word.
+    - ``columns``: numbers of columns in a vector, the largest first."""
 
     factors: Set[tuple[str, str]] = frozenset()
     partly: bool = False
     columns: tuple[int, ...] = ()
 
     def terms(self, depth: int, *factors: str) -> int:
-        """Return the terms of a sum of products of two dtypes: ``depth``, padded to whole words if these are multiplied."""
+        """Return the number of terms of a sum of products: ``depth``, padded to whole words if the core multiplies such.
+
+        ``factors``: the dtypes of both factors."""
         return -(-depth // WORD) * WORD if factors in self.factors else depth
 
     def units(self, units: int) -> int:
-        """Return ``units``, padded to whole vectors of the widest sort if these are fewer than vectors that fit exactly."""
+        """Return ``units``, padded to whole vectors if these are fewer than the vectors of a width that divides ``units``.
+
+        Their width is the smallest that holds all units, else the largest."""
         if not self.columns:
             return units
         wide = next((n for n in reversed(self.columns) if n >= units), self.columns[0])
@@ -158,12 +163,11 @@ ONES = Multiples()
 
 @dataclass(frozen=True)
 class Operand:
-    """One input as ``compute`` receives it: its graph type, its data if constant, and functions that return tensors.
+    """One operand as ``compute`` receives it: its graph type, its data if constant, and functions that return tensors.
 
-    ``tensor(shape)`` is the value, viewed with another shape of as many elements if one is given (the row-major memory is the
-    same). ``packed(array)`` is a constant that the operator computes from ``data`` at compile time, in any layout;
-    ``packed(array, table=True)`` one whose numbers the operator bounds, so that they may become indices.
-    """
+    ``tensor(shape)`` is the value, viewed with another shape of as many elements if one is given (the row-major memory
+    is the same). ``packed(array)`` is a constant that the operator computes from ``data`` at compile time, in any
+    layout; ``packed(array, table=True)`` one whose numbers the operator bounds, so that they may become indices."""
 
     type: TensorType
     data: Array | None
@@ -173,7 +177,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class OpCall:
-    """One call of an operator, at lowering. ``multiples``: padding of products for the core."""
+    """Node as its operator's ``compute`` receives it at lowering. ``multiples``: padding of products for the core."""
 
     attrs: Mapping[str, Any]
     operands: tuple[Operand | None, ...]
@@ -209,10 +213,10 @@ Algorithms = Mapping[str, Callable[[OpCall], bool]]
 
 @dataclass(frozen=True)
 class Case:
-    """A test of one operator: attributes, operand types (a ``const`` operand is known at compile time), and a float bound.
+    """Test case of one operator: attributes, operand types and the tolerance of floats.
 
-    ``arrays`` fixes the operands' data where random data would be meaningless (shifts, tables); None means random.
-    """
+    ``consts``: positions of the operands that are known at compile time. ``arrays`` fixes the operands' data where
+    random data would be meaningless (shifts, tables); None means random."""
 
     attrs: Mapping[str, Attr]
     types: tuple[TensorType, ...]
@@ -228,11 +232,10 @@ Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array
 
 @dataclass(frozen=True)
 class Alias:
-    """Sharing of memory by which a node needs no code.
+    """Sharing of memory between a node's operands and its result, by which it needs no code.
 
-    ``source``: the output is the first input's memory from this element on. ``parts``: the inputs are parts of the output's
-    memory, each from its element on.
-    """
+    ``source``: the output is the first input's memory from this element on. ``parts``: the inputs are parts of the
+    output's memory, each from its element on."""
 
     source: int | None = None
     parts: tuple[int, ...] = ()
@@ -248,38 +251,39 @@ class OpDef:
     - ``compute(call) -> tensor(s)`` of the others; the tensors' elements in row-major order are the outputs'.
     - ``cases()``: test cases; every operator has some.
     - ``attrs``: declarations of its attributes; ``defaults`` follows from them: attributes that may be left out.
-    - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* application (inputs and outputs with
-      ``quant``) into core operators with explicit integer parameters; None when there is nothing to rewrite.
-    - ``expand(node, graph) -> nodes, types, consts`` of a composed operator, which only names others and exists for backends of
-      external code that implement it as a whole. The pass ``expand`` replaces it, so that it has neither ``scalar`` nor
-      ``compute``. The replacement also defines the semantics of quantised nodes.
+    - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* node (inputs and outputs with ``quant``)
+    into core operators with explicit integer parameters; None when there is nothing to rewrite.
+    - ``expand(node, graph) -> nodes, types, consts`` of a composed operator, which only names others and exists for
+    backends of external code that implement it as a whole. The pass ``expand`` replaces it, so that it has neither
+    ``scalar`` nor ``compute``. The replacement also defines the semantics of quantised nodes.
     - ``macs(attrs, types, out_types)``: multiply-accumulates; 0 unless given.
     - ``view``: the output is always the input's memory with another shape.
-    - ``alias(attrs, types, out_types)``: how tensors share memory so that the node needs no code; None if it needs some.
+    - ``alias(attrs, types, out_types)``: how tensors share memory so that the node needs no code; None if it needs
+    some.
     - ``axes(attrs, types)``: relations of the axes of result and operands (:data:`AxisMap`). Unless given, broadcasting
-    determines
-      those of an elementwise operator, and nothing is known of others.
-    - ``window(attrs, types)``: windows along height and width; None if there are none. The same node with ``padding`` zero, on a
-      padded part of the data, computes a part of the result.
-    - ``moves``: every element of the result is an unchanged element of the first operand; other operands only select it.
+    determines those of an elementwise operator, and nothing is known of others.
+    - ``window(attrs, types)``: windows along height and width; None if there are none. The same node with ``padding``
+    zero, on a padded part of the data, computes a part of the result.
+    - ``moves``: every element of the result is an unchanged element of the first operand; other operands only select
+    it.
     - ``tables``: operands behind the first are tables of parameters and never quantised.
-    - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with a predicate of validity. If the
-    attribute
-      is empty, all that are valid and suit the core are lowered, and the cost model chooses.
-    - ``update(call) -> tensor`` of operators that change a part of their first operand: the loops that write only this part, into
-      a result that is the operand. State is updated in place by it.
+    - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with a predicate of validity. If
+    the
+    attribute is empty, all that are valid and suit the core are lowered, and the cost model chooses.
+    - ``update(call) -> tensor`` of operators that change a part of their first operand: the loops that write only this
+    part, into a result that is the operand. State is updated in place by it.
     - ``operand_names``: names of the operands in the C code (default: letters).
-    - ``constants``: bounds of operands whose numbers the loops rely on (indices, offsets, shifts, counts, factors), by position,
-      or a function of the application that returns them. ``sound``: checks of several numbers together.
+    - ``constants``: bounds of operands whose numbers the loops rely on (indices, offsets, shifts, counts, factors), by
+    position, or a function of the application that returns them. ``sound``: checks of several numbers together.
     - ``whole``: indices of the operands that ``scalar`` receives as a whole ``te.Tensor`` to index, not as one element.
-    - ``repeats``: ``scalar`` uses its operands many times, or at several indices of a table, so that they are read from memory:
-      their producer is never fused into the kernel.
-    - ``formula``: the formula of ``scalar`` for comments; ``{attribute}`` stands for an attribute's value, ``{x}`` for an
-    operand. - ``edges``: behaviour that the formats leave open, for the page of operators: NaN, overflow, indices outside.
-    - ``regions``: attributes that hold graphs, of control flow; the compiler lowers these, so that there is neither ``scalar``
-    nor
-      ``compute``.
-    """
+    - ``repeats``: ``scalar`` uses its operands many times, or at several indices of a table, so that they are read from
+    memory: their producer is never fused into the kernel.
+    - ``formula``: the formula of ``scalar`` for comments; ``{attribute}`` stands for an attribute's value, ``{x}`` for
+    an
+    operand.
+    - ``edges``: behaviour that the formats leave open, for the page of operators: NaN, overflow, indices outside.
+    - ``regions``: attributes that hold graphs, of control flow; the compiler lowers these, so that there is neither
+    ``scalar`` nor ``compute``."""
 
     name: str
     infer: Callable[[Mapping[str, Any], Sequence[TensorType]], tuple[TensorType, ...]]
@@ -315,7 +319,7 @@ class OpDef:
 
     @property
     def composed(self) -> bool:
-        """True if it consists of other operators, so that it is no kernel itself."""
+        """True if the operator consists of others, so that it is no kernel itself."""
         return bool(self.regions) or self.expand is not None
 
     @property
@@ -416,10 +420,9 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
 
 
 def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return what is wrong with the numbers of a node that become indices, shifts and the like, or an empty string.
+    """Return a message if constants of a node that become indices, shifts and the like are invalid, else an empty string.
 
-    ``producers``: the nodes that compute the graph's values. Bounds of attributes are checked by :func:`infer`.
-    """
+    ``producers``: the nodes that compute the graph's values. Bounds of attributes are checked by :func:`infer`."""
     definition = get(node.op)
     if not (definition.constants or definition.sound):
         return ""
@@ -428,7 +431,7 @@ def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> s
 
 
 def bounded_operands(node: Node, graph: Graph) -> list[str]:
-    """Return the operands of a node whose numbers are bounded by declarations; all operands of an elementwise node."""
+    """Return the names of a node's operands whose numbers declarations bound; of an elementwise node all operands."""
     names = [name for name in node.inputs if name]
     if get(node.op).elementwise:
         return names
@@ -438,7 +441,9 @@ def bounded_operands(node: Node, graph: Graph) -> list[str]:
 
 
 def as_application(node: Node, graph: Graph, producers: Mapping[str, Node]) -> Application:
-    """Return a node in the form that checks of constants receive."""
+    """Convert a node to the form in which checks of constants receive it.
+
+    ``producers``: the nodes that compute the graph's values."""
     names = [name for name in node.inputs if name]
     return Application(
         {**get(node.op).defaults, **node.attrs},

@@ -78,17 +78,17 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     ``first_write`` (by byte of the new block) and ``last_touch`` (by byte of the old one) are times on one clock. A
     distance d is safe if ``last_touch[x + d] < first_write[x]`` wherever both exist.
     """
-    new, old = _rows(first_write, NEVER_WRITTEN, GRAIN), _rows(last_touch, NEVER_TOUCHED, GRAIN)
-    if _uniform(new) and _uniform(old):
+    new, old = _pad_to_rows(first_write, NEVER_WRITTEN, GRAIN), _pad_to_rows(last_touch, NEVER_TOUCHED, GRAIN)
+    if _has_uniform_rows(new) and _has_uniform_rows(old):
         # One byte of each grain is enough, and a quarter of the work.
         new, old = new[:, :1], old[:, :1]
-    low, high = _rays(new, old)
+    low, high = _safe_ends(new, old)
     safe = np.ones(len(old) + len(new) - 1, bool)  # distance d has index d + len(new) - 1
     zero = len(new) - 1
     safe[max(low + 1 + zero, 0) : max(high + zero, 0)] = False
-    for d in _single(new, old, range(low + 1, high)):
+    for d in _single_safe_distances(new, old, range(low + 1, high)):
         safe[d + zero] = True
-    return tuple(_ranges((np.flatnonzero(safe) - zero) * GRAIN))
+    return tuple(_split_into_ranges((np.flatnonzero(safe) - zero) * GRAIN))
 
 
 def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> tuple[range, ...]:
@@ -101,30 +101,30 @@ def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> t
     for conflict in conflicts:
         first, end = np.searchsorted(distances, (conflict.low, conflict.high + 1))
         safe[first:end] &= (distances[first:end] - conflict.first) % conflict.modulus > conflict.last - conflict.first
-    return tuple(_ranges(distances[safe]))
+    return tuple(_split_into_ranges(distances[safe]))
 
 
-def _rows(times: Array, neutral: int, width: int) -> Array:
+def _pad_to_rows(times: Array, neutral: int, width: int) -> Array:
     """Reshape times to rows of ``width``, the last one padded with ``neutral``."""
     return np.concatenate([times, np.full(-len(times) % width, neutral, np.int64)]).reshape(-1, width)
 
 
-def _uniform(rows: Array) -> bool:
-    """Test whether the bytes of every grain have equal times, as with elements of at least a grain."""
+def _has_uniform_rows(rows: Array) -> bool:
+    """Test whether the bytes of every row (grain) have equal times, as with elements of at least a grain."""
     return bool((rows[:, 1:] == rows[:, :1]).all())
 
 
-def _rays(new: Array, old: Array) -> tuple[int, int]:
+def _safe_ends(new: Array, old: Array) -> tuple[int, int]:
     """Return (low, high) in grains: every distance up to ``low`` and every one from ``high`` on is safe."""
     # Distances from above are distances from below of the reversed blocks.
-    low = min(_ray(new[:, k], old[:, k]) for k in range(new.shape[1]))
-    down = min(_ray(new[::-1, k], old[::-1, k]) for k in range(new.shape[1]))
+    low = min(_safe_prefix_end(new[:, k], old[:, k]) for k in range(new.shape[1]))
+    down = min(_safe_prefix_end(new[::-1, k], old[::-1, k]) for k in range(new.shape[1]))
     if low >= len(old) - 1 or down >= len(old) - 1:
         return len(old) - 1, len(old)
     return low, len(old) - len(new) - down
 
 
-def _ray(new: Array, old: Array) -> int:
+def _safe_prefix_end(new: Array, old: Array) -> int:
     """Return the largest d such that d and every smaller distance are safe.
 
     Old grains at y <= x + d must be done before x is written, so the latest time of a prefix counts.
@@ -135,30 +135,30 @@ def _ray(new: Array, old: Array) -> int:
     return int((reached - np.arange(len(new)))[bound].min()) - 1 if bound.any() else len(old) - 1
 
 
-def _single(new: Array, old: Array, between: range) -> list[int]:
-    """Return safe distances among those that no ray covers.
+def _single_safe_distances(new: Array, old: Array, between: range) -> list[int]:
+    """Return safe distances among those in ``between``, where not all are safe.
 
     Most are refuted by the grain touched last of all, the one written first, and samples. The rest often follows from a
-    period (a kernel that goes channel by channel); if not, the nearest ones are compared in full.
-    """
+    period (a kernel that goes channel by channel); if not, the nearest ones are compared in full."""
     left = np.arange(between.start, between.stop)
     latest, earliest = int(old.max(axis=1).argmax()), int(new.min(axis=1).argmin())
-    left = left[_below(-new[::-1], left + (len(new) - 1 - latest), -old[latest])]
+    left = left[_is_below_limits(-new[::-1], left + (len(new) - 1 - latest), -old[latest])]
     ends = np.arange(min(_SAMPLES, len(new)))
     dice = np.random.default_rng(0).integers(0, len(new), _SAMPLES)
     for x in dict.fromkeys((earliest, *ends.tolist(), *(len(new) - 1 - ends).tolist(), *dice.tolist())):
         if not len(left):
             return []
-        left = left[_below(old, left + x, new[x])]
-    periodic = _periodic(new, old, left)
+        left = left[_is_below_limits(old, left + x, new[x])]
+    periodic = _safe_by_period(new, old, left)
     rest, level = np.setdiff1d(left, periodic, assume_unique=True), len(old) - len(new)
     # Nearest to 0 or to aligned ends: there the blocks share most.
     nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_TRIES]
     return [*periodic.tolist(), *(d for d in nearest.tolist() if _safe(new, old, d))]
 
 
-def _below(times: Array, positions: Array, limits: Array) -> Array:
-    """Test for each of some rising positions whether its row of times is below the limits; positions outside are."""
+def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
+    """Test for each of some rising positions whether its row of times is below the limits; positions outside of ``times``
+    are."""
     inside = slice(*np.searchsorted(positions, (0, len(times))))
     rows, is_below = positions[inside], np.ones(len(positions), bool)
     for column, limit in zip(times.T, limits, strict=True):  # long columns are compared faster than many short rows
@@ -173,26 +173,26 @@ def _safe(new: Array, old: Array, d: int) -> bool:
     return bool((done[::_STRIDE] < made[::_STRIDE]).all() and (done < made).all())
 
 
-def _periodic(new: Array, old: Array, tried: Array) -> Array:
-    """Return the distances that are safe by a period, out of rising ones (``tried``).
+def _safe_by_period(new: Array, old: Array, distances: Array) -> Array:
+    """Return the distances that are safe by a period, out of rising ones (``distances``).
 
     All distances of one residue are safe if every class of old grains, modulo the period, is done before the class of
     new grains at that distance is first written.
     """
-    steps = np.diff(tried)
+    steps = np.diff(distances)
     if not len(steps):
-        return tried[:0]
+        return distances[:0]
     # The most frequent step is taken as the period, and of it the most frequent residue: only one class is proved.
     period = int(np.bincount(steps).argmax())
-    residue = int(np.bincount(tried % period).argmax())
+    residue = int(np.bincount(distances % period).argmax())
     width = new.shape[1]
-    first_writes = _rows(new.reshape(-1), NEVER_WRITTEN, period * width)
-    last_touches = _rows(old.reshape(-1), NEVER_TOUCHED, period * width)
+    first_writes = _pad_to_rows(new.reshape(-1), NEVER_WRITTEN, period * width)
+    last_touches = _pad_to_rows(old.reshape(-1), NEVER_TOUCHED, period * width)
     safe = (np.roll(last_touches.max(axis=0), -residue * width) < first_writes.min(axis=0)).all()
-    return tried[tried % period == residue] if safe else tried[:0]
+    return distances[distances % period == residue] if safe else distances[:0]
 
 
-def _ranges(rising: Array) -> Iterable[range]:
+def _split_into_ranges(rising: Array) -> Iterable[range]:
     """Split rising numbers into ranges of constant step, each as long as possible."""
     steps = np.diff(rising)
     bends = np.append(np.flatnonzero(np.diff(steps)) + 1, len(rising) - 1)
@@ -219,8 +219,9 @@ SafeOffsetsByPair = Mapping[tuple[str, str], SafeOffsets]
 
 
 @frozen
-class _Use:
-    """Accesses to a value during one call: times of its bytes on the kernel's clock, and dtypes."""
+class _ValueAccesses:
+    """Accesses to a value during one call: ticks of its bytes on the kernel's clock
+    (:mod:`microc.tir.analysis.access_order`), and the dtypes with which they are accessed."""
 
     times: Touches
     dtypes: frozenset[str]
@@ -252,46 +253,49 @@ class Overlaps:
             or kernel.apart
             or not all(sizes)
             or sum(sizes) > MOST_BYTES
-            or (kernel.func.scalars and self._columns(kernel) is None)
+            or (kernel.func.scalars and self._size_combinations(kernel) is None)
         ):
             return None
-        key = (kernel.name, sizes, self._roles(call, old), self._roles(call, new))
+        key = (kernel.name, sizes, self._argument_positions(call, old), self._argument_positions(call, new))
         if key not in self._known:
             self._known[key] = SafeOffsets(*sizes, self._safe(kernel, call, old, new))
         return self._known[key] if self._known[key].shared else None
 
-    def _roles(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
+    def _argument_positions(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
         """Return the positions of a value among a call's arguments, each with the byte offset there."""
         arguments = ((k, *self.module.base_of(name)) for k, name in enumerate(call.args))
         return tuple((k, offset) for k, owner, offset in arguments if owner == base)
 
     def _safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
-        """Return the safe distances between two values of a call, at static or dynamic sizes."""
+        """Return the safe distances between two values of a call: by its access times, or at all sizes if they are
+        dynamic."""
         if kernel.func.scalars:
             return self._always_safe(kernel, call, old, new)
         if kernel.name not in self._clocks:
             self._clocks[kernel.name] = {
                 buffer.name: times for buffer, times in touches(expand_memory_calls(kernel.func)).items()
             }
-        dying, starting = (self._use(kernel, call, name) for name in (old, new))
-        if not all(_aliasing(a, b) for a in dying.dtypes for b in starting.dtypes):
+        dying, starting = (self._accesses_in_call(kernel, call, name) for name in (old, new))
+        if not all(_may_alias(a, b) for a in dying.dtypes for b in starting.dtypes):
             return ()
         return safe_distances(starting.times.first_write, dying.times.last_touch)
 
     def _always_safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
         """Return the distances that are safe at all sizes."""
         if kernel.name not in self._proofs:
-            self._proofs[kernel.name] = Precedence(expand_memory_calls(kernel.func), self._columns(kernel) or {})
+            self._proofs[kernel.name] = Precedence(
+                expand_memory_calls(kernel.func), self._size_combinations(kernel) or {}
+            )
         params, conflicts = kernel.func.params, list[Conflict]()
-        for a, start in self._roles(call, old):
-            for b, other in self._roles(call, new):
-                if not _aliasing(params[a].dtype, params[b].dtype):
+        for a, start in self._argument_positions(call, old):
+            for b, other in self._argument_positions(call, new):
+                if not _may_alias(params[a].dtype, params[b].dtype):
                     return ()
                 found = self._proofs[kernel.name].conflicts(params[a], params[b])
                 conflicts += [conflict.moved(start - other) for conflict in found]
         return distances_without(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
 
-    def _columns(self, kernel: Kernel) -> dict[str, Array] | None:
+    def _size_combinations(self, kernel: Kernel) -> dict[str, Array] | None:
         """Return all combinations of sizes of a kernel as columns, by scalar; None if there are too many."""
         sizes = [size for size in self.module.sizes if size.scalar in kernel.func.scalars]
         ranges = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in sizes]
@@ -300,17 +304,17 @@ class Overlaps:
         grid = np.meshgrid(*(np.array(each, np.int64) for each in ranges), indexing="ij")
         return {size.scalar.name: column.reshape(-1) for size, column in zip(sizes, grid, strict=True)}
 
-    def _use(self, kernel: Kernel, call: Call, base: str) -> _Use:
-        """Return the accesses to a value during a call, which may have several views of it as arguments."""
+    def _accesses_in_call(self, kernel: Kernel, call: Call, base: str) -> _ValueAccesses:
+        """Return the accesses to a value during a call, whose arguments may include several views of it."""
         size, clock, accessed_dtypes = self.module.values[base].nbytes, self._clocks[kernel.name], set()
         first, last = np.full(size, NEVER_WRITTEN, np.int64), np.full(size, NEVER_TOUCHED, np.int64)
-        for position, offset in self._roles(call, base):
+        for position, offset in self._argument_positions(call, base):
             param = kernel.func.params[position]
             accessed_dtypes.add(param.dtype)
             span, width = slice(offset, offset + param.nbytes), dtypes.nbytes(param.dtype)
             np.minimum(first[span], np.repeat(clock[param.name].first_write, width), out=first[span])
             np.maximum(last[span], np.repeat(clock[param.name].last_touch, width), out=last[span])
-        return _Use(Touches(first, last), frozenset(accessed_dtypes))
+        return _ValueAccesses(Touches(first, last), frozenset(accessed_dtypes))
 
 
 def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> SafeOffsetsByPair:
@@ -320,7 +324,7 @@ def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> S
     """
     allowed: dict[tuple[str, str], SafeOffsets] = {}
     for time, call in enumerate(module.calls):
-        ending, starting = _meeting(module, call, alive, time)
+        ending, starting = _dying_and_starting(module, call, alive, time)
         for old in ending:
             for new in starting:
                 room = overlaps.room(call, old, new) if old != new else None
@@ -343,14 +347,15 @@ def shared_bytes(module: Module, call: Call) -> int:
 
 
 def _byte_range(module: Module, name: str) -> range | None:
-    """Return the bytes of a value in the arena; None if it is outside."""
+    """Return the range of bytes that a value takes in the arena; None if it is not in the arena."""
     base, offset = module.base_of(name)
     start = module.plan.offsets.get(base) if module.plan is not None else None
     return None if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
 
-def _meeting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[list[str], list[str]]:
-    """Return the values in the arena that die with a call, and those that start with it. Workspaces do both."""
+def _dying_and_starting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[list[str], list[str]]:
+    """Return the values in the arena whose lifetime ends with a call, and those whose lifetime starts with it. Workspaces
+    do both."""
     touched = dict.fromkeys(module.base_of(name)[0] for name in (*call.reads, *call.writes, *call.workspace))
     alive_values = [name for name in touched if name in alive]
     written = {module.base_of(name)[0] for name in call.writes}
@@ -358,7 +363,7 @@ def _meeting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[l
     return ending, [name for name in alive_values if alive[name][0] == time]
 
 
-def _aliasing(a: str, b: str) -> bool:
+def _may_alias(a: str, b: str) -> bool:
     """Test whether C allows accesses of these dtypes to the same memory."""
     return a == b or bool({a, b} & {"int8", "uint8"})
 
@@ -371,7 +376,7 @@ BEFORE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """A value to place, alive from call ``first`` to call ``last``, both included."""
+    """A value to place in memory, alive from call ``first`` to call ``last``, both included."""
 
     name: str
     size: int
@@ -380,7 +385,7 @@ class Unit:
     last: int
 
     def conflicts(self, other: Unit) -> bool:
-        """Test whether some call needs both."""
+        """Test whether two values are alive during the same call."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -395,29 +400,28 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
     end = len(module.calls)
     spans: dict[str, tuple[int, int]] = {}
 
-    def use(name: str, time: int) -> None:
+    def extend_lifetime(name: str, time: int) -> None:
         base, _ = module.base_of(name)
         if in_arena(module, base, io_in_arena=io_in_arena):
             first, last = spans.get(base, (time, time))
             spans[base] = min(first, time), max(last, time)
 
     for name in (*module.inputs, *module.state):
-        use(name, BEFORE)
+        extend_lifetime(name, BEFORE)
     for time, call in enumerate(module.calls):
         for name in (*call.reads, *call.writes, *call.workspace):
-            use(name, time)
+            extend_lifetime(name, time)
     for name in (*module.outputs, *module.state):
-        use(name, end)
+        extend_lifetime(name, end)
     return spans
 
 
 @frozen
 class Demand:
-    """All values to place.
+    """The values to place in memory, and at which distances they may overlap.
 
     ``rooms``: by unit, the allowed distances to it from the units that it conflicts with and may overlap. It stays
-    apart from all others that it conflicts with. ``limit``: placements of so many bytes or more are of no use.
-    """
+    apart from all others that it conflicts with. ``limit``: placements of so many bytes or more are of no use."""
 
     units: tuple[Unit, ...]
     rooms: Mapping[Unit, Mapping[Unit, SafeOffsets]]
@@ -433,17 +437,17 @@ def make_demand(units: tuple[Unit, ...], overlapping: SafeOffsetsByPair = Mappin
 
 
 def pressures(wanted: Demand) -> dict[Unit, int]:
-    """Return for each unit the bytes of all others that it conflicts with."""
-    found = _beside(wanted, np.array([unit.size for unit in wanted.units], np.int64))
+    """Return for each unit the bytes of all others that it conflicts with (alive during a common call)."""
+    found = _sum_over_conflicts(wanted, np.array([unit.size for unit in wanted.units], np.int64))
     return dict(zip(wanted.units, found.tolist(), strict=True))
 
 
 def conflicts(wanted: Demand) -> int:
     """Count the pairs of units that some call needs both of."""
-    return int(_beside(wanted, np.ones(len(wanted.units), np.int64)).sum()) // 2
+    return int(_sum_over_conflicts(wanted, np.ones(len(wanted.units), np.int64)).sum()) // 2
 
 
-def _beside(wanted: Demand, weights: Array) -> Array:
+def _sum_over_conflicts(wanted: Demand, weights: Array) -> Array:
     """Return for each unit the sum of ``weights`` over all others that it conflicts with.
 
     That is all that begin before it ends, less those that end before it begins.
@@ -460,12 +464,12 @@ Placement = dict[Unit, int]
 
 
 def size_of(placement: Placement) -> int:
-    """Return the bytes that a placement needs."""
+    """Return the bytes of memory that a placement needs."""
     return max((at + unit.size for unit, at in placement.items()), default=0)
 
 
 def demand(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
-    """Return the values to place, with their allowed distances."""
+    """Return the values of a module to place in the arena, with the distances at which they may overlap."""
     alive = lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
     units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
@@ -473,7 +477,7 @@ def demand(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
 
 
 def lower_bound(wanted: Demand) -> int:
-    """Return the largest need of one call: no placement is smaller."""
+    """Return a lower bound of the bytes of any placement: the largest need of one call."""
     return max(call_needs(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
 
 
@@ -485,7 +489,7 @@ def call_needs(wanted: Demand, count: int) -> list[int]:
     """
 
     def alive(sizes: Iterable[tuple[int, int, int]]) -> Array:
-        """Sum sizes by time; each lasts from one time to another, both included."""
+        """Return the sum of the sizes alive at each time; items are (first time, last time, size), both times included."""
         steps = np.zeros(count + 3, np.int64)
         for first, last, size in sizes:
             steps[min(first, count) - BEFORE] += size

@@ -1,10 +1,9 @@
 """Assignment of values, weights and hot kernels to the memories of a board.
 
 - :func:`with_hot_code`: kernels that run from RAM (knapsack).
-- :func:`resident`, :func:`ahead`: constants that are worth a copy in RAM.
-- :func:`split`: the memory of every value (first fit, moves, branch and bound).
-- :func:`plan_in_memories`: all of it, with an arena for each memory.
-"""
+- :func:`find_resident_copies`, :func:`find_copies_ahead`: constants that are worth a copy in RAM.
+- :func:`assign_memories`: the memory of every value (first fit, moves, branch and bound).
+- :func:`plan_in_memories`: all of it, with an arena for each memory."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ MARGIN, BESIDE = 1.5, 48
 
 
 def with_hot_code(module: Module, memory: CodeMemory) -> Module:
-    """Place kernels of a planned ``module`` in ``memory``, and add the waits for code to its calls."""
+    """Return a planned module with kernels placed in ``memory``, and with the waits for code added to its calls."""
     assert module.plan is not None
     calls = Counter(call.kernel for call in module.calls)
     linked = {k.name: memory.linked.waits(k.fetches) for k in module.kernels}
@@ -109,10 +108,11 @@ COPY_CYCLES = 2.0
 
 @frozen
 class ConstantCopy:
-    """A copy of a constant in RAM. ``step``: the call at whose start it begins, :data:`BEFORE` for a resident one.
+    """A copy of a constant in RAM. ``step``: the call at whose start copying begins, :data:`BEFORE` for a resident copy,
+    which is made at reset.
 
-    ``waits``: cycles of a run in each memory, the copy included; ``flash``: cycles that the constant waits in flash.
-    """
+    ``waits``: cycles that a run waits for the constant with a copy in each memory, copying included; ``flash``: cycles
+    that it waits without a copy."""
 
     unit: Unit
     step: int
@@ -121,10 +121,10 @@ class ConstantCopy:
 
 
 def find_resident_copies(module: Module, memories: Sequence[Memory], flash: float) -> list[ConstantCopy]:
-    """Return the constants that are faster in a memory for weights. ``flash``: cycles that a byte waits there."""
+    """Return the resident copies of constants that are faster than the flash. ``flash``: cycles that a byte waits there."""
     end = len(module.calls)
     copies = []
-    for name, uses in _uses(module).items():
+    for name, uses in _constant_uses(module).items():
         value = module.values[name]
         unit = Unit(name, value.nbytes, value.align, BEFORE, end)
         waits = tuple(sum(m.waits(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories)
@@ -133,9 +133,10 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash: floa
 
 
 def find_copies_ahead(module: Module, memories: Sequence[Memory], flash: float) -> list[ConstantCopy]:
-    """Return the constants of a single call that are worth a copy in every run, made while the call before runs."""
+    """Return the copies that pay in every run, made while the call before runs, of constants that a single call reads.
+    ``flash``: cycles that a byte waits there."""
     copies = []
-    for name, uses in _uses(module).items():
+    for name, uses in _constant_uses(module).items():
         if len(uses) != 1:
             continue
         value, ((call, moved),) = module.values[name], uses
@@ -147,7 +148,7 @@ def find_copies_ahead(module: Module, memories: Sequence[Memory], flash: float) 
     return [each for each in copies if min(each.waits) < each.flash]
 
 
-def _uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
+def _constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
     """Return the calls that read each constant of the generated C, with their traffic; constants with views are left out."""
     uses: dict[str, list[tuple[int, Traffic]]] = {}
     viewed = {module.base_of(view.name)[0] for view in module.views}
@@ -175,10 +176,10 @@ Homes = dict[Unit, int]
 
 def assign_memories(wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
     """Assign a memory to every unit. If no split fits, the remaining units go into the first memory, beyond its end."""
-    search = _Search(wanted, waits, memories)
+    search = _SplitSearch(wanted, waits, memories)
     search.first_fit()
-    search.improve()
-    search.branch()
+    search.improve_by_moves()
+    search.branch_and_bound()
     return search.best
 
 
@@ -195,7 +196,7 @@ def fits(size: int, wanted: Demand) -> bool:
 
 
 def fits_side_by_side(size: int, wanted: Demand) -> bool:
-    """Test whether so many bytes hold all units side by side."""
+    """Test whether ``size`` bytes hold all units side by side, without any sharing."""
     return sum(unit.size + unit.align for unit in wanted.units) <= size
 
 
@@ -205,13 +206,13 @@ def _fits_greedily(size: int, wanted: Demand) -> bool:
     )
 
 
-class _Search:
-    """Searches for the split with the least waits: first fit, then moves, then branch and bound."""
+class _SplitSearch:
+    """Search for the assignment of units to memories with the least waits: first fit, then moves, then branch and bound."""
 
     def __init__(self, wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> None:
         self.wanted, self.waits, self.memories = wanted, waits, memories
         self.numbers = range(len(memories))
-        self.units = sorted(wanted.units, key=lambda u: (-self._gain_per_byte(u), u.size, u.name))
+        self.units = sorted(wanted.units, key=lambda u: (-self._gain_density(u), u.size, u.name))
         self.ways = {u: self._usable_memories(u) for u in self.units}
         self.best: Homes = {}
         self.cost = inf
@@ -224,16 +225,17 @@ class _Search:
         large = (m for m in self.numbers if unit.size <= self.memories[m].size and self.waits[unit][m] < inf)
         return sorted(large, key=lambda m: (self.waits[unit][m], m))
 
-    def _least(self, unit: Unit) -> float:
+    def _least_waits(self, unit: Unit) -> float:
+        """Return the cycles that a unit waits in its best memory."""
         return min((self.waits[unit][m] for m in self.ways[unit]), default=inf)
 
-    def _gain_per_byte(self, unit: Unit) -> float:
+    def _gain_density(self, unit: Unit) -> float:
         """Return the cycles that the best memory saves over the worst, per byte and call."""
         waits = [cycles for cycles in self.waits[unit] if cycles < inf]
         return (max(waits) - min(waits)) / (max(unit.size, 1) * (unit.last - unit.first + 1))
 
     def total(self, homes: Homes) -> float:
-        """Return the cycles that a split waits."""
+        """Return the cycles that a run waits for all units with this assignment."""
         return sum(self.waits[unit][home] for unit, home in homes.items())
 
     def fits(self, memory: int, units: Iterable[Unit], *, fully: bool) -> bool:
@@ -247,7 +249,7 @@ class _Search:
         return self._fits[key]
 
     def _is_placeable(self, size: int, wanted: Demand, *, fully: bool) -> bool:
-        """Test whether so many bytes hold all units, within the effort limits."""
+        """Test whether ``size`` bytes hold all units, within the effort limits."""
         if fits_side_by_side(size, wanted):
             return True
         self._pairs += len(wanted.units) ** 2
@@ -266,26 +268,27 @@ class _Search:
         homes: Homes = {}
         fitting = True
         for unit in self.units:
-            home = self._home(unit, homes)
+            home = self._first_fitting_memory(unit, homes)
             fitting = fitting and home is not None
             homes[unit] = home or 0
         self.best, self.cost = homes, self.total(homes) if fitting else inf
 
-    def _home(self, unit: Unit, homes: Homes, *, but: int = -1) -> int | None:
+    def _first_fitting_memory(self, unit: Unit, homes: Homes, *, but: int = -1) -> int | None:
+        """Return the memory with the least waits that still holds a unit, other than ``but``; None if there is none."""
         for memory in self.ways[unit]:
             inside = [other for other, home in homes.items() if home == memory]
             if memory != but and self.fits(memory, [*inside, unit], fully=False):
                 return memory
         return None
 
-    def improve(self) -> None:
+    def improve_by_moves(self) -> None:
         """Move a unit into a better memory, and the units with the least gain out of it until it fits, while the waits shrink."""
         moves = iter(range(MAX_MOVES))
         moved = self.cost < inf
         # In each pass, units that lose most where they are come first.
         while moved:
             moved = False
-            for unit in sorted(self.units, key=lambda u: self._least(u) - self.waits[u][self.best[u]]):
+            for unit in sorted(self.units, key=lambda u: self._least_waits(u) - self.waits[u][self.best[u]]):
                 for memory in self.ways[unit]:
                     if self.waits[unit][memory] >= self.waits[unit][self.best[unit]]:
                         break
@@ -310,19 +313,19 @@ class _Search:
             evicted.append(other)
             del homes[other]
         for other in reversed(evicted):
-            home = self._home(other, homes)
+            home = self._first_fitting_memory(other, homes)
             if home is None:
                 return None
             homes[other] = home
         return homes if self.fits(memory, [u for u, home in homes.items() if home == memory], fully=False) else None
 
-    def branch(self) -> None:
+    def branch_and_bound(self) -> None:
         """Search all splits by branch and bound, for few enough values."""
         if len(self.units) > MAX_BRANCH_VALUES:
             return
         least = [0.0]
         for unit in reversed(self.units):
-            least.append(least[-1] + self._least(unit))
+            least.append(least[-1] + self._least_waits(unit))
         least.reverse()  # least[k]: the least waits of units k, k + 1, ...
         steps, homes = count(), dict[Unit, int]()
         parts: list[list[Unit]] = [[] for _ in self.memories]
@@ -365,10 +368,10 @@ def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory],
     """
     waits = _tensor_waits(module, wanted, memories)
     resident_copies, ahead_copies = (
-        _promising(copies(module, memories, flash)) for copies in (find_resident_copies, find_copies_ahead)
+        _most_gainful_copies(copies(module, memories, flash)) for copies in (find_resident_copies, find_copies_ahead)
     )
     if not resident_copies and not ahead_copies:
-        return _lay_out(module, wanted, assign_memories(wanted, waits, memories), {}, waits, memories)
+        return _make_plan(module, wanted, assign_memories(wanted, waits, memories), {}, waits, memories)
     splits = [
         _split_with_copies(wanted, waits, *order, memories)
         for order in ((resident_copies, ahead_copies), (ahead_copies, resident_copies))
@@ -382,10 +385,10 @@ def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory],
 
     homes, copied = min(splits, key=total)
     waits |= {each.unit: each.waits for each in copied.values()}
-    return _lay_out(module, _add_units(wanted, copied.values()), homes, copied, waits, memories)
+    return _make_plan(module, _add_units(wanted, copied.values()), homes, copied, waits, memories)
 
 
-def _promising(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
+def _most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
     """Return the copies with the largest gain per byte.
 
     Their number is limited, so that the time of the search does not grow with the number of constants.
@@ -403,7 +406,7 @@ def _split_with_copies(
     wanted: Demand,
     waits: MemoryWaits,
     copies: Sequence[ConstantCopy],
-    more: Sequence[ConstantCopy],
+    other_copies: Sequence[ConstantCopy],
     memories: Sequence[Memory],
 ) -> tuple[Homes, dict[str, ConstantCopy]]:
     """Split tensors and copies of one kind, then add copies of the other kind that still fit."""
@@ -411,27 +414,28 @@ def _split_with_copies(
     choices |= {each.unit: (*each.waits, each.flash) for each in copies}
     homes = assign_memories(_add_units(wanted, copies), choices, (*memories, FLASH))
     homes = {unit: home for unit, home in homes.items() if home < len(memories)}
-    return _add_copies(wanted, homes, {c.unit.name: c for c in copies if c.unit in homes}, more, memories)
+    return _add_copies(wanted, homes, {c.unit.name: c for c in copies if c.unit in homes}, other_copies, memories)
 
 
 def _add_copies(
     wanted: Demand,
     homes: Homes,
     copied: Mapping[str, ConstantCopy],
-    more: Sequence[ConstantCopy],
+    candidates: Sequence[ConstantCopy],
     memories: Sequence[Memory],
 ) -> tuple[Homes, dict[str, ConstantCopy]]:
-    """Add copies of constants to the free memory of a split, those with the largest gain per byte and call first."""
+    """Add copies of constants (``candidates``) to what an assignment leaves free, those with the largest gain per byte and
+    call first."""
     homes, copied = dict(homes), dict(copied)
     rooms = {**wanted.rooms, **{unit: {} for unit in homes if unit not in wanted.rooms}}
     last_call = max((unit.last for unit in homes), default=0)
 
-    def gain(copy: ConstantCopy) -> float:
+    def gain_density(copy: ConstantCopy) -> float:
         return (copy.flash - min(copy.waits)) / (
             copy.unit.size * (min(copy.unit.last, last_call) - copy.unit.first + 1)
         )
 
-    for copy in sorted(more, key=lambda copy: (-gain(copy), copy.unit.name)):
+    for copy in sorted(candidates, key=lambda copy: (-gain_density(copy), copy.unit.name)):
         if copy.unit.name in copied:
             continue
         rooms[copy.unit] = {}
@@ -447,7 +451,7 @@ def _add_copies(
 
 
 def _tensor_waits(module: Module, wanted: Demand, memories: Sequence[Memory]) -> MemoryWaits:
-    """Return the cycles that the calls of a run wait for each unit, in each memory."""
+    """Return the cycles that a run waits for each unit, in each memory."""
     by_name = {unit.name: unit for unit in wanted.units}
     waits = {unit: [0.0] * len(memories) for unit in wanted.units}
     for call in module.calls:
@@ -459,7 +463,7 @@ def _tensor_waits(module: Module, wanted: Demand, memories: Sequence[Memory]) ->
     return {unit: tuple(cycles) for unit, cycles in waits.items()}
 
 
-def _lay_out(
+def _make_plan(
     module: Module,
     wanted: Demand,
     homes: Homes,
@@ -467,7 +471,7 @@ def _lay_out(
     waits: MemoryWaits,
     memories: Sequence[Memory],
 ) -> Plan:
-    """Place the units of each memory and create the plan."""
+    """Place the units of each memory in its arena, and return the plan."""
     accesses = dict.fromkeys((unit.name for unit in wanted.units), 0.0)
     for call in module.calls:
         for name, moved in zip(call.args, call.traffic, strict=True):

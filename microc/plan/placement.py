@@ -1,7 +1,7 @@
-"""Placement of units in the arena: first fit in priority orders, hill climbing over orders, beam search, and an exact search.
+"""Placement of units in the arena: first fit in priority orders, hill climbing over orders, beam search, and an exact
+search.
 
-:func:`placed` runs all planners and returns the smallest placement.
-"""
+:func:`place_units` runs all planners and returns the smallest placement."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ INDEX_MIN_UNITS = 1 << 8
 
 
 class IntervalIndex:
-    """Placed units by rising offset.
+    """Index of placed units by rising offset, for finding gaps.
 
-    Columns of ``spans``: offset, end, first call, last call, number of the unit in order of placement.
-    """
+    Columns of ``spans``: offset, end, first call, last call, number of the unit in order of placement."""
 
     def __init__(self, placed: Mapping[Unit, int]) -> None:
         """Start with units that are placed already."""
@@ -40,7 +39,7 @@ class IntervalIndex:
             self.put(unit, at)
 
     def put(self, unit: Unit, at: int) -> None:
-        """Add a unit."""
+        """Add a unit that is placed at offset ``at``."""
         self.placed[unit], self.numbers[unit] = at, len(self.numbers)
         row = int(np.searchsorted(self.spans[:, 0], at))
         self.spans = np.insert(self.spans, row, (at, at + unit.size, unit.first, unit.last, self.numbers[unit]), axis=0)
@@ -112,10 +111,10 @@ MAX_LOWERED_CHAINS = 1 << 8
 
 
 def affordable(wanted: Demand, effort: int, most: int) -> int:
-    """Return how often, up to ``most`` times, all units can be compared with their neighbours.
+    """Return how often, up to ``most`` times, all units can be compared with their neighbours within ``effort``
+    comparisons.
 
-    A unit counts as its own neighbour.
-    """
+    A unit counts as its own neighbour."""
     return min(most, effort // max(conflicts(wanted) + len(wanted.units), 1))
 
 
@@ -130,7 +129,7 @@ WIDTH = 32
 
 
 @frozen
-class _Partial:
+class _PartialPlacement:
     """A partial placement, as a linked list from the last unit.
 
     ``low``, ``high``: the lowest and highest byte; ``near``: offsets of the units that conflict with later ones;
@@ -142,10 +141,10 @@ class _Partial:
     near: dict[Unit, int]
     unit: Unit | None = None
     at: int = 0
-    before: _Partial | None = None
+    before: _PartialPlacement | None = None
 
     def ends(self, at: int, size: int) -> tuple[int, int]:
-        """Return the lowest and highest byte with another block."""
+        """Return the lowest and highest byte in use once another block of ``size`` bytes is at ``at``."""
         return (at, at + size) if self.unit is None else (min(at, self.low), max(at + size, self.high))
 
     @property
@@ -155,10 +154,10 @@ class _Partial:
 
 
 def beam_search(wanted: Demand) -> Placement | None:
-    """Return the best placement of three orders: by time, against time, and outwards from the largest unit.
+    """Return the best placement that beam search finds with three orders: by time, against time, and outwards from the
+    largest unit.
 
-    None if the effort is too large, or if nothing is below the limit.
-    """
+    None if the effort is too large, or if nothing is below the limit."""
     width = affordable(wanted, BEAM_EFFORT, WIDTH)
     if not width:
         return None
@@ -186,12 +185,11 @@ def beam_search(wanted: Demand) -> Placement | None:
 
 
 def place_in_order(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement | None:
-    """Place units in this order, which should bring units that conflict close together.
+    """Place units in this order by beam search; the order should bring units that conflict close together.
 
     None if all placements reach the limit. The size in use never shrinks, so a partial placement that reaches the limit
-    is dropped.
-    """
-    states = [_Partial(0, 0, {})]
+    is dropped."""
+    states = [_PartialPlacement(0, 0, {})]
     last = {unit: max(k for k, other in enumerate(order) if other.conflicts(unit)) for unit in order}
     for k, unit in enumerate(order):
         # `disjoint` units must not overlap this one, `near` ones may; `unfinished` units conflict with later ones.
@@ -199,7 +197,7 @@ def place_in_order(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) ->
         disjoint = [u for u in order[:k] if u not in rooms and u.conflicts(unit)]
         near = [(u, rooms[u], rooms[u].reverse()) for u in order[:k] if u in rooms]
         unfinished = [u for u in order[: k + 1] if last[u] > k]
-        extensions: list[tuple[int, int, _Partial]] = []
+        extensions: list[tuple[int, int, _PartialPlacement]] = []
         for state in states:
             forbidden = _merge_intervals((state.near[u] - unit.size, state.near[u] + u.size) for u in disjoint)
             for at in _offset_candidates(
@@ -208,21 +206,20 @@ def place_in_order(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) ->
                 low, high = state.ends(at, unit.size)
                 if high - low < wanted.limit:
                     extensions.append((high - low, at, state))
-        states = _smallest(extensions, unit, unfinished, width)
+        states = _keep_smallest(extensions, unit, unfinished, width)
     return _shifted_offsets(states[0]) if states else None
 
 
-def _smallest(
-    places: list[tuple[int, int, _Partial]], unit: Unit, unfinished: Sequence[Unit], width: int
-) -> list[_Partial]:
-    """Return the ``width`` smallest different placements.
+def _keep_smallest(
+    extensions: list[tuple[int, int, _PartialPlacement]], unit: Unit, unfinished: Sequence[Unit], width: int
+) -> list[_PartialPlacement]:
+    """Return the ``width`` smallest different partial placements.
 
-    ``places``: bytes in use, offset of the unit, placement before it.
-    """
-    partials: dict[tuple[int, ...], _Partial] = {}
-    for _, at, state in sorted(places, key=itemgetter(0)):
+    ``extensions``: bytes in use, offset of the unit, placement before it."""
+    partials: dict[tuple[int, ...], _PartialPlacement] = {}
+    for _, at, state in sorted(extensions, key=itemgetter(0)):
         near = {**state.near, unit: at}
-        new = _Partial(*state.ends(at, unit.size), {u: near[u] for u in unfinished}, unit, at, state)
+        new = _PartialPlacement(*state.ends(at, unit.size), {u: near[u] for u in unfinished}, unit, at, state)
         partials.setdefault(new.key, new)
         if len(partials) == width:
             break
@@ -241,7 +238,7 @@ class _Intervals:
     highs: list[int]
 
     def around(self, offset: int) -> tuple[int, int]:
-        """Return the ends of the interval that contains an offset; the offset twice if there is none."""
+        """Return both ends of the interval that contains an offset; the offset twice if there is none."""
         k = bisect_left(self.lows, offset) - 1
         return (self.lows[k], self.highs[k]) if k >= 0 and offset < self.highs[k] else (offset, offset)
 
@@ -258,12 +255,11 @@ def _merge_intervals(stretches: Iterable[tuple[int, int]]) -> _Intervals:
     return _Intervals(lows, highs)
 
 
-def _offset_candidates(state: _Partial, unit: Unit, near: Near, forbidden: _Intervals) -> list[int]:
-    """Return offsets worth trying.
+def _offset_candidates(state: _PartialPlacement, unit: Unit, near: Near, forbidden: _Intervals) -> list[int]:
+    """Return the offsets at which a unit is tried in a partial placement.
 
     These are at both ends of the bytes in use and of forbidden intervals, and at the ends of neighbours' allowed
-    distances.
-    """
+    distances."""
     starts = {state.low, state.high - unit.size, *forbidden.lows, *forbidden.highs}
     for at, room, _ in near:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
@@ -288,10 +284,11 @@ def _nearest_offset(start: int, unit: Unit, near: Near, forbidden: _Intervals, u
     return offset
 
 
-def _shifted_offsets(state: _Partial) -> Placement:
-    """Return all offsets, moved so that the lowest (rounded down to the alignment) is 0."""
+def _shifted_offsets(state: _PartialPlacement) -> Placement:
+    """Return the offsets of all units in a partial placement, moved so that the lowest (rounded down to the alignment) is
+    0."""
     offsets: Placement = {}
-    link: _Partial | None = state
+    link: _PartialPlacement | None = state
     while link is not None and link.unit is not None:
         offsets[link.unit] = link.at
         link = link.before
@@ -362,23 +359,25 @@ def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
     return offset
 
 
-def _by_size(unit: Unit) -> tuple[int, int, str]:
+def _size_key(unit: Unit) -> tuple[int, int, str]:
+    """Return the sort key of a unit: the largest first."""
     return -unit.size, unit.first, unit.name
 
 
 def greedy_by_size(wanted: Demand) -> Placement:
     """Place the largest units first."""
-    return first_fit(wanted, sorted(wanted.units, key=_by_size))
+    return first_fit(wanted, sorted(wanted.units, key=_size_key))
 
 
 def greedy_by_conflicts(wanted: Demand) -> Placement:
     """Place units first that are alive together with the most bytes."""
     pressure = pressures(wanted)
-    return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure[u], *_by_size(u))))
+    return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure[u], *_size_key(u))))
 
 
 def hill_climbing(wanted: Demand) -> Placement:
-    """Start from the best greedy order; swap two units while the arena does not grow. Deterministic."""
+    """Return the placement that hill climbing finds: from the best greedy order, two units are swapped while the arena
+    does not grow. Deterministic."""
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
     order = list(best)
     bound, dice = lower_bound(wanted), random.Random(0)
@@ -429,7 +428,7 @@ def exact(wanted: Demand) -> Placement:
 
     if size_of(best) == bound:
         return best
-    return search({}, tuple(sorted(wanted.units, key=_by_size)), size_of(best)) or best
+    return search({}, tuple(sorted(wanted.units, key=_size_key)), size_of(best)) or best
 
 
 PLANNERS: tuple[tuple[str, Planner], ...] = (

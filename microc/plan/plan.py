@@ -26,13 +26,12 @@ WIDTH = 64  # sets of calls that are kept at each level  # sets of calls that ar
 
 
 @frozen
-class _State:
+class _PartialOrder:
     """A set of finished calls, with the best order found for it.
 
     ``peak``: the largest need so far; ``size``: bytes alive; ``call``: the last call; ``done``, ``live``: finished
     calls and live values as bits by number; ``place``: rank of the order before the last call, among the compared
-    orders sorted lexicographically.
-    """
+    orders sorted lexicographically."""
 
     peak: int
     size: int
@@ -40,7 +39,7 @@ class _State:
     call: int
     done: int
     live: int
-    before: _State | None = None
+    before: _PartialOrder | None = None
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -48,7 +47,7 @@ class _State:
         return self.peak, self.size, self.place, self.call
 
     def order(self) -> tuple[int, ...]:
-        """Return the calls in order."""
+        """Return the finished calls in their order."""
         found, state = list[int](), self
         while state.before is not None:
             found.append(state.call)
@@ -70,14 +69,15 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
 
 
 def reorder_like(module: Module, other: Module) -> Module:
-    """Reorder the calls like those of ``other``, which computes the same values; return ``module`` unchanged if it does not."""
+    """Reorder the calls like those of ``other``, which computes the same values; return ``module`` unchanged if ``other``
+    does not."""
     places = {call.writes: k for k, call in enumerate(other.calls)}
     if other is module or any(call.writes not in places for call in module.calls):
         return module
     return replace(module, calls=tuple(sorted(module.calls, key=lambda call: places[call.writes])))
 
 
-def _needs(module: Module) -> list[set[int]]:
+def _predecessors(module: Module) -> list[set[int]]:
     """Return for each call the earlier ones that must precede it: it reads their results, or writes what they read or wrote.
 
     Parts of a concatenation may be written in any order.
@@ -104,13 +104,13 @@ def _needs(module: Module) -> list[set[int]]:
 
 
 class Search:
-    """Sizes, uses and savings of a module's calls. ``needs``: for each call those that must run before it.
+    """Search for an order of a module's calls with a small peak of memory. ``needs``: for each call those that must run
+    before it.
 
-    Sets of calls and of values are bit sets.
-    """
+    Sets of calls and of values are bit sets."""
 
     def __init__(self, module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> None:
-        self.needs = _needs(module)
+        self.needs = _predecessors(module)
         self.names = sorted(n for n in module.values if in_arena(module, n, io_in_arena=io_in_arena))
         self.sizes = [module.values[name].nbytes for name in self.names]
         numbers = {name: k for k, name in enumerate(self.names)}
@@ -125,33 +125,33 @@ class Search:
         for k, accessed in enumerate(self.accessed_values):
             for n in accessed:
                 users[n].append(k)
-        self.users = [_bits(calls) for calls in users]
-        self.earlier = [_bits(calls) for calls in self.needs]
+        self.users = [_to_bit_set(calls) for calls in users]
+        self.earlier = [_to_bit_set(calls) for calls in self.needs]
         self.followers: list[list[int]] = [[] for _ in self.needs]
         for k, needed in enumerate(self.needs):
             for j in needed:
                 self.followers[j].append(k)
         alive = bases((*module.inputs, *module.state))
-        self.start = _State(0, sum(self.sizes[n] for n in alive), 0, -1, 0, _bits(alive))
+        self.start = _PartialOrder(0, sum(self.sizes[n] for n in alive), 0, -1, 0, _to_bit_set(alive))
         self.overlaps = overlaps
         self.calls: tuple[Call, ...] = module.calls
         self._savings: dict[tuple[int, frozenset[int], frozenset[int]], int] = {}
 
-    def after(self, state: _State, k: int, place: int = 0) -> _State:
-        """Return the state after call ``k``."""
+    def after(self, state: _PartialOrder, k: int, place: int = 0) -> _PartialOrder:
+        """Return the partial order extended by call ``k``."""
         done, accessed = state.done | 1 << k, self.accessed_values[k]
         starting = frozenset(n for n in accessed if not state.live >> n & 1)
         ending = frozenset(n for n in accessed if n not in self.kept and not self.users[n] & ~done)
         during = state.size + sum(self.sizes[n] for n in starting)
         # A call's results may overlap the operands that die with it.
         # A call's results may overlap the operands that die with it.
-        need = during + self.scratch[k] - self._shared(k, ending - starting, starting)
+        need = during + self.scratch[k] - self._max_shared_bytes(k, ending - starting, starting)
         left = during - sum(self.sizes[n] for n in ending)
-        live = (state.live | _bits(starting)) & ~_bits(ending)
-        return _State(max(state.peak, need), left, place, k, done, live, state)
+        live = (state.live | _to_bit_set(starting)) & ~_to_bit_set(ending)
+        return _PartialOrder(max(state.peak, need), left, place, k, done, live, state)
 
-    def _shared(self, k: int, ending: frozenset[int], starting: frozenset[int]) -> int:
-        """Return the most bytes that values of a call may share."""
+    def _max_shared_bytes(self, k: int, ending: frozenset[int], starting: frozenset[int]) -> int:
+        """Return the most bytes that call ``k`` can save by placing starting values over ending ones."""
         key = k, ending, starting
         if key not in self._savings:
             call = self.calls[k]
@@ -160,21 +160,21 @@ class Search:
             self._savings[key] = sum(room.shared for room in rooms if room is not None)
         return self._savings[key]
 
-    def along(self, order: Sequence[int]) -> _State:
-        """Return the state after some calls in order."""
+    def along(self, order: Sequence[int]) -> _PartialOrder:
+        """Return the partial order that consists of these calls."""
         state = self.start
         for k in order:
             state = self.after(state, k)
         return state
 
-    def best(self) -> _State:
-        """Return the state after all calls, in the best order found."""
+    def best(self) -> _PartialOrder:
+        """Return the best order of all calls that beam search finds."""
         states, ready = [self.start], dict[int, list[int]]()
         share = max(ORDER_EFFORT // max(len(self.calls), 1), 1)
         for _ in self.calls:
             places = {s.done: k for k, s in enumerate(sorted(states, key=lambda s: (s.place, s.call)))}
             earlier, ready = ready, dict[int, list[int]]()
-            best_by_set: dict[int, _State] = {}
+            best_by_set: dict[int, _PartialOrder] = {}
             for state, k in islice(self._extensions(states, earlier, ready), share):
                 new = self.after(state, k, places[state.done])
                 if new.done not in best_by_set or new.rank < best_by_set[new.done].rank:
@@ -183,12 +183,12 @@ class Search:
         return states[0]
 
     def _extensions(
-        self, states: Iterable[_State], earlier: Mapping[int, list[int]], ready: dict[int, list[int]]
-    ) -> Iterator[tuple[_State, int]]:
-        """Yield states with each call that may run next; these calls are stored in ``ready``, by set of finished calls.
+        self, states: Iterable[_PartialOrder], earlier: Mapping[int, list[int]], ready: dict[int, list[int]]
+    ) -> Iterator[tuple[_PartialOrder, int]]:
+        """Yield partial orders with each call that may run next; these calls are stored in ``ready``, by set of finished
+        calls.
 
-        ``earlier``: the same for the states before.
-        """
+        ``earlier``: the calls stored for the partial orders of the level before."""
         for state in states:
             if state.before is None:
                 ready[state.done] = [k for k, needed in enumerate(self.needs) if not needed]
@@ -200,7 +200,7 @@ class Search:
             yield from ((state, k) for k in ready[state.done])
 
 
-def _bits(numbers: Iterable[int]) -> int:
+def _to_bit_set(numbers: Iterable[int]) -> int:
     """Return numbers as a bit set."""
     bits = 0
     for number in numbers:

@@ -28,14 +28,14 @@ from microc.tir.rewrite import free_vars
 
 @frozen
 class Slot:
-    """An advance of the clock by ``start`` ticks."""
+    """A step of an access path: the clock advances by ``start`` ticks."""
 
     start: int
 
 
 @frozen
 class Iterations:
-    """The iterations of a loop, ``span`` ticks each, at most ``longest`` of them."""
+    """A step of an access path: the iterations of a loop, ``span`` ticks each, at most ``longest`` of them."""
 
     loop: ir.For
     span: int
@@ -44,7 +44,7 @@ class Iterations:
 
 @frozen
 class Guard:
-    """A condition with the outcome for which the access happens."""
+    """A step of an access path: a condition, with the outcome for which the access happens."""
 
     condition: ir.Expr
     holds: bool
@@ -52,7 +52,7 @@ class Guard:
 
 @frozen
 class Name:
-    """A named value, visible from here on."""
+    """A step of an access path: a variable bound to a value, visible from here on."""
 
     var: ir.Var
     value: ir.Expr
@@ -64,7 +64,8 @@ Way = tuple[Step, ...]
 
 @frozen
 class Access:
-    """The path to an access, and the elements that it touches."""
+    """An access in a lowered function: the path to it through loops, guards and bindings, and the elements that it
+    touches."""
 
     way: Way
     buffer: ir.Buffer
@@ -80,25 +81,25 @@ LEAF = 3
 
 
 def accesses(func: ir.PrimFunc) -> Iterator[Access]:
-    """Yield all accesses of a lowered function."""
-    return _sequence_accesses(func.body, (), _Ticks())
+    """Yield all accesses of a lowered function, each with the path to it."""
+    return _sequence_accesses(func.body, (), _Durations())
 
 
-class _Ticks:
-    """Upper bounds of the duration of statements. Each is computed once, after the loops around it."""
+class _Durations:
+    """Upper bounds of the durations of statements in ticks. Each is computed once, after the loops around it."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[ir.Stmt, int]] = {}
         self._reach: dict[ir.Var, tuple[int, int]] = {}
 
     def of(self, stmt: ir.Stmt) -> int:
-        """Return the duration of a statement."""
+        """Return the duration of a statement in ticks."""
         if id(stmt) not in self._known:
-            self._known[id(stmt)] = (stmt, sum(self.item(item) for item in _flat(stmt)))
+            self._known[id(stmt)] = (stmt, sum(self.item(item) for item in _items_in_order(stmt)))
         return self._known[id(stmt)][1]
 
     def item(self, item: ir.Stmt | Name) -> int:
-        """Return the duration of one item of a sequence."""
+        """Return the duration in ticks of one statement or binding of a sequence."""
         match item:
             case ir.For(_, _, body):
                 return self.iterations(item) * self.of(body) + LEAF
@@ -108,10 +109,9 @@ class _Ticks:
                 return LEAF
 
     def iterations(self, loop: ir.For) -> int:
-        """Return the most iterations of a loop, from those of the loops around it.
+        """Return the largest number of iterations of a loop, derived from the ranges of the loops around it.
 
-        An endless loop counts as two iterations, which are equal.
-        """
+        An endless loop counts as two iterations, which are equal."""
         most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).reach(loop.extent)[1]
         if not isinstance(most, int):
             raise InternalError("the order in a loop without a bound is not known")
@@ -119,11 +119,11 @@ class _Ticks:
         return max(most, 0)
 
 
-def _sequence_accesses(stmt: ir.Stmt, way: Way, ticks: _Ticks) -> Iterator[Access]:
-    """Yield the accesses of a statement, at the end of the path ``way``."""
+def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[Access]:
+    """Yield the accesses of a statement that is at the end of ``path``."""
     start = 0
-    for item in _flat(stmt):
-        here = (*way, Slot(start))
+    for item in _items_in_order(stmt):
+        here = (*path, Slot(start))
         start += ticks.item(item)
         match item:
             case ir.Store(buffer, indices, value):
@@ -145,12 +145,12 @@ def _sequence_accesses(stmt: ir.Stmt, way: Way, ticks: _Ticks) -> Iterator[Acces
                 yield from _operand_accesses((extent,), (*here, Slot(loop.longest * loop.span)))
             case Name():
                 yield from _operand_accesses((item.value,), here)
-                way = (*way, item)
+                path = (*path, item)
             case _:
                 raise InternalError(f"{type(item).__name__} was not lowered")
 
 
-def _flat(stmt: ir.Stmt) -> Iterator[ir.Stmt | Name]:
+def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | Name]:
     """Yield statements in order; a let becomes a :class:`Name` for the statements behind it."""
     pending = [stmt]
     while pending:
@@ -166,43 +166,43 @@ def _flat(stmt: ir.Stmt) -> Iterator[ir.Stmt | Name]:
                 yield other
 
 
-def _operand_accesses(exprs: tuple[ir.Expr, ...], way: Way) -> Iterator[Access]:
+def _operand_accesses(exprs: tuple[ir.Expr, ...], path: Way) -> Iterator[Access]:
     """Yield the accesses of expressions.
 
     Reads come before writes through pointers, but a call that does both may read until it ends.
     """
     for expr in exprs:
-        yield from _expression_accesses(expr, way, during=False)
+        yield from _expression_accesses(expr, path, during=False)
 
 
-def _expression_accesses(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[Access]:
+def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[Access]:
     """Yield the accesses of an expression. ``during``: it is read while the call around it writes."""
     match expr:
         case ir.Load(buffer, indices):
-            yield Access((*way, Slot(2 if during else 0)), buffer, indices, 1, False)
+            yield Access((*path, Slot(2 if during else 0)), buffer, indices, 1, False)
             for index in indices:
-                yield from _expression_accesses(index, way, during=during)
+                yield from _expression_accesses(index, path, during=during)
         case ir.AddressOf(buffer, indices, extent, writes, step):
             tick = 1 if writes else 2 if during else 0
-            yield Access((*way, Slot(tick)), buffer, indices, extent, writes, step)
+            yield Access((*path, Slot(tick)), buffer, indices, extent, writes, step)
             for index in indices:
-                yield from _expression_accesses(index, way, during=during)
+                yield from _expression_accesses(index, path, during=during)
         case ir.Call(_, args):
             stores = any(isinstance(a, ir.AddressOf) and a.writes for a in args)
             for a in args:
-                yield from _expression_accesses(a, way, during=during or (stores and isinstance(a, ir.AddressOf)))
+                yield from _expression_accesses(a, path, during=during or (stores and isinstance(a, ir.AddressOf)))
         case ir.Select(condition, a, b):
-            yield from _expression_accesses(condition, way, during=during)
-            yield from _expression_accesses(a, (*way, Guard(condition, True)), during=during)
-            yield from _expression_accesses(b, (*way, Guard(condition, False)), during=during)
+            yield from _expression_accesses(condition, path, during=during)
+            yield from _expression_accesses(a, (*path, Guard(condition, True)), during=during)
+            yield from _expression_accesses(b, (*path, Guard(condition, False)), during=during)
         case ir.Bin(("and" | "or") as op, a, b):
-            yield from _expression_accesses(a, way, during=during)
-            yield from _expression_accesses(b, (*way, Guard(a, op == "and")), during=during)
+            yield from _expression_accesses(a, path, during=during)
+            yield from _expression_accesses(b, (*path, Guard(a, op == "and")), during=during)
         case ir.Bin(_, a, b):
-            yield from _expression_accesses(a, way, during=during)
-            yield from _expression_accesses(b, way, during=during)
+            yield from _expression_accesses(a, path, during=during)
+            yield from _expression_accesses(b, path, during=during)
         case ir.Un(_, a) | ir.Cast(_, a):
-            yield from _expression_accesses(a, way, during=during)
+            yield from _expression_accesses(a, path, during=during)
         case ir.Const() | ir.Var():
             return
         case _:
@@ -210,7 +210,7 @@ def _expression_accesses(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[A
 
 
 def variables(access: Access) -> set[ir.Var]:
-    """Return the variables that decide whether and where the access happens."""
+    """Return the variables on which it depends whether an access happens and to which element."""
     needed = {var for index in access.indices for var in free_vars(index)}
     for step in reversed(access.way):
         match step:
@@ -242,24 +242,25 @@ Values = Mapping[ir.Var, Array | None]
 
 
 class Replay:
-    """First write and last touch of every byte of the watched buffers of a lowered function, on one clock."""
+    """Times of the first write and the last touch of every byte of the watched buffers of a lowered function, on one
+    clock."""
 
     def __init__(self, func: ir.PrimFunc, watched: Iterable[ir.Buffer]) -> None:
         self.first_write = {b: np.full(b.nbytes, NEVER, np.int64) for b in watched}
         self.last_touch = {b: np.full(b.nbytes, -1, np.int64) for b in self.first_write}
         for access in accesses(func):
             if access.buffer in self.first_write:
-                self._follow(access)
+                self._replay_access(access)
 
-    def _follow(self, access: Access) -> None:
-        """Replay one access."""
-        for values, when in _walk(access.way, variables(access), {}, np.zeros(1, np.int64)):
-            self._touch(access, values, when)
+    def _replay_access(self, access: Access) -> None:
+        """Record the times of all executions of one access."""
+        for values, when in _executions_at_end(access.way, variables(access), {}, np.zeros(1, np.int64)):
+            self._record_executions(access, values, when)
 
-    def _touch(self, access: Access, values: Values, when: Array) -> None:
-        """Record an access in some executions."""
+    def _record_executions(self, access: Access, values: Values, when: Array) -> None:
+        """Record the times of some executions of an access. ``values``: variables of each execution, ``when``: its tick."""
         buffer, width = access.buffer, dtypes.nbytes(access.buffer.dtype)
-        numbers = [_value(index, values) for index in access.indices]
+        numbers = [_evaluate(index, values) for index in access.indices]
         known, inside = np.zeros_like(when), np.ones(len(when), bool)
         unknown = np.zeros(1, np.int64)  # an index that depends on data may be any along its axis
         for number, extent, stride in zip(numbers, buffer.shape, buffer.strides, strict=True):
@@ -268,24 +269,24 @@ class Replay:
             else:  # behind a guard that depends on data, indices may be out of range
                 inside &= (number >= 0) & (number < extent)
                 known = known + number * stride
-        known, first, last = _spans(known[inside], when[inside])
+        known, first, last = _first_and_last_times(known[inside], when[inside])
         offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
         for start in range(0, len(known), max(1, _CHUNK // (len(unknown) * len(offsets)))):
             part = slice(start, start + max(1, _CHUNK // (len(unknown) * len(offsets))))
             element = known[part, None, None] + unknown[:, None]
             touched = np.minimum(element * width + offsets, buffer.nbytes - 1)
-            self._mark(access, touched, first[part, None, None], last[part, None, None])
+            self._record_bytes(access, touched, first[part, None, None], last[part, None, None])
 
-    def _mark(self, access: Access, touched: Array, first: Array, last: Array) -> None:
-        """Record the times of touched bytes."""
+    def _record_bytes(self, access: Access, touched: Array, first: Array, last: Array) -> None:
+        """Record the first and last times at which an access touches bytes."""
         touched, first, last = (part.reshape(-1) for part in np.broadcast_arrays(touched, first, last))
         np.maximum.at(self.last_touch[access.buffer], touched, last)
         if access.write:
             np.minimum.at(self.first_write[access.buffer], touched, first)
 
 
-def _spans(positions: Array, when: Array) -> tuple[Array, Array, Array]:
-    """Return every position once, with the earliest and the latest of its times."""
+def _first_and_last_times(positions: Array, when: Array) -> tuple[Array, Array, Array]:
+    """Return the distinct positions, each with the earliest and the latest of its times."""
     distinct, number = np.unique(positions, return_inverse=True)
     first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
     np.minimum.at(first, number, when)
@@ -293,43 +294,44 @@ def _spans(positions: Array, when: Array) -> tuple[Array, Array, Array]:
     return distinct, first, last
 
 
-def _walk(way: Way, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
-    """Yield the executions that reach the end of a path: values of variables, and times."""
-    for position, step in enumerate(way):
+def _executions_at_end(path: Way, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
+    """Yield the executions that reach the end of a path, in batches: values of variables, and ticks."""
+    for position, step in enumerate(path):
         match step:
             case Slot(start):
                 when = when + start
             case Guard(condition, holds):
                 values, when = _filter_by_guard(condition, holds, values, when)
             case Name(var, value) if var in wanted:
-                named = _value(value, values)
+                named = _evaluate(value, values)
                 values = {**values, var: None if named is None else np.broadcast_to(named, when.shape)}
             case Iterations():
                 for inner, then in _iterate(step, wanted, values, when):
-                    yield from _walk(way[position + 1 :], wanted, inner, then)
+                    yield from _executions_at_end(path[position + 1 :], wanted, inner, then)
                 return
     yield values, when
 
 
 def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, when: Array) -> tuple[Values, Array]:
-    """Return the executions that pass a guard; a guard that depends on data passes all."""
+    """Return those executions that pass a guard, with their values and ticks; a guard that depends on data passes all."""
     # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
     # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
     if isinstance(condition, ir.Bin) and condition.op == ("and" if holds else "or"):
         for part in (condition.a, condition.b):
             values, when = _filter_by_guard(part, holds, values, when)
         return values, when
-    outcome = _value(condition, values)
+    outcome = _evaluate(condition, values)
     if outcome is None:
         return values, when
     chosen = np.broadcast_to(outcome.astype(bool) == holds, when.shape)
-    return _select(values, chosen), when[chosen]
+    return _select_executions(values, chosen), when[chosen]
 
 
 def _iterate(step: Iterations, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
-    """Yield the iterations of a loop, some at a time; only the first and the last if the access does not depend on the loop."""
+    """Yield the executions of a loop's iterations, some at a time; only the first and the last iteration if the access
+    does not depend on the loop."""
     loop = step.loop
-    extents = _value(loop.extent, values)
+    extents = _evaluate(loop.extent, values)
     if extents is None or loop.kind == "parallel":
         raise InternalError(f"the order in loop {loop.var.name} is not known")
     if step.longest < int(extents.max(initial=0)):
@@ -347,15 +349,15 @@ def _iterate(step: Iterations, wanted: set[ir.Var], values: Values, when: Array)
             number = number * (extents[parent] - 1)
         is_run = (number >= 0) & (number < extents[parent])
         parent, number = parent[is_run], number[is_run]
-        yield {**_select(values, parent), loop.var: number}, when[parent] + number * step.span
+        yield {**_select_executions(values, parent), loop.var: number}, when[parent] + number * step.span
 
 
-def _select(values: Values, chosen: Array) -> dict[ir.Var, Array | None]:
-    """Select executions."""
+def _select_executions(values: Values, chosen: Array) -> dict[ir.Var, Array | None]:
+    """Return the values of variables in the chosen executions."""
     return {var: None if array is None else array[chosen] for var, array in values.items()}
 
 
-def _value(expr: ir.Expr, values: Values) -> Array | None:
+def _evaluate(expr: ir.Expr, values: Values) -> Array | None:
     """Evaluate an integer expression for every execution; None if it depends on data."""
     match expr:
         case ir.Const(int() as value):
@@ -363,16 +365,16 @@ def _value(expr: ir.Expr, values: Values) -> Array | None:
         case ir.Var():
             return values.get(expr)
         case ir.Un("neg", a):
-            x = _value(a, values)
+            x = _evaluate(a, values)
             return None if x is None else -x
         case ir.Un("not", a):
-            x = _value(a, values)
+            x = _evaluate(a, values)
             return None if x is None else ~x
         case ir.Bin(op, a, b) if op in ARRAYS:
-            x, y = _value(a, values), _value(b, values)
+            x, y = _evaluate(a, values), _evaluate(b, values)
             return None if x is None or y is None else ARRAYS[op](x, y)
         case ir.Select(c, a, b):
-            chosen, x, y = (_value(part, values) for part in (c, a, b))
+            chosen, x, y = (_evaluate(part, values) for part in (c, a, b))
             return None if chosen is None or x is None or y is None else np.where(chosen, x, y)
         case _:
             return None
@@ -388,11 +390,10 @@ _KEPT = 1 << 15
 """Bytes of operands up to which a replay is kept for the next call of the same kernel; it takes 16 times as much memory."""
 
 
-class _Arena:
-    """The owner of every byte.
+class _ArenaOwners:
+    """The owner of every byte of the arena: the value that was written there last.
 
-    Bytes between two neighbouring ends of values always have the same owner, so they share an element of ``owner``.
-    """
+    Bytes between two neighbouring ends of values always have the same owner, so they share an element of ``owner``."""
 
     def __init__(self, module: Module) -> None:
         assert module.plan is not None
@@ -404,12 +405,12 @@ class _Arena:
         self.replays: dict[tuple[object, ...], Replay] = {}
 
     def cells(self, place: slice) -> slice:
-        """Return the elements that a range of bytes covers."""
+        """Return the elements of ``owner`` that a range of bytes covers."""
         first, last = np.searchsorted(self.edges, (place.start, place.stop))
         return slice(int(first), int(last))
 
     def place(self, name: str) -> tuple[slice, int] | None:
-        """Return the bytes of a value (or view) and the number of its owner; None if it is outside of the arena."""
+        """Return the bytes of a value (or view) in the arena and the number of its owner; None if it is not in the arena."""
         nbytes, offset = self.module.values[name].nbytes, 0
         base = name
         links = {v.name: v for v in self.module.views}
@@ -441,18 +442,18 @@ class _Arena:
             self.owner[self.cells(place[0])] = place[1]
 
     def read(self, name: str, who: str) -> None:
-        """Check that a value owns its bytes."""
+        """Check that a value owns its bytes; InternalError, which names the reader ``who``, if not."""
         place = self.place(name)
         if place is not None and not np.all(self.owner[self.cells(place[0])] == place[1]):
             raise InternalError(f"{who} reads {name}, whose memory was overwritten")
 
 
-def _shared(a: slice, b: slice) -> slice:
+def _common_bytes(a: slice, b: slice) -> slice:
     """Return the bytes that two ranges share; an empty or backward slice if there are none."""
     return slice(max(a.start, b.start), min(a.stop, b.stop))
 
 
-def _check_call(arena: _Arena, call: Call) -> None:
+def _check_call(arena: _ArenaOwners, call: Call) -> None:
     """Check operands of one call that share bytes: one must be done before the other is written.
 
     A result, which later calls read, must be written last.
@@ -462,7 +463,7 @@ def _check_call(arena: _Arena, call: Call) -> None:
         (one, other)
         for one in (*call.writes, *call.workspace)
         for other in ranges
-        if one in ranges and one != other and _length(_shared(ranges[one], ranges[other])) > 0
+        if one in ranges and one != other and _slice_length(_common_bytes(ranges[one], ranges[other])) > 0
     ]
     if not pairs:
         return
@@ -471,13 +472,14 @@ def _check_call(arena: _Arena, call: Call) -> None:
         raise InternalError(f"{call.kernel}: {pairs[0][0]} overlaps {pairs[0][1]}")
     names = {name for pair in pairs for name in pair}
     for sizes in _replay_sizes(arena.module) if kernel.func.scalars else [{}]:
-        _check_pairs(_Order(arena, kernel.func, sizes, call, names), call, ranges, pairs)
+        _check_pairs(_TouchTimes(arena, kernel.func, sizes, call, names), call, ranges, pairs)
 
 
-def _check_pairs(order: _Order, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
-    """Check operands that share bytes, at one choice of sizes."""
+def _check_pairs(order: _TouchTimes, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
+    """Check pairs of operands that share bytes, at one choice of sizes: InternalError if one is overwritten while it is in
+    use."""
     for one, other in pairs:
-        common = _shared(places[one], places[other])
+        common = _common_bytes(places[one], places[other])
         free = order.done_before(other, one, places, common) & (other not in call.writes)
         if other in (*call.writes, *call.workspace):
             free |= order.done_before(one, other, places, common) & (one not in call.writes)
@@ -502,7 +504,7 @@ def _replay_sizes(module: Module) -> list[dict[str, int]]:
     ]
 
 
-def _length(place: slice) -> int:
+def _slice_length(place: slice) -> int:
     return int(place.stop - place.start)
 
 
@@ -511,10 +513,12 @@ def _may_alias(one: set[str], other: set[str]) -> bool:
     return all(a == b or "int8" in (a, b) or "uint8" in (a, b) for a in one for b in other)
 
 
-class _Order:
-    """Times at which a call touches the bytes of some operands."""
+class _TouchTimes:
+    """Times at which a call touches the bytes of some of its operands."""
 
-    def __init__(self, arena: _Arena, func: PrimFunc, sizes: Mapping[str, int], call: Call, names: set[str]) -> None:
+    def __init__(
+        self, arena: _ArenaOwners, func: PrimFunc, sizes: Mapping[str, int], call: Call, names: set[str]
+    ) -> None:
         func = instantiate(func, sizes)
         self.params = {name: [p for p, a in zip(func.params, call.args, strict=True) if a == name] for name in names}
         self.dtypes = {name: {p.dtype for p in params} for name, params in self.params.items()}
@@ -552,7 +556,7 @@ def _check_arenas(plan: Plan) -> None:
 
 def check_plan(module: Module) -> None:
     """Raise InternalError if the plan lets any value be overwritten before its last use."""
-    arena = _Arena(module)
+    arena = _ArenaOwners(module)
     _check_arenas(arena.plan)
     kept = [name for name, step in arena.plan.copies.items() if step < 0]
     for name in (*module.inputs, *module.state, *kept):

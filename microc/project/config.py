@@ -36,8 +36,9 @@ NAMES: Mapping[str, str] = MappingProxyType({**_FLAGS, **{name: name for name in
 
 @frozen
 class Config:
-    """Contents of a file: its path, the models, the board (empty if none), the folder of the C project, and options as
-    :func:`microc.compiler.options.make_options` takes them. Relative paths are resolved against the file's folder."""
+    """Contents of a ``microc.toml``: its path, the models, the board (empty if none), the folder of the C project, and
+    options as :func:`microc.compiler.options.make_options` takes them. Relative paths are resolved against the file's
+    folder."""
 
     path: Path
     models: tuple[Path, ...]
@@ -57,8 +58,8 @@ class Config:
 
 
 def find_config(start: Path) -> Path | None:
-    """Find the file in a folder or the nearest parent. Stops at a parent that everybody can write to, where anybody could
-    have put one."""
+    """Find ``microc.toml`` in a folder or the nearest parent; None if there is none. Stops at a parent that everybody can
+    write to, where anybody could have put one."""
     for folder in (start, *start.parents):
         if folder != start and os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
             return None
@@ -68,7 +69,8 @@ def find_config(start: Path) -> Path | None:
 
 
 def read_config(path: Path) -> Config:
-    """Read a file. UsageError that names the key for invalid contents; OutputError if the file cannot be read."""
+    """Read and check a ``microc.toml``. UsageError that names the key for invalid contents; OutputError if the file cannot
+    be read."""
     try:
         data = tomllib.loads(read_bytes(path, _LARGEST).decode("utf-8"))
     except OSError as error:
@@ -79,32 +81,30 @@ def read_config(path: Path) -> Config:
         raise UsageError(
             f"{path.name} is no TOML: {error}", where=str(path), hint="compare it with docs/project.md"
         ) from error
-    _check_keys(data, KEYS, path, "keys")
+    _check_known_keys(data, KEYS, path, "keys")
     model, folder, options = data.get("model", []), data.get("folder", FOLDER), data.get("options", {})
     models = [model] if isinstance(model, str) else model
     if not isinstance(models, list) or not all(
         isinstance(model_path, str) and model_path and "\0" not in model_path for model_path in models
     ):
-        raise _type_error(path, "model", "the path of a file, or a list of them")
+        raise _invalid_value_error(path, "model", "the path of a file, or a list of them")
     if not isinstance(data.get("board", ""), str) or "\0" in data.get("board", ""):
-        raise _type_error(path, "board", "a name (microc boards), or the path of a board file")
+        raise _invalid_value_error(path, "board", "a name (microc boards), or the path of a board file")
     if not isinstance(options, dict):
-        raise _type_error(path, "options", "a table: [options]")
+        raise _invalid_value_error(path, "options", "a table: [options]")
     return Config(
         path,
         tuple(path.parent / model_path for model_path in models),
-        _resolve_board(data.get("board", ""), path.parent),
-        _output_folder(path, folder),
+        _resolve_board_file(data.get("board", ""), path.parent),
+        _resolve_output_folder(path, folder),
         MappingProxyType(_convert_options(options, path)),
     )
 
 
 def check_owner(config: Config) -> None:
-    """Raise UsageError for a file that belongs to another user, unless MICROC_TRUST names its folder.
-
-    The same holds for the project's folder, whose Makefile runs, and for a board file, which names programs to run: none of
-    them was named on the command line.
-    """
+    """Raise UsageError for a ``microc.toml`` that belongs to another user, unless MICROC_TRUST names its folder.
+    The same holds for the project's folder, whose Makefile runs, and for a board file, which names programs to run:
+    none of them was named on the command line."""
     folder = config.path.parent
     if is_trusted(folder):
         return
@@ -121,45 +121,46 @@ def check_owner(config: Config) -> None:
 
 
 def format_config(model: str, board: str, options: Mapping[str, Any]) -> str:
-    """Write the text of a file in TOML."""
+    """Return the text of a ``microc.toml`` for a model, a board and compilation options."""
     lines = [
         "# What microc's commands take in this folder where the command line says nothing.",
         "# microc options lists what may stand under [options].",
-        f"model = {_toml(model)}",
-        f"board = {_toml(board)}",
-        f"folder = {_toml(FOLDER)}",
+        f"model = {_format_toml_value(model)}",
+        f"board = {_format_toml_value(board)}",
+        f"folder = {_format_toml_value(FOLDER)}",
         "",
         "[options]",
-        *(f"{name} = {_toml(value)}" for name, value in options.items()),
+        *(f"{name} = {_format_toml_value(value)}" for name, value in options.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _check_keys(data: Mapping[str, Any], known: Iterable[str], path: Path, what: str) -> None:
-    """Raise UsageError for an unknown key."""
+def _check_known_keys(data: Mapping[str, Any], known: Iterable[str], path: Path, key_kind: str) -> None:
+    """Raise UsageError, with similar keys, for a key that is not ``known``. ``what``: ``keys`` of the file or ``options``."""
     for key in data:
         if key.replace("-", "_") not in known:
-            hint = suggestion(key, known, what)
-            if what == "keys" and key.replace("-", "_") in NAMES:
+            hint = suggestion(key, known, key_kind)
+            if key_kind == "keys" and key.replace("-", "_") in NAMES:
                 hint = f"it is an option: write it under [options] in {path.name}"
             raise UsageError(f"{path.name} has no key {key!r}", where=str(path), hint=hint)
 
 
-def _type_error(path: Path, key: str, wanted: str) -> UsageError:
-    """Return the error about a value of the wrong type."""
+def _invalid_value_error(path: Path, key: str, wanted: str) -> UsageError:
+    """Return the error about a key whose value has the wrong type; ``wanted``: the value that is expected."""
     return UsageError(f"{path.name}: {key} has an invalid value", where=f"{path}: {key}", hint=f"write {wanted}")
 
 
-def _resolve_board(board: str, folder: Path) -> str:
-    """Resolve the path of a board file; names are unchanged."""
+def _resolve_board_file(board: str, folder: Path) -> str:
+    """Resolve the path of a board file against a folder; names of boards are unchanged."""
     return str(folder / board) if board.endswith(".toml") else board
 
 
-def _output_folder(path: Path, folder: Any) -> Path:
-    """Resolve the output folder, which must be below the file's folder, since it will be replaced."""
+def _resolve_output_folder(path: Path, folder: Any) -> Path:
+    """Return the path of the C project's folder, which must be below that of ``microc.toml``, since it will be replaced.
+    UsageError if it is not."""
     if isinstance(folder, str) and "\0" not in folder and _is_below(path.parent / folder, path.parent):
         return path.parent / folder
-    raise _type_error(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
+    raise _invalid_value_error(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
 
 
 def _is_below(path: Path, folder: Path) -> bool:
@@ -171,8 +172,9 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Convert the table of options."""
-    _check_keys(data, NAMES, path, "options")
+    """Convert the table of options in ``microc.toml`` to keywords and values of Python. UsageError that names the key of
+    an invalid one."""
+    _check_known_keys(data, NAMES, path, "options")
     options: dict[str, Any] = {}
     for key, value in data.items():
         name = NAMES[key.replace("-", "_")]
@@ -181,15 +183,16 @@ def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
                 f"{path.name} has {name} twice, expected once", where=f"{path}: options.{key}", hint="remove one"
             )
         try:
-            options[name] = _convert_value(name, OPTIONS[name], value, path.parent)
+            options[name] = _convert_option_value(name, OPTIONS[name], value, path.parent)
         except (UsageError, ValueError) as error:
             what, hint = (error.what, error.hint) if isinstance(error, UsageError) else (str(error), "")
             raise UsageError(what, where=f"{path}: options.{key}", hint=hint or "see microc options") from error
     return options
 
 
-def _convert_value(name: str, option: Option, value: Any, folder: Path) -> Any:
-    """Convert a TOML value, or a word in command-line syntax, to the option's Python type."""
+def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -> Any:
+    """Convert a TOML value, or a string in command-line syntax, to the option's Python type. Paths are resolved against
+    ``folder``."""
     default = getattr(Options(), name)
     if not option.flag and default == ():
         raise UsageError(
@@ -241,16 +244,20 @@ def _names_files(option: Option) -> bool:
     return option.word in (Path, option_values.parse_path)
 
 
-def _toml(value: Any) -> str:
-    """Format a value in TOML."""
+def _format_toml_value(value: Any) -> str:
+    """Format a value in TOML syntax."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, Bound):
-        return _toml([value.minimum, value.maximum, value.step])
+        return _format_toml_value([value.minimum, value.maximum, value.step])
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(of)}" for key, of in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_format_toml_value(key)} = {_format_toml_value(of)}" for key, of in value.items())
+            + " }"
+        )
     if isinstance(value, (list, tuple, frozenset)):
-        return "[" + ", ".join(map(_toml, sorted(value) if isinstance(value, frozenset) else value)) + "]"
+        return "[" + ", ".join(map(_format_toml_value, sorted(value) if isinstance(value, frozenset) else value)) + "]"
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

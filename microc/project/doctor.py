@@ -50,7 +50,7 @@ _SECONDS = 20
 
 @frozen
 class Finding:
-    """A tool; ``version`` is empty if it is missing."""
+    """A tool that was looked for, and its purpose; ``version`` is empty if it is missing."""
 
     name: str
     purpose: str
@@ -71,14 +71,15 @@ def find_tools(board: str = "") -> tuple[Finding, ...]:
         findings.append(Finding(name, "Python package", True, _package_version(name), ""))
     if not board:
         findings += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
-    for name, purpose, essential in _programs_of(load_board(board)) if board else PROGRAMS:
+    for name, purpose, essential in _programs_for_board(load_board(board)) if board else PROGRAMS:
         path = find_program(name)
         findings.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
     return tuple(findings)
 
 
-def _programs_of(board: Board) -> list[tuple[str, str, bool]]:
-    """List the programs for a board: those to build and emulate it, and its best flashing program."""
+def _programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
+    """List the programs for a board, with purposes, and True if they are essential: those that build and emulate it, and
+    its best flashing program."""
     purposes = {name: purpose for name, purpose, _ in PROGRAMS}
     programs = dict.fromkeys(board_tools(board), True)
     flashers = board_runners(board)
@@ -98,7 +99,7 @@ def list_install_commands(findings: Iterable[Finding]) -> tuple[tuple[str, ...],
 
 
 def install(commands: Iterable[Sequence[str]]) -> None:
-    """Run commands of :func:`list_install_commands`; their output goes to standard error. ToolError if one fails."""
+    """Run the commands of :func:`list_install_commands`; their output goes to standard error. ToolError if one fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in commands:
         line = shlex.join(command)
@@ -124,7 +125,7 @@ def _package_version(name: str) -> str:
 
 
 def _program_version(path: str) -> str:
-    """Return the first line of a program's ``--version``."""
+    """Return the first line of a program's ``--version``; empty if the program fails."""
     try:
         result = subprocess.run(
             [path, "--version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False

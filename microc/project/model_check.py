@@ -17,10 +17,11 @@ from microc.compiler.fit.budget import (
     MemoryBound,
     count_macs,
     memory_bound,
+    region_bytes,
     shortages,
     summarise_arithmetic,
 )
-from microc.compiler.fit.footprint import Footprint, board_capacity, check_modules, region_bytes
+from microc.compiler.fit.footprint import Footprint, board_capacity, check_modules
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.model import source_name
 from microc.compiler.options import Options
@@ -150,7 +151,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         board=board.name if board else "",
         verdict="no" if reasons else "yes" if need and certain else "maybe" if bounded else "",
         reasons=reasons,
-        tensors=tuple(_all_tensors(read)),
+        tensors=tuple(_iter_nameable_tensors(read)),
         arithmetic=arithmetic,
         advice=arithmetic_advice(arithmetic, source_name(source), board.target, options.requantize) if board else (),
         need=need,
@@ -165,14 +166,15 @@ def describe_graph(graph: Graph, source: str) -> dict[str, Any]:
     return {
         "model": graph.name,
         "source": source,
-        "inputs": [_tensor_data(graph, name) for name in graph.inputs],
-        "outputs": [_tensor_data(graph, name) for name in graph.outputs],
+        "inputs": [_graph_tensor_data(graph, name) for name in graph.inputs],
+        "outputs": [_graph_tensor_data(graph, name) for name in graph.outputs],
         "operators": dict(sorted(Counter(node.op for node in graph.nodes).items())),
     }
 
 
-def _tensor_data(graph: Graph, name: str) -> dict[str, Any]:
-    """Describe a value as plain data."""
+def _graph_tensor_data(graph: Graph, name: str) -> dict[str, Any]:
+    """Describe a value of a graph as plain data: name, dtype, shape, and scale and zero point if they hold for the whole
+    tensor."""
     tensor_type = graph.types[name]
     quant = tensor_type.quant if tensor_type.quant is not None and tensor_type.quant.axis is None else None
     return {
@@ -184,32 +186,31 @@ def _tensor_data(graph: Graph, name: str) -> dict[str, Any]:
     }
 
 
-def _all_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
+def _iter_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
     """Yield all values that can become inputs or outputs of a cut-out network, with the operators that compute them."""
     for what, names in (("input", graph.inputs), ("state", tuple(graph.state))):
-        yield from ({**_tensor_data(graph, name), "operator": what} for name in names)
+        yield from ({**_graph_tensor_data(graph, name), "operator": what} for name in names)
     for node in graph.nodes:
-        yield from ({**_tensor_data(graph, name), "operator": node.op} for name in node.outputs if name)
+        yield from ({**_graph_tensor_data(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
 def live_bytes(graph: Graph) -> int:
-    """Compute the largest sum of bytes alive between two kernels of a fused graph, in the order of its nodes.
-
-    During a kernel its results may replace operands that are not needed any more.
-    """
+    """Compute the largest sum of bytes of values that are alive between two kernels of a fused graph, in the order of its
+    nodes.
+    During a kernel its results may replace operands that are not needed any more."""
     groups = groups_of(graph)
     last = {name: t for t, nodes in enumerate(groups) for node in nodes for name in node.inputs}
     base: dict[str, str] = {}
     live: dict[str, tuple[int, int]] = {}
 
-    def use(name: str, time: int) -> None:
+    def extend_lifetime(name: str, time: int) -> None:
         name = base.get(name, name)
         if name and name not in graph.consts:
             first, end = live.get(name, (time, time))
             live[name] = min(first, time), max(end, time)
 
     for name in (*graph.inputs, *graph.state):
-        use(name, -1)
+        extend_lifetime(name, -1)
     for time, nodes in enumerate(groups):
         if registry.get(nodes[0].op).view:
             base[nodes[0].outputs[0]] = base.get(nodes[0].inputs[0], nodes[0].inputs[0])
@@ -217,11 +218,11 @@ def live_bytes(graph: Graph) -> int:
         results = {name for node in nodes for name in node.outputs}
         for node in nodes:
             for name in set(node.inputs) - results:
-                use(name, time - 1)
+                extend_lifetime(name, time - 1)
         for name in results:
             if last.get(name, -1) > time or name in graph.outputs:
-                use(name, time)
+                extend_lifetime(name, time)
     for name in (*graph.outputs, *graph.state):
-        use(name, len(groups))
+        extend_lifetime(name, len(groups))
     times = {first for first, _ in live.values()}
     return max((sum(graph.types[n].nbytes for n, (a, b) in live.items() if a <= t <= b) for t in times), default=0)

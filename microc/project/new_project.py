@@ -38,7 +38,7 @@ DIGITS = "digits/digits_int8.tflite"
 
 @frozen
 class Start:
-    """Values of the templates."""
+    """Values of the templates of a new project's files."""
 
     name: Text
     model: Text
@@ -47,11 +47,10 @@ class Start:
 
 
 def new_project(folder: Path, model: Path | None, board: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Write a project into a new or empty folder; return the names of its files.
-
+    """Write the files of a project into a new or empty folder; return their names.
     ``model``: a file, which is validated and copied; None: that of the demonstration. ``options``: keywords of
-    :func:`~microc.compiler.options.make_options`. Raises what reading a model or a board raises, before writing anything.
-    """
+    :func:`~microc.compiler.options.make_options`. Raises what reading a model or a board raises, before writing
+    anything."""
     from microc.compiler.pipeline import read_at_largest
 
     source = file_access.examples_folder() / DIGITS if model is None else model
@@ -76,7 +75,7 @@ def new_project(folder: Path, model: Path | None, board: str, options: Mapping[s
 
 
 def _resolve_paths(value: Any) -> Any:
-    """Resolve paths of the command line: relative ones would mean other files inside of the project."""
+    """Make the paths in an option's value absolute: relative ones would mean other files inside of the project."""
     if isinstance(value, Path):
         return value.resolve()
     return tuple(map(_resolve_paths, value)) if isinstance(value, tuple) else value
@@ -132,16 +131,17 @@ class Demonstration:
 
 
 def choose_board() -> tuple[str, tuple[str, ...]]:
-    """Choose the emulated board, or this computer if tools for it are missing; return it and these tools."""
+    """Choose the emulated board of the demonstration, or this computer if tools for the board are missing; return its name
+    and the missing tools."""
     missing = tuple(tool for tool in board_tools(load_board(BOARD)) if shutil.which(tool) is None)
     return ("host" if missing else BOARD), missing
 
 
 def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
-    """Compile the network, build and boot its firmware, and send it all images. Raises what compiling, building and the
-    line raise."""
+    """Compile the digits network for a board, build and boot its firmware, and send it all images. Raises what compiling,
+    building and the line raise."""
     folder = file_access.examples_folder() / "digits"
-    images, labels = _test_set()
+    images, labels = _load_digit_images()
     reference = json.loads((folder / "reference.json").read_text(encoding="utf-8"))[MODEL]
     with tempfile.TemporaryDirectory(prefix="microc-demo-") as temporary:
         start = time.monotonic()
@@ -152,7 +152,7 @@ def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
         ram = sizes.static_ram + project.peak_stack
         build_end = time.monotonic()
         with Device(project) as device:
-            scores = _classify(device, images, progress)
+            scores = _run_images_on_board(device, images, progress)
             line_seconds = time.monotonic() - build_end
             device.set_inputs(images[0])
             ticks, stats = device.kernel_ticks(), device.stats()
@@ -162,16 +162,16 @@ def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
             )  # fmt: skip
 
 
-def _test_set() -> tuple[Array, Array]:
-    """Load the images, shuffled and quantised like the network's input, and their labels."""
+def _load_digit_images() -> tuple[Array, Array]:
+    """Load the images of digits, shuffled and quantised like the network's input, and their labels."""
     with np.load(file_access.examples_folder() / "digits" / "digits_test.npz") as data:
         order = np.random.default_rng(_SEED).permutation(len(data["labels"]))
         pixels, labels = data["images"][order], data["labels"][order]
     return (np.round(pixels / 16 * 255) - 128).astype(np.int8)[:, None], labels
 
 
-def _classify(device: Device, images: Array, progress: Progress | None) -> Array:
-    """Run all images on the board."""
+def _run_images_on_board(device: Device, images: Array, progress: Progress | None) -> Array:
+    """Run all images on the board; return the scores, shape (images, classes)."""
     scores = []
     for k, image in enumerate(images):
         answer = device.run(image)

@@ -32,7 +32,7 @@ _SEED = 20
 
 @frozen
 class CaseResult:
-    """Result of a case; ``problem``: what is wrong in which run, empty if nothing."""
+    """Result of a test case of a plugin's operator; ``problem``: what is wrong in which run, empty if nothing."""
 
     operator: str
     case: str
@@ -40,28 +40,27 @@ class CaseResult:
 
 
 def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
-    """Run every case of every operator.
-
+    """Run every test case of every operator of a plugin; return the results.
     The operator's own ``reference`` is the measure. Inference must return its shapes and dtypes. The interpreted loops
     (external functions by their Python meaning) and the compiled C (external functions by their C bodies, then by their
-    meaning) must return its numbers.
-    """
+    meaning) must return its numbers."""
     results = []
     with active((plugin,)):
         for operator in plugin.operators:
             for number, case in enumerate(operator.cases()):
-                problem = "; ".join(_problems(operator, case, bool(plugin.externs)))
+                problem = "; ".join(_problems_of_case(operator, case, bool(plugin.externs)))
                 results.append(CaseResult(operator.name, case.name or str(number), problem))
     return tuple(results)
 
 
-def _problems(operator: OpDef, case: Case, externs: bool) -> Iterator[str]:
-    """Yield what is wrong with a case."""
+def _problems_of_case(operator: OpDef, case: Case, externs: bool) -> Iterator[str]:
+    """Yield sentences on what is wrong with a test case. ``externs``: the plugin has external functions, so that compiled
+    C also runs by their meaning."""
     attrs = {**operator.defaults, **case.attrs}
     if problem := fault(operator.attrs, attrs):
         yield f"{problem}; OpDef.attrs declares them"
         return
-    arrays = _case_operands(case)
+    arrays = _operands_of_case(case)
     try:
         wanted = operator.reference(attrs, [array.copy() for array in arrays])
         inferred = operator.infer(attrs, case.types)
@@ -73,20 +72,20 @@ def _problems(operator: OpDef, case: Case, externs: bool) -> Iterator[str]:
         inferred_text = ", ".join(f"{kind.dtype}{list(kind.shape)}" for kind in inferred)
         yield f"inference says {inferred_text}, the reference makes {', '.join(f'{d}{list(s)}' for s, d in expected)}"
         return
-    graph = _graph(operator, case, attrs, inferred, arrays)
-    runs = [("interpreted", _interpret), ("in C", _compile_and_run)]
-    for run_name, run in (*runs, ("in C by meaning", _run_portable)) if externs else runs:
+    graph = _graph_of_operator(operator, case, attrs, inferred, arrays)
+    runs = [("interpreted", _interpret_loops), ("in C", _compile_and_run_on_host)]
+    for run_name, run in (*runs, ("in C by meaning", _compile_and_run_by_meaning)) if externs else runs:
         try:
             results = run(graph, arrays)
         except MicrocError as error:
             yield f"{run_name}: {error.what}"
             continue
         for got, want in zip(results, wanted, strict=True):
-            yield from _difference(run_name, got.reshape(want.shape), want, case.tolerance)
+            yield from _reference_difference(run_name, got.reshape(want.shape), want, case.tolerance)
 
 
-def _difference(run_name: str, got: Array, want: Array, tolerance: float) -> Iterator[str]:
-    """Yield the difference between a result and the reference, if any."""
+def _reference_difference(run_name: str, got: Array, want: Array, tolerance: float) -> Iterator[str]:
+    """Yield the sentence on how a result differs from the reference, if it does."""
     if got.dtype != want.dtype:
         yield f"{run_name}: {got.dtype} instead of {want.dtype}"
     elif want.dtype.kind == "f" and tolerance:
@@ -96,23 +95,23 @@ def _difference(run_name: str, got: Array, want: Array, tolerance: float) -> Ite
         yield f"{run_name}: {np.count_nonzero(got != want)} of {want.size} elements differ"
 
 
-def _case_operands(case: Case) -> list[Array]:
-    """Return the operands that the case gives, and random ones with a fixed seed for the others."""
+def _operands_of_case(case: Case) -> list[Array]:
+    """Return the operands of a test case: those that it gives, and random ones with a fixed seed for the others."""
     random = np.random.default_rng(_SEED)
     given = (*case.arrays, *(None,) * len(case.types))
-    return [_random(kind, random) if a is None else a for kind, a in zip(case.types, given, strict=False)]
+    return [_random_operand(kind, random) if a is None else a for kind, a in zip(case.types, given, strict=False)]
 
 
-def _random(kind: TensorType, random: np.random.Generator) -> Array:
-    """Generate floats from -2 to 2, and integers over their range but within 1000."""
-    dtype = dtypes.to_numpy(kind.dtype)
-    if dtypes.is_float(kind.dtype):
-        return random.uniform(-2, 2, kind.shape).astype(dtype)
-    low, high = dtypes.int_range(kind.dtype)
-    return random.integers(max(low, -1000), min(high, 1000), kind.shape, endpoint=True).astype(dtype)
+def _random_operand(tensor_type: TensorType, generator: np.random.Generator) -> Array:
+    """Generate a random operand of a type: floats from -2 to 2, integers over their range but within 1000."""
+    dtype = dtypes.to_numpy(tensor_type.dtype)
+    if dtypes.is_float(tensor_type.dtype):
+        return generator.uniform(-2, 2, tensor_type.shape).astype(dtype)
+    low, high = dtypes.int_range(tensor_type.dtype)
+    return generator.integers(max(low, -1000), min(high, 1000), tensor_type.shape, endpoint=True).astype(dtype)
 
 
-def _graph(
+def _graph_of_operator(
     operator: OpDef, case: Case, attrs: dict[str, Any], results: Sequence[TensorType], arrays: Sequence[Array]
 ) -> Graph:
     """Build a graph of the operator alone: inputs ``i0`` ... and constants, outputs ``o0`` ..."""
@@ -124,8 +123,8 @@ def _graph(
     return Graph("case", inputs, outputs, (Node(operator.name, names, outputs, attrs),), types, consts)
 
 
-def _interpret(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Interpret the operator's unscheduled loops."""
+def _interpret_loops(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """Interpret the unscheduled loops of the graph's only operator; return its outputs."""
     group = lower_group(graph, graph.nodes, ONES, "kernel")
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
     operands = [values[p.value] if p.array is None else p.array for p in group.params]
@@ -135,8 +134,8 @@ def _interpret(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     return outputs[: len(group.outputs)]
 
 
-def _compile_and_run(graph: Graph, arrays: Sequence[Array], *flags: str) -> list[Array]:
-    """Compile the operator and run it on this computer."""
+def _compile_and_run_on_host(graph: Graph, arrays: Sequence[Array], *flags: str) -> list[Array]:
+    """Compile a graph for this computer, with additional compiler flags, and run it; return its outputs."""
     module = compile_model(graph, target_for("host"), Options())
     library = build_library(shared_files(module, __version__), *flags)
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
@@ -144,6 +143,6 @@ def _compile_and_run(graph: Graph, arrays: Sequence[Array], *flags: str) -> list
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-def _run_portable(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Compile with external functions replaced by their meaning, and run."""
-    return _compile_and_run(graph, arrays, f"-D{PORTABLE}")
+def _compile_and_run_by_meaning(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """Compile a graph with external functions replaced by their meaning, and run it; return its outputs."""
+    return _compile_and_run_on_host(graph, arrays, f"-D{PORTABLE}")

@@ -42,15 +42,16 @@ _EXACT = 2.0**-10
 
 
 def functions_of_bytes(graph: Graph) -> dict[str, Activation | None]:
-    """Return the float values that are functions of one byte each, with the storage of those that equal a byte; None for
-    others."""
+    """Map the float values that are functions of one byte each to their storage if they equal that byte; None for others."""
     functions: Mapping[str, Function] = byte_functions(graph)
     return {
-        name: _as_byte(function, graph) for name, function in functions.items() if graph.types[name].dtype == "float32"
+        name: _byte_storage(function, graph)
+        for name, function in functions.items()
+        if graph.types[name].dtype == "float32"
     }
 
 
-def _as_byte(function: Function, graph: Graph) -> Activation | None:
+def _byte_storage(function: Function, graph: Graph) -> Activation | None:
     """Return the affine quantisation by which a function equals its byte; None if there is none."""
     dtype = graph.types[function.root].dtype
     low, high = dtypes.int_range(dtype)
@@ -77,9 +78,9 @@ class First(Row):
     """A sample that begins a sequence."""
 
 
-def state_before(graph: Graph, row: Row, now: State) -> State:
-    """Return the state before a sample: the initial one for the first of a sequence, else ``now``."""
-    return graph.state if isinstance(row, First) else now
+def state_before(graph: Graph, row: Row, current: State) -> State:
+    """Return the state before a sample: the initial state for the first of a sequence, else ``current``."""
+    return graph.state if isinstance(row, First) else current
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Statistics:
         return self.squares / max(1, self.count)
 
     def add(self, array: Array, share: int, random: np.random.Generator) -> None:
-        """Add the values of one sample."""
+        """Add the values of one sample, of which at most ``share`` random elements are kept."""
         flat = array.reshape(-1)
         self.lows.append(float(flat.min()))
         self.highs.append(float(flat.max()))
@@ -159,14 +160,14 @@ def run_rows(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
     """Yield the library's outputs for every sample, in batches of some megabytes. State is kept within a sequence."""
     library.reset()
     most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
-    for batch in _batches(samples, most):
+    for batch in _split_into_batches(samples, most):
         if isinstance(batch[0], First):
             library.reset()
         result = library.batch(*map(np.stack, zip(*batch, strict=True)))
         yield from zip(*(result if isinstance(result, tuple) else (result,)), strict=True)
 
 
-def _batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[Row]]:
+def _split_into_batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[Row]]:
     """Split the samples into batches of at most ``most``, each within one sequence."""
     begin = 0
     for end in range(1, len(samples) + 1):
@@ -178,7 +179,9 @@ def _batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[Row]]:
 def observe(
     graph: Graph, values: Sequence[str], samples: Sequence[Row], seed: int, progress: Progress | None = None
 ) -> Mapping[str, Statistics]:
-    """Return statistics of ``values``, which may be inputs. Raises ModelError for infinite values and NaN."""
+    """Run the float network on samples, and return statistics of ``values``, which may be inputs.
+
+    Raises ModelError for infinite values and NaN. ``seed``: of the random elements that statistics keep."""
     random, share = np.random.default_rng(seed), max(1, KEPT // len(samples))
     statistics = {value: Statistics() for value in values}
     computed = [value for value in values if value not in graph.inputs]
@@ -189,16 +192,16 @@ def observe(
             progress("calibration", number, len(samples))
         for value, array in (*zip(graph.inputs, arrays, strict=True), *zip(computed, answer, strict=True)):
             if value in statistics:
-                _check(value, array, number)
+                _check_finite(value, array, number)
                 statistics[value].add(array, share, random)
     return statistics
 
 
-def _check(value: str, array: Array, number: int) -> None:
-    """Raise ModelError if a value has infinities or NaN."""
+def _check_finite(value: str, array: Array, sample_index: int) -> None:
+    """Raise ModelError if a value has infinities or NaN in a sample."""
     if not np.isfinite(array).all():
         raise ModelError(
-            f"{value!r} is infinite or NaN in sample {number + 1}",
+            f"{value!r} is infinite or NaN in sample {sample_index + 1}",
             hint="calibrate with data that the float network answers with numbers",
         )
 
@@ -213,11 +216,10 @@ _GIVEN = Path("data")
 
 @frozen
 class Data:
-    """Samples.
+    """Calibration or evaluation data.
 
-    ``rows``: the samples; ``labels``: class numbers, or None; ``notes``: conversions. ``steps``: samples of a sequence, whose
-    last output the label describes.
-    """
+    ``rows``: the samples; ``labels``: class numbers, or None; ``notes``: conversions that were made. ``steps``: samples
+    of a sequence, whose last output the label describes."""
 
     rows: tuple[Row, ...]
     labels: Array | None
@@ -230,12 +232,13 @@ class Data:
 
 
 def tensors_of(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
-    """Return a float graph's inputs in the form of a manifest's tensors, with the colour of each (or of ``*``)."""
+    """Describe a float graph's inputs in the form of a manifest's tensors, with the colour of each (or of ``*``)."""
     every = colours.get(EVERY, "")
-    return [{**_tensor(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
+    return [{**_tensor_description(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
 
 
-def _tensor(graph: Graph, name: str) -> dict[str, Any]:
+def _tensor_description(graph: Graph, name: str) -> dict[str, Any]:
+    """Describe an input or output of a float graph in the form of a manifest's tensor."""
     kind = graph.types[name]
     real = {"scale": None, "zero_point": None, "sequences": bool(graph.state)}
     return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, **real}
@@ -259,63 +262,70 @@ def convert_data(
         return given
     if isinstance(given, (str, os.PathLike)):
         path = validation.path("data", given)
-        outputs = [_tensor(graph, name) for name in graph.outputs]
+        outputs = [_tensor_description(graph, name) for name in graph.outputs]
         samples = read_samples(tensors_of(graph, colours), outputs, path, labels, None, pixels)
-        return _to_data(graph, samples.inputs, samples.labels, samples.notes, path)
+        return _to_sample_data(graph, samples.inputs, samples.labels, samples.notes, path)
     converted = [
         convert_samples(array, tensor, _GIVEN)
-        for array, tensor in zip(_arrays(graph, given), tensors_of(graph), strict=True)
+        for array, tensor in zip(_to_input_arrays(graph, given), tensors_of(graph), strict=True)
     ]
-    return _to_data(graph, [array for array, _ in converted], None, [note for _, note in converted if note], _GIVEN)
+    return _to_sample_data(
+        graph, [array for array, _ in converted], None, [note for _, note in converted if note], _GIVEN
+    )
 
 
 def convert_calibration_data(
     graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
 ) -> Data:
-    """Convert calibration data when labels are given with other data: labels that are in these data as well are no input."""
+    """Convert calibration data if ``labels`` names labels of the evaluation data: labels in the calibration data too are
+    not an input."""
     if isinstance(given, (str, os.PathLike)) and labels:
         path = validation.path("data", given)
         labels = labels if not path.is_dir() and labels in read_arrays(path) else ""
     return convert_data(graph, given, labels, pixels, colours)
 
 
-def _arrays(graph: Graph, given: Any) -> list[Array]:
-    """Return one array of all samples for each input."""
+def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
+    """Convert a user's arrays or samples to one array of all samples for each input. UsageError for data of other forms."""
     count = len(graph.inputs)
-    if isinstance(given, Mapping):
-        if set(given) != set(graph.inputs):
+    if isinstance(user_data, Mapping):
+        if set(user_data) != set(graph.inputs):
             raise UsageError(
-                f"data: got arrays for {', '.join(map(str, given))}, expected {', '.join(graph.inputs)}",
+                f"data: got arrays for {', '.join(map(str, user_data))}, expected {', '.join(graph.inputs)}",
                 hint="give one array for each input, by its name",
             )
-        return [validation.arrays("data", [given[name]])[0] for name in graph.inputs]
-    if isinstance(given, np.ndarray):
+        return [validation.arrays("data", [user_data[name]])[0] for name in graph.inputs]
+    if isinstance(user_data, np.ndarray):
         if count != 1:
             raise UsageError(
                 f"data: got one array, expected one for each of {count} inputs",
                 hint=f"give a mapping from the names {', '.join(graph.inputs)} to arrays",
             )
-        return [given]
-    if isinstance(given, (tuple, list)) and len(given) == count and all(isinstance(a, np.ndarray) for a in given):
+        return [user_data]
+    if (
+        isinstance(user_data, (tuple, list))
+        and len(user_data) == count
+        and all(isinstance(a, np.ndarray) for a in user_data)
+    ):
         shape = graph.types[graph.inputs[0]].shape
-        if given[0].ndim > len(shape) or (given[0].shape[1:] == shape[1:] and count > 1):
-            return list(given)
-    if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
-        return _stack_samples(given, count)
+        if user_data[0].ndim > len(shape) or (user_data[0].shape[1:] == shape[1:] and count > 1):
+            return list(user_data)
+    if isinstance(user_data, Iterable) and not isinstance(user_data, (str, bytes)):
+        return _stack_samples(user_data, count)
     raise UsageError(
-        f"data cannot be {validation.short_repr(given)}",
+        f"data cannot be {validation.short_repr(user_data)}",
         hint="give a path, arrays with the samples along the first axis, or samples one by one",
     )
 
 
-def _stack_samples(samples: Iterable[Any], count: int) -> list[Array]:
+def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
     """Stack samples, each an array or a tuple of arrays, into one array per input."""
     rows = []
     for sample in islice(samples, MOST):
-        row = sample if isinstance(sample, (tuple, list)) and count > 1 else (sample,)
-        if len(row) != count:
+        row = sample if isinstance(sample, (tuple, list)) and input_count > 1 else (sample,)
+        if len(row) != input_count:
             raise UsageError(
-                f"data: got a sample of {len(row)} arrays, expected {count}", hint="give one array for each input"
+                f"data: got a sample of {len(row)} arrays, expected {input_count}", hint="give one array for each input"
             )
         rows.append(tuple(np.asarray(array) for array in row))
     if not rows:
@@ -329,11 +339,13 @@ def _stack_samples(samples: Iterable[Any], count: int) -> list[Array]:
             f"got {', '.join(map(str, dict.fromkeys(array.shape for row in rows for array in row)))}",
             hint="give all samples in the shape of the network's inputs",
         )
-    return [np.stack([row[k] for row in rows]) for k in range(count)]
+    return [np.stack([row[k] for row in rows]) for k in range(input_count)]
 
 
-def _to_data(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path) -> Data:
-    """Check the arrays, and convert them to rows."""
+def _to_sample_data(
+    graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path
+) -> Data:
+    """Check the arrays of all samples, one for each input, and convert them to rows."""
     shapes = [graph.types[name].shape for name in graph.inputs]
     counts = {array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)}
     arrays = [array.reshape(-1, *shape) for array, shape in zip(arrays, shapes, strict=True)]
@@ -367,13 +379,14 @@ Score = Callable[[Graph], float]
 
 
 def choose_score(evaluate: Any, data: Data) -> Score | None:
-    """Return the caller's function if ``evaluate`` is one, accuracy if ``data`` has labels, else None."""
+    """Return the function that scores a network: the caller's ``evaluate`` if it is callable, accuracy if ``data`` has
+    labels, else None."""
     if callable(evaluate):
-        return lambda graph: _evaluate(evaluate, graph)
-    return None if data.labels is None else lambda graph: _accuracy(graph, data)
+        return lambda graph: _user_score(evaluate, graph)
+    return None if data.labels is None else lambda graph: _measure_accuracy(graph, data)
 
 
-def _evaluate(evaluate: Callable[..., Any], graph: Graph) -> float:
+def _user_score(evaluate: Callable[..., Any], graph: Graph) -> float:
     """Return the score that the caller's function gives a network; UsageError if that is no finite number."""
     result = evaluate(compile(graph, optimize="speed", check=False))
     if not isinstance(result, numbers.Real) or not math.isfinite(result):
@@ -384,7 +397,7 @@ def _evaluate(evaluate: Callable[..., Any], graph: Graph) -> float:
     return float(result)
 
 
-def _accuracy(graph: Graph, data: Data) -> float:
+def _measure_accuracy(graph: Graph, data: Data) -> float:
     """Return the share of samples, or sequences, that are classified correctly."""
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))

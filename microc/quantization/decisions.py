@@ -74,7 +74,7 @@ def moving_average(seen: Statistics, elements: Array, dtype: str) -> Range:
 
 
 def percentile(seen: Statistics, elements: Array, dtype: str) -> Range:
-    """Return the range without one element in ten thousand at either end."""
+    """Return the range of elements without one in ten thousand at either end."""
     low, high = np.quantile(elements, (0.0001, 0.9999))
     return float(low), float(high)
 
@@ -97,14 +97,16 @@ def entropy(seen: Statistics, elements: Array, dtype: str) -> Range:
     if not top > 0:
         return seen.low, seen.high
     counts, edges = np.histogram(np.abs(elements), bins=_BINS, range=(0.0, top))
-    best = min(range(_LEVELS, _BINS + 1, _LEVELS // 4), key=lambda bins: _divergence(counts.astype(np.float64), bins))
+    best = min(
+        range(_LEVELS, _BINS + 1, _LEVELS // 4), key=lambda bins: _histogram_divergence(counts.astype(np.float64), bins)
+    )
     threshold = float(edges[best])
     return max(seen.low, -threshold), min(seen.high, threshold)
 
 
-def _divergence(counts: Array, bins: int) -> float:
-    """Return the divergence of the first ``bins``, with the rest added to their last one, from their reduction to 128
-    levels."""
+def _histogram_divergence(counts: Array, bins: int) -> float:
+    """Return the Kullback-Leibler divergence of the first ``bins`` of a histogram, with the rest added to the last of
+    them, from their reduction to 128 levels."""
     clipped = counts[:bins].copy()
     clipped[-1] += counts[bins:].sum()
     owner = np.minimum(np.arange(bins) * _LEVELS // bins, _LEVELS - 1)
@@ -132,8 +134,8 @@ METHODS = (AUTO, *ESTIMATORS)
 
 
 def choose_storage(seen: Statistics, dtype: str, method: str, power_of_two: bool = False) -> tuple[Activation, str]:
-    """Return the quantisation of an activation and the estimator that gave its range (``auto``: the one of least squared
-    error)."""
+    """Return the storage of an activation, and the name of the estimator that gave its range (``auto``: the one of least
+    squared error)."""
     elements = seen.elements.astype(np.float64)
     estimators = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
     ranges = {name: _clip_to_reach(estimate(seen, elements, dtype), seen) for name, estimate in estimators.items()}
@@ -144,7 +146,7 @@ def choose_storage(seen: Statistics, dtype: str, method: str, power_of_two: bool
 
 
 def _clip_to_reach(span: Range, seen: Statistics) -> Range:
-    """Return a range without numbers that no sample can reach, but not less than was observed, since floats are rounded."""
+    """Cut off the part of a range that no sample can reach, but nothing that was observed, since floats are rounded."""
     low, high = seen.reach
     return max(span[0], min(low, seen.low)), min(span[1], max(high, seen.high))
 
@@ -216,15 +218,15 @@ def bits_by_result(graph: Graph, weights: Sequence[str], given: Mapping[str, int
 
 
 def uniform_bits(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, int]:
-    """Return ``bits`` for each of ``weights``, but 8 for depthwise and grouped convolutions: kernels store those as bytes in
-    any case."""
+    """Return ``bits`` for each of ``weights``, but 8 for those of depthwise and grouped convolutions: kernels store these
+    as bytes in any case."""
     nodes = (node for node in flatten_graph(graph).nodes if node.op in LAYERS)
     grouped = {node.inputs[1] for node in nodes if node.attrs.get("groups", 1) != 1}
     return {name: 8 if name in grouped else bits for name in weights}
 
 
 def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
-    """Convert bits by results to bits by weights, for layers."""
+    """Convert bits by the results of layers to bits by their weights."""
     return {
         node.inputs[1]: widths[node.outputs[0]]
         for node in flatten_graph(graph).nodes
@@ -233,12 +235,13 @@ def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
 
 
 def of_weights(widths: Mapping[str, int]) -> dict[str, int]:
-    """Return the bits of weights for widths of operators: at most 8, also for 16-bit activations and floats."""
+    """Return the bits in which weights are stored by the bits of their operators: at most 8, also for 16-bit activations
+    and floats."""
     return {name: min(bits, BITS[0]) for name, bits in widths.items()}
 
 
 def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[str]:
-    """Return the results of operators with so many bits by their own or their weight's name."""
+    """Return the results of the operators that have ``bits`` by their own or by their weight's name."""
     return frozenset(
         node.outputs[0]
         for node in flatten_graph(graph).nodes
@@ -247,8 +250,8 @@ def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[st
 
 
 def readers_by_name(graph: Graph, value: str) -> list[str]:
-    """Return the operators to name so that a value has 16 bits where it is read: those that read its elements, or the value
-    itself."""
+    """Return names of the operators that must have 16 bits so that a value has 16 bits where it is read: those that read
+    its elements, or the value itself if nothing reads it."""
     flat = flatten_graph(graph)
     users = flat.consumers().get(value, ())
     names_by_reader = [
@@ -301,7 +304,8 @@ def weights_of(graph: Graph, results: Container[str]) -> frozenset[str]:
 
 
 def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
-    """Return all values if one of the lists means all layers, so that all other operators stay in floats."""
+    """Return all values of the network if one of the lists of layers is ``all``, since all other operators then stay in
+    floats; else none."""
     everything = any(list(names) == [ALL] for names in given)
     return frozenset(flatten_graph(graph).types) if everything else frozenset()
 
@@ -309,7 +313,9 @@ def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
 def _select_layers(
     graph: Graph, what: str, given: Iterable[str], candidates: Sequence[Node], refusal: str, hint: str
 ) -> frozenset[str]:
-    """Return the results of the named layers among ``can``. Raises UsageError for another one."""
+    """Return the results of the named layers, which must be among ``candidates``. Raises UsageError for another one.
+
+    ``what``: the option, ``refusal`` and ``hint``: the error for a layer that is no candidate."""
     names = validation.names(what, given)
     if list(names) == [ALL]:
         return frozenset(node.outputs[0] for node in candidates)
@@ -330,10 +336,13 @@ def _layers_with_constant_weights(graph: Graph) -> list[Node]:
 
 
 def _can_dequantise_weights(node: Node) -> bool:
+    """Test whether a layer's kernels can dequantise weights as they read them: dense layers, and convolutions of one
+    group."""
     return node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
 
 
 def _layer_names(node: Node) -> Iterator[str]:
+    """Yield the names by which a user may name an operator: its name in the model, its result, its weight."""
     if node.loc.name:
         yield node.loc.name
     yield node.outputs[0]
@@ -354,13 +363,12 @@ def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
 
 @frozen
 class Config:
-    """Configuration.
+    """Configuration of quantisation.
 
     ``activations``: their dtype. ``weights``: their bits; ``block``: inputs that share a multiplier, for few bits.
-    ``power_of_two``: all scales are powers of two. ``ranges``: the estimator. ``floating``: results of operators that stay in
-    floats; ``opening``: of float layers on integer weights; ``by_rows``: those of them that quantise their data at run time;
-    ``bits``: of some operators, by their results.
-    """
+    ``power_of_two``: all scales are powers of two. ``ranges``: the estimator. ``floating``: results of operators that
+    stay in floats; ``opening``: of float layers on integer weights; ``by_rows``: those of them that quantise their data
+    at run time; ``bits``: of some operators, by their results."""
 
     activations: str = "int8"
     weights: int = 8
@@ -399,10 +407,9 @@ class Config:
 def decide_recipe(
     graph: Graph, points: QuantisationPoints, seen: Mapping[str, Statistics], config: Config, bits: Mapping[str, int]
 ) -> Recipe:
-    """Return the recipe for the quantisation points of a network. ``bits``: of each weight.
+    """Decide the storage of all values of a network at its quantisation points. ``bits``: of each weight.
 
-    Activations that share a scale are decided by their common statistics.
-    """
+    Activations that share a scale are decided by their common statistics."""
     dtype, method, power_of_two = config.activations, config.ranges, config.power_of_two
     activations: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
@@ -479,11 +486,10 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A float network and its statistics.
+    """A float network and the statistics of its values on calibration data.
 
-    ``found``: quantisation points; ``seen``: statistics of its values on ``rows``; ``reals``: compiled float networks, as in
-    :class:`.Pair`; ``plains``: compiled networks without repairs, by bits of weights.
-    """
+    ``found``: quantisation points; ``seen``: statistics of its values on ``rows``; ``reals``: compiled float networks,
+    as in :class:`.NetworkPair`; ``plains``: compiled networks without repairs, by bits of weights."""
 
     graph: Graph
     config: Config
@@ -507,18 +513,18 @@ class Calibrated:
 
     @cached_property
     def held(self) -> Sequence[Row]:
-        """Rows held back to judge by; all rows if there are too few."""
+        """Samples that are held back to judge networks by; all samples if there are too few."""
         return split(self.graph, self.rows, self.seed)[1] or self.rows
 
     def recipe(self, bits: Mapping[str, int]) -> Recipe:
         """Return the recipe for weights with these bits; others have the default ones."""
-        all_bits = self._usual | {**self.config.bits, **bits}
+        all_bits = self._default_bits | {**self.config.bits, **bits}
         points = self.config.find_points(self.graph, all_bits)
         return decide_recipe(self.graph, points, self.seen, self.config, of_weights(all_bits))
 
     def repair(self, bits: Mapping[str, int]) -> Repaired:
         """Return the repaired network for these bits, and the report on repairs."""
-        all_bits = of_weights(self._usual | {**self.fixed, **bits})
+        all_bits = of_weights(self._default_bits | {**self.fixed, **bits})
         return repair_network(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)
 
     def plain(self, bits: Mapping[str, int]) -> Trial:
@@ -529,21 +535,21 @@ class Calibrated:
         return self.plains[key]
 
     @cached_property
-    def _usual(self) -> dict[str, int]:
+    def _default_bits(self) -> dict[str, int]:
+        """Bits of each weight by the configuration alone, neither set by hand nor searched."""
         return uniform_bits(self.graph, self.stored, self.config.weights)
 
 
 def calibrate(graph: Graph, config: Config, rows: Sequence[Row], seed: int, progress: Progress | None) -> Calibrated:
-    """Observe all values of the network on ``rows``."""
+    """Find the quantisation points of a float network, and observe their values on ``rows``."""
     points = config.find_points(graph, config.bits)
     return Calibrated(graph, config, points, rows, observe(graph, points.seen, rows, seed, progress), seed, progress)
 
 
 def equalise_network(network: Calibrated) -> tuple[Calibrated, list[dict[str, Any]]]:
-    """Equalise the network's channels (:func:`.repairs.equalised`) if that lowers the noise on held-back samples.
+    """Equalise the network's channels (:func:`.repairs.equalise_channels`) if that lowers the noise on held-back samples.
 
-    Returns the network and a report as on a repair. With too few samples to judge by, the expected noise decides.
-    """
+    Returns the network and a report as on a repair. With too few samples to judge by, the expected noise decides."""
     better = equalise_channels(network.graph, network.seen, network.config.activations, network.config.weights)
     if better is network.graph:
         return network, []

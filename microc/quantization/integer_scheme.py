@@ -62,15 +62,15 @@ def activation(low: float, high: float, dtype: str, power_of_two: bool = False) 
     least, most = dtypes.int_range(dtype)
     low, high = min(low, 0.0), max(high, 0.0)
     if dtype == "int16":
-        scale = _scale(max(-low, high) / most, power_of_two)
+        scale = _round_scale(max(-low, high) / most, power_of_two)
         return Activation(dtype, Quant((scale,), (0,)))
-    scale = _scale((high - low) / (most - least), power_of_two)
+    scale = _round_scale((high - low) / (most - least), power_of_two)
     zero = int(np.clip(np.rint(least - low / scale), least, most))
     return Activation(dtype, Quant((scale,), (zero,)))
 
 
-def _scale(real: float, power_of_two: bool) -> float:
-    """Round a scale to float32; a tensor of zeros gets 1."""
+def _round_scale(real: float, power_of_two: bool) -> float:
+    """Round a scale to float32, or up to a power of two; a tensor of zeros gets 1."""
     if not real > 0:
         return 1.0
     real = max(real, SMALLEST)
@@ -108,7 +108,7 @@ def dequantise_array(stored: Array, quant: Quant) -> Array:
 
 
 def fake_quantise(reals: Array, how: Activation) -> Array:
-    """Quantise and dequantise ``reals``."""
+    """Quantise ``reals`` to the storage ``how`` and dequantise them."""
     low, high = dtypes.int_range(how.dtype)
     steps = np.clip(np.rint(reals / how.scale) + how.zero_point, low, high)
     return np.asarray((steps - how.zero_point) * how.scale)
@@ -165,12 +165,12 @@ def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
 
 
 def quantise_like(reals: Array, how: Activation) -> Weight:
-    """Quantise a constant like an activation."""
+    """Quantise a constant with the dtype and quantisation of an activation."""
     return Weight(quantise_array(reals, how.quant, how.dtype), how.quant)
 
 
 def search_scales(rows: Array, scales: Array, span: Span) -> Array:
-    """Search for each row the scale of least squared error among fractions of its own."""
+    """Search for each row the scale of least squared error among fractions of ``scales``."""
     best, least = scales, np.full(len(rows), np.inf)
     for shrink in _SHRINK:
         tried = scales * shrink
@@ -194,7 +194,8 @@ _TOPS = range(MOST, MOST // 2, -1)
 
 
 def block_of(node: Node, weights: Array, block: int) -> int:
-    """Return ``block``, or NONE if a block's inputs are not neighbours: transposed convolutions order taps by phases."""
+    """Return the block size for a layer's weights: ``block``, or NONE if a block's inputs are not neighbours, since
+    transposed convolutions order taps by phases."""
     is_split = node.op == "conv2d_transpose" and block != NONE and weights.shape[-1] % block
     return NONE if is_split else block
 
@@ -226,21 +227,21 @@ def channel_scales(rows: Array, span: Span, block: int) -> Array:
     least = np.full(len(rows), np.inf)
     for multiplier in _TOPS:
         scales = top / multiplier
-        near = np.clip(np.rint(wanted / _positive(scales)[:, None]), 1, MOST)
-        error = squared_error(rows, scales[:, None] * _spread(near, rows, block), span)
+        near = np.clip(np.rint(wanted / _replace_zero_scales(scales)[:, None]), 1, MOST)
+        error = squared_error(rows, scales[:, None] * _repeat_in_blocks(near, rows, block), span)
         best, least = np.where(error < least, scales, best), np.minimum(error, least)
     return best
 
 
 def multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
     """Return for each weight (O, K) the multiplier of its block with the least squared error at the ``scales`` (O)."""
-    parts = _parts(rows, block)
+    parts = _split_into_blocks(rows, block)
     best: Array = np.ones(parts.shape[:2])
     least = np.full(parts.shape[:2], np.inf)
     for multiplier in range(1, MOST + 1):
         error = squared_error(parts, (multiplier * scales)[:, None, None], span)
         best, least = np.where(error < least, multiplier, best), np.minimum(error, least)
-    return _spread(best, rows, block)
+    return _repeat_in_blocks(best, rows, block)
 
 
 def has_block_multipliers(rows: Array, bits: int, block: int) -> bool:
@@ -250,29 +251,30 @@ def has_block_multipliers(rows: Array, bits: int, block: int) -> bool:
 
 def squared_error(reals: Array, steps: Array, span: Span) -> Array:
     """Return the squared error of the nearest levels, summed along the last axis."""
-    steps = _positive(steps)
+    steps = _replace_zero_scales(steps)
     error: Array = np.square(np.clip(np.rint(reals / steps), *span) * steps - reals).sum(axis=-1)
     return error
 
 
 def _block_scales(rows: Array, span: Span, block: int) -> Array:
     """Return the scale of least squared error of every block (O, blocks)."""
-    parts = _parts(rows, block)
+    parts = _split_into_blocks(rows, block)
     flat = parts.reshape(-1, block)
     return search_scales(flat, np.abs(flat).max(axis=1, initial=0.0) / span[1], span).reshape(parts.shape[:2])
 
 
-def _parts(rows: Array, block: int) -> Array:
-    """Split rows into blocks (O, blocks, block), padded with zeros."""
+def _split_into_blocks(rows: Array, block: int) -> Array:
+    """Split rows (O, K) into blocks (O, blocks, block), padded with zeros."""
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block)
 
 
-def _spread(by_block: Array, rows: Array, block: int) -> Array:
+def _repeat_in_blocks(by_block: Array, rows: Array, block: int) -> Array:
     """Repeat the number of each block for its weights (O, K)."""
     return np.asarray(np.repeat(by_block, block, axis=1)[:, : rows.shape[1]])
 
 
-def _positive(scales: Array) -> Array:
+def _replace_zero_scales(scales: Array) -> Array:
+    """Return scales with 1 in place of zeros, to divide by."""
     return np.where(scales > 0, scales, 1.0)
 
 
@@ -320,13 +322,13 @@ def fit_to_stored_factors(weights: Array, square: Array, cross: Array) -> Array:
 
 
 def round_weights_for_output(
-    wanted: Array, h: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
+    wanted: Array, second_moments: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
 ) -> Weight:
     """Quantise weights ``wanted`` (groups, outputs, K) to ``bits`` bits for the least output error.
 
-    ``h`` (groups, K, K): invertible second moments of their factors; ``least``: the smallest scale of each output that its bias
-    allows; ``block``: inputs that share a multiplier. The result is (all outputs, K) with a scale for each output.
-    """
+    ``second_moments`` (groups, K, K): invertible second moments of their factors; ``least``: the smallest scale of each
+    output that its bias allows; ``block``: inputs that share a multiplier. The result is (all outputs, K) with a scale
+    for each output."""
     groups, outputs, depth = wanted.shape
     span = levels(bits)
     rows = wanted.reshape(-1, depth)
@@ -343,39 +345,43 @@ def round_weights_for_output(
     tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
     tried_factors = np.tile(factors, (1, len(_TRIED), 1))
     # All trial scales are rounded in one call: they are stacked along the outputs.
-    q = _round_with_compensation(np.tile(wanted, (1, len(_TRIED), 1)), tried, h, _Levels(tried_factors, span))
+    q = _round_with_compensation(
+        np.tile(wanted, (1, len(_TRIED), 1)), tried, second_moments, _AllowedNumbers(tried_factors, span)
+    )
     trials_shape = (groups, len(_TRIED), outputs)
-    error = _squared_norm(q * tried[..., None] - np.tile(wanted, (1, len(_TRIED), 1)), h).reshape(trials_shape)
+    error = _squared_norm(q * tried[..., None] - np.tile(wanted, (1, len(_TRIED), 1)), second_moments).reshape(
+        trials_shape
+    )
     best = error.argmin(axis=1)[:, None]
     scale = np.take_along_axis(tried.reshape(trials_shape), best, axis=1)[:, 0]
     q = np.take_along_axis(q.reshape(*trials_shape, depth), best[..., None], axis=1)[:, 0]
     for _ in range(_SWEEPS):
-        q = _improve_levels(q, scale, wanted, h, _Levels(factors, span))
+        q = _improve_levels(q, scale, wanted, second_moments, _AllowedNumbers(factors, span))
         if not power_of_two:
-            scale = np.maximum(_best_scale(q, scale, wanted, h), least.reshape(scale.shape))
+            scale = np.maximum(_best_scale(q, scale, wanted, second_moments), least.reshape(scale.shape))
     stored = scale.reshape(-1).astype(np.float32)
     quant = Quant(tuple(map(float, stored)), (0,) * stored.size, 0)
     return Weight(q.reshape(-1, depth).astype(np.int8), quant)
 
 
 @frozen
-class _Levels:
-    """The numbers that weights may be: ``factors`` (groups, rows, K) times levels."""
+class _AllowedNumbers:
+    """The integers that weights may be: levels within ``span``, times ``factors`` (groups, rows, K)."""
 
     factors: Array
     span: Span
 
     def nearest(self, numbers: Array, k: int) -> Array:
-        """Round ``numbers`` (groups, rows) of column ``k``."""
+        """Round ``numbers`` (groups, rows) of column ``k`` to the nearest integers that are allowed."""
         factors = self.factors[..., k]
         return np.asarray(np.clip(np.rint(numbers / factors), *self.span) * factors)
 
 
-def _round_with_compensation(wanted: Array, scales: Array, h: Array, allowed: _Levels) -> Array:
-    """Round column by column and subtract the error of each from the columns behind it."""
+def _round_with_compensation(wanted: Array, scales: Array, second_moments: Array, allowed: _AllowedNumbers) -> Array:
+    """Round weights column by column, and subtract the error of each from the columns behind it (GPTQ)."""
     # Row k of the upper Cholesky factor of inv(h) gives the optimal correction of columns k.. for an error in column k.
     # Corrections of columns beyond a block are applied once per block, as one matrix product.
-    upper = np.linalg.cholesky(np.linalg.inv(h)).swapaxes(-1, -2)
+    upper = np.linalg.cholesky(np.linalg.inv(second_moments)).swapaxes(-1, -2)
     left, q = wanted.copy(), np.empty_like(wanted)
     for start in range(0, wanted.shape[-1], _BLOCK):
         end = min(start + _BLOCK, wanted.shape[-1])
@@ -388,27 +394,27 @@ def _round_with_compensation(wanted: Array, scales: Array, h: Array, allowed: _L
     return q
 
 
-def _improve_levels(q: Array, scale: Array, wanted: Array, h: Array, allowed: _Levels) -> Array:
-    """Set each level in order to the best one for the present others (coordinate descent)."""
+def _improve_levels(q: Array, scale: Array, wanted: Array, second_moments: Array, allowed: _AllowedNumbers) -> Array:
+    """Set each rounded weight in order to the best one for the present others (coordinate descent)."""
     q = q.copy()
-    slope = (q * scale[..., None] - wanted) @ h
+    slope = (q * scale[..., None] - wanted) @ second_moments
     for k in range(q.shape[-1]):
-        better = allowed.nearest(q[..., k] - slope[..., k] / (h[:, k, k, None] * scale), k)
+        better = allowed.nearest(q[..., k] - slope[..., k] / (second_moments[:, k, k, None] * scale), k)
         change = (better - q[..., k]) * scale
         changed_rows = np.flatnonzero(change.any(axis=0))
-        slope[:, changed_rows] += change[:, changed_rows, None] * h[:, None, k]
+        slope[:, changed_rows] += change[:, changed_rows, None] * second_moments[:, None, k]
         q[..., k] = better
     return q
 
 
-def _best_scale(q: Array, scale: Array, wanted: Array, h: Array) -> Array:
-    """Return the scale of least error for given levels, a projection."""
-    qh = q @ h
+def _best_scale(q: Array, scale: Array, wanted: Array, second_moments: Array) -> Array:
+    """Return the scale of least output error for given rounded weights: a projection of the wanted ones."""
+    qh = q @ second_moments
     square = (qh * q).sum(axis=-1)
     projection = (qh * wanted).sum(axis=-1) / np.where(square > 0, square, 1.0)
     return np.asarray(np.where((square > 0) & (projection > 0), projection, scale))
 
 
-def _squared_norm(difference: Array, h: Array) -> Array:
-    """Return the squared norm of every row (groups, rows) under ``h``."""
-    return np.asarray(((difference @ h) * difference).sum(axis=-1))
+def _squared_norm(difference: Array, second_moments: Array) -> Array:
+    """Return the squared norm of every row (groups, rows) under ``second_moments``: the output error that it causes."""
+    return np.asarray(((difference @ second_moments) * difference).sum(axis=-1))

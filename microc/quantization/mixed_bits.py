@@ -71,10 +71,9 @@ def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple
 
 
 def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, Price]]:
-    """Return the cost of a network, and the price of each location with its part of the code.
+    """Return the cost of a network, and the price of each location in the model, code included.
 
-    A constant or a kernel is divided among the steps that use it, a step among the layers that it streams.
-    """
+    A constant or a kernel is divided among the steps that use it, a step among the layers that it streams."""
     module = compile_model(graph, board.target, Options())
     served = Counter(name for call in module.calls for name in (call.kernel, *dict.fromkeys(call.args)))
     code = {kernel.name: kernel.code_bytes for kernel in module.kernels}
@@ -105,6 +104,7 @@ def _total_cost(module: Module, board: Board) -> dict[str, Any]:
 
 
 def _step_locations(call: Call) -> Sequence[str]:
+    """Return the locations of the layers that a step computes."""
     return call.streamed.layers if call.streamed else (call.layer,)
 
 
@@ -171,11 +171,10 @@ T = TypeVar("T")
 
 @dataclass
 class Task:
-    """Search for bits of a ``network``'s weights under ``limits``; ``score``: function of a network, larger is better, or
-    None.
+    """State of a search for the bits of a ``network``'s weights under ``limits``; ``score``: function of a network, larger
+    is better, or None.
 
-    The other fields memoise networks that were tried.
-    """
+    The other fields memoise networks that were tried."""
 
     network: Calibrated
     limits: Limits
@@ -196,17 +195,17 @@ class Task:
         return dict(zip(self.weights, bits, strict=True))
 
     def everywhere(self, bits: int) -> Recipe:
-        """Return the recipe with the same bits for all weights."""
+        """Return the recipe that gives all weights the same bits."""
         return self.network.recipe(dict.fromkeys(self.weights, bits))
 
     def build(self, bits: Bits) -> Repaired:
-        """Return the repaired network of a choice of bits."""
+        """Return the repaired network for a choice of bits."""
         if bits not in self.built:
             self.built[bits] = replace(self.network, progress=None).repair(self.widths(bits))
         return self.built[bits]
 
     def cost(self, bits: Bits) -> dict[str, Any]:
-        """Return the true cost of a choice on the board: repaired if it was repaired before."""
+        """Return the cost of the network with a choice of bits on the board, after repairs if it was repaired before."""
         key = bits, bits in self.built
         if key not in self.costs:
             is_repaired = key[1]
@@ -219,7 +218,7 @@ class Task:
         return self.costs[key]
 
     def excess(self, bits: Bits) -> tuple[int, int]:
-        """Return by how many bytes and cycles a choice exceeds the limits."""
+        """Return by how many bytes of flash and by how many cycles a choice of bits exceeds the limits."""
         choice_cost, limits = self.cost(bits), self.limits
         return _amount_over(choice_cost["flash"], limits.flash), _amount_over(
             choice_cost["estimated_cycles"], limits.cycles
@@ -232,7 +231,7 @@ class Task:
         return self.decibels[bits]
 
     def drop(self, bits: Bits) -> float:
-        """Return the loss of score of a choice."""
+        """Return by how much the score of a choice of bits is below the float network's. UsageError if there is no score."""
         if self.score is None:
             raise UsageError(
                 "max_drop requires labels, or a function evaluate; got neither",
@@ -274,27 +273,27 @@ def _amount_over(amount: int, limit: int | None) -> int:
 
 @frozen
 class LayerOptions:
-    """Options of all layers.
+    """Options of bits of all layers, each with its noise and price.
 
-    ``base``: the network's cost without the layers, computed with 8 bits. ``by_time``: the Pareto front is that of noise
-    against time instead of flash.
-    """
+    ``base``: the network's cost without the layers, computed with 8 bits. ``by_time``: the Pareto front is that of
+    noise against time instead of flash."""
 
     options: Sequence[Sequence[LayerOption]]
     base: Mapping[str, Any]
     by_time: bool
 
     def front(self, flash: int | None = None, cycles: int | None = None) -> tuple[Selection, ...]:
-        """Return the Pareto front of choices within limits of the whole network."""
+        """Return the Pareto front of choices of bits for all layers, within limits of the whole network."""
         find_front = pareto_front_by_time if self.by_time else pareto_front
         return find_front(
             self.options,
-            _subtract(flash, self.base["flash"]),
-            _subtract(cycles, self.base["estimated_cycles"]),
+            _remaining_limit(flash, self.base["flash"]),
+            _remaining_limit(cycles, self.base["estimated_cycles"]),
         )
 
 
-def _subtract(limit: int | None, amount: int) -> int | None:
+def _remaining_limit(limit: int | None, amount: int) -> int | None:
+    """Return what is left of a limit behind an amount; None without a limit."""
     return None if limit is None else limit - amount
 
 
@@ -326,7 +325,7 @@ def _make_monotone(noise: Mapping[int, float]) -> dict[int, float]:
 
 
 def _measure_prices(task: Task, widths: Sequence[int]) -> tuple[dict[int, dict[str, Price]], dict[str, Any]]:
-    """Return prices of layers by bits and weight, and the cost of the rest of the network."""
+    """Return the prices of layers by bits and weight, and the cost of the rest of the network with 8 bits."""
     graph, places = _label_layers(task.network.graph, task.weights)
     sizes = {str(place): task.network.graph.consts[name].size for name, place in places.items()}
     prices: dict[int, dict[str, Price]] = {}
@@ -373,8 +372,8 @@ _SHOWN = 64
 
 
 def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
-    """Return the repaired network with the chosen bits, and plain data about the search. Raises FitError if no choice keeps
-    the limits."""
+    """Search the bits of all layers' weights: return the repaired network with the chosen bits, and plain data about the
+    search. Raises FitError if no choice keeps the limits."""
     options = find_layer_options(task, BITS, by_time=False)
     if task.limits.max_drop is None:
         point = _choose_within_limits(task, options, _choose_least_noise)
@@ -387,18 +386,19 @@ def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
             options = find_layer_options(task, wider, by_time=True)
             point = _choose_within_limits(task, options, _choose_smallest)
     if point is None:
-        raise _too_inaccurate(task)
+        raise _accuracy_error(task)
     _check_ram(task, point.picks)
-    return task.build(point.picks), _report(task, options, point)
+    return task.build(point.picks), _search_report(task, options, point)
 
 
 def _choose_within_limits(
-    task: Task, ways: LayerOptions, choose: Callable[[Task, Sequence[Selection]], Selection | None]
+    task: Task, layer_options: LayerOptions, choose: Callable[[Task, Sequence[Selection]], Selection | None]
 ) -> Selection | None:
-    """Return a choice that really keeps the limits; None if ``choose`` finds none. Raises FitError if no choice keeps them."""
+    """Return a choice of bits whose compiled network keeps the limits; None if ``choose`` finds none. Raises FitError if
+    no choice keeps them."""
     flash, cycles = task.limits.flash, task.limits.cycles
     for _ in range(_TRIES):
-        points = ways.front(flash, cycles)
+        points = layer_options.front(flash, cycles)
         if not points:
             break
         point = choose(task, points)
@@ -410,19 +410,19 @@ def _choose_within_limits(
             excess = task.excess(point.picks)
         if not any(excess):
             return point
-        flash = _tighten(flash, excess[0], ways.base["flash"] + point.flash)
-        cycles = _tighten(cycles, excess[1], ways.base["estimated_cycles"] + point.cycles)
-    raise _refusal(task, ways)
+        flash = _tighten_limit(flash, excess[0], layer_options.base["flash"] + point.flash)
+        cycles = _tighten_limit(cycles, excess[1], layer_options.base["estimated_cycles"] + point.cycles)
+    raise _limits_error(task, layer_options)
 
 
-def _tighten(limit: int | None, over: int, predicted: int) -> int | None:
-    """Return a limit that forbids what was predicted to cost so much, reduced by half of the excess: other choices may
-    exceed it by less."""
+def _tighten_limit(limit: int | None, over: int, predicted: int) -> int | None:
+    """Return a limit that forbids a choice that was ``predicted`` to cost so much and exceeded the limit by ``over``: the
+    smaller of ``predicted`` - 1 and the limit less half of the excess, since other choices may exceed it by less."""
     return limit if limit is None or not over else min(limit - over // 2, predicted - 1)
 
 
 def _choose_least_noise(task: Task, points: Sequence[Selection]) -> Selection:
-    """Return, of the points whose predicted noise is near the least, the best one after repairs."""
+    """Return, of the choices whose predicted noise is near the least, the one with the least noise after repairs."""
     near = [point for point in points if point.loss <= _NEAR * points[-1].loss]
     candidates = [near[k] for k in _space_evenly(len(near), _CANDIDATES)]
     fitting = [point for point in candidates if not any(task.excess(point.picks))]
@@ -458,6 +458,7 @@ def _space_evenly(count: int, most: int) -> list[int]:
 
 
 def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
+    """Raise FitError if the network with these bits needs more RAM than allowed."""
     need, room = task.cost(bits)["ram"], task.limits.ram
     if room is not None and need > room:
         raise FitError(
@@ -467,7 +468,8 @@ def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
         )
 
 
-def _too_inaccurate(task: Task) -> FitError:
+def _accuracy_error(task: Task) -> FitError:
+    """Return the error that every network tried loses more of the score than allowed."""
     least = min(task.drop(bits) for bits in task.scores)
     return FitError(
         f"max_drop: the score falls by {least:.4f} at least, {task.limits.max_drop:g} are allowed",
@@ -476,10 +478,10 @@ def _too_inaccurate(task: Task) -> FitError:
     )
 
 
-def _refusal(task: Task, ways: LayerOptions) -> FitError:
-    """Return the error with the least flash and cycles that are possible."""
-    smallest = tuple(min(layer, key=lambda o: (o.flash, o.loss)).pick for layer in ways.options)
-    fastest = tuple(min(layer, key=lambda o: (o.cycles, o.loss)).pick for layer in ways.options)
+def _limits_error(task: Task, layer_options: LayerOptions) -> FitError:
+    """Return the error that no bits keep the limits, with the least flash and cycles that are possible."""
+    smallest = tuple(min(layer, key=lambda o: (o.flash, o.loss)).pick for layer in layer_options.options)
+    fastest = tuple(min(layer, key=lambda o: (o.cycles, o.loss)).pick for layer in layer_options.options)
     least = [
         f"{what} of at least {task.cost(bits)[key]}, {limit} allowed"
         for what, key, bits, limit in (
@@ -501,13 +503,14 @@ def _refusal(task: Task, ways: LayerOptions) -> FitError:
     )
 
 
-def _report(task: Task, ways: LayerOptions, chosen: Selection) -> dict[str, Any]:
-    """Describe the layers with their options, the front without limits, and the measured points after repairs."""
-    points, names = ways.front(), layer_labels(task.network.graph, task.weights)
+def _search_report(task: Task, layer_options: LayerOptions, chosen: Selection) -> dict[str, Any]:
+    """Describe the search: the layers with their options, the front without limits, and the networks that were measured
+    after repairs."""
+    points, names = layer_options.front(), layer_labels(task.network.graph, task.weights)
     shown, measured = {*_space_evenly(len(points), _SHOWN)}, {chosen.picks, *task.scores, *task.decibels}
     return {
         "board": task.limits.board.name,
-        "against": "cycles" if ways.by_time else "flash",
+        "against": "cycles" if layer_options.by_time else "flash",
         "layers": [
             {
                 "layer": names[name],
@@ -515,12 +518,12 @@ def _report(task: Task, ways: LayerOptions, chosen: Selection) -> dict[str, Any]
                 "bits": bits,
                 "options": [{"bits": o.pick, "noise": o.loss, "flash": o.flash, "cycles": o.cycles} for o in layer],
             }
-            for name, bits, layer in zip(task.weights, chosen.picks, ways.options, strict=True)
+            for name, bits, layer in zip(task.weights, chosen.picks, layer_options.options, strict=True)
         ],
         "front": [
             {
-                "flash": ways.base["flash"] + p.flash,
-                "cycles": ways.base["estimated_cycles"] + p.cycles,
+                "flash": layer_options.base["flash"] + p.flash,
+                "cycles": layer_options.base["estimated_cycles"] + p.cycles,
                 "noise": p.loss,
                 "bits": list(p.picks),
                 "score": task.scores.get(p.picks),

@@ -36,12 +36,11 @@ Reals = MutableMapping[tuple[str, ...], Library]
 
 
 class Pair:
-    """Both networks, compiled.
+    """A float network and a quantised one, compiled to be compared value by value.
 
-    ``names``: outputs, then all values whose integers still exist; ``kinds``: their types in the quantised network; ``judged``:
-    the ends at which noise is measured, by index in ``names``. ``reals``: compiled float networks by their outputs, reused for
-    equal ones.
-    """
+    ``names``: outputs, then all values whose integers still exist; ``kinds``: their types in the quantised network;
+    ``judged``: the ends at which noise is measured, by index in ``names``. ``reals``: compiled float networks by their
+    outputs, reused for equal ones."""
 
     def __init__(self, graph: Graph, written: Written, reals: Reals) -> None:
         types = flatten_graph(written.graph).types
@@ -62,7 +61,7 @@ class Pair:
         self._integers = compile_runner(written.graph, integer_names)
 
     def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-        """Yield for each sample the real numbers and the stored integers."""
+        """Run both networks, and yield for each sample the real numbers of all values and the stored integers."""
         reals, integers = (run_rows(library, samples) for library in (self._reals, self._integers))
         return zip(reals, integers, strict=True)
 
@@ -81,11 +80,11 @@ Fit = Callable[[Layer, "Moments"], None]
 
 @dataclass(slots=True)
 class Moments:
-    """Moments of a layer's factors by groups.
+    """Moments of the data that a layer multiplies by its weights (factors), by groups G of its channels, with K factors in
+    a sum.
 
-    Means (G, K) of ``real`` and ``stored`` factors, second moments (G, K, K) of the stored ones, ``square``, and of real by
-    stored ones, ``cross``. ``samples`` and ``rows``: their numbers.
-    """
+    Means (G, K) of ``real`` and ``stored`` factors, second moments (G, K, K) of the stored ones, ``square``, and of
+    real by stored ones, ``cross``. ``samples`` and ``rows``: their numbers."""
 
     real: Array
     stored: Array
@@ -96,6 +95,7 @@ class Moments:
 
     @classmethod
     def none(cls, layer: Layer) -> Moments:
+        """Return the moments of no samples."""
         means = layer.groups, layer.depth
         squares = *means, layer.depth
         return cls(np.zeros(means), np.zeros(means), np.zeros(squares), np.zeros(squares))
@@ -117,24 +117,25 @@ class Moments:
         return float(np.sqrt(self.samples * self.rows))
 
     def central_moments(self) -> tuple[Array, Array, Array, Array]:
-        """Return means and covariances."""
+        """Return the means of real and stored factors, and the covariances of stored ones and of real by stored ones."""
         real, stored = self.real / self.samples, self.stored / self.samples
         square = self.square / self.samples - stored[:, :, None] * stored[:, None]
         cross = self.cross / self.samples - real[:, :, None] * stored[:, None]
         return real, stored, square, cross
 
 
-class _Side:
-    """One of the networks, evaluated up to a node. For each sample it keeps the values that later nodes read."""
+class _NetworkRun:
+    """The float or the quantised network, evaluated up to a node on all samples. For each sample it keeps the values that
+    later nodes read."""
 
     def __init__(self, graph: Graph, samples: Sequence[Row]) -> None:
         self.samples = samples
         self.values: list[dict[str, Array]] = [dict(zip(graph.inputs, row, strict=True)) for row in samples]
         self.position = 0
-        self.become(graph)
+        self.replace_constants(graph)
 
-    def become(self, graph: Graph) -> None:
-        """Continue with the same network with other constants."""
+    def replace_constants(self, graph: Graph) -> None:
+        """Continue the run with ``graph``, the same network with other constants."""
         self.graph, self.consts, self.nodes = graph, dict(graph.consts), list[Node]()
         self.apply = reference_apply(graph)
         for node in graph.nodes:
@@ -144,7 +145,7 @@ class _Side:
                 self.nodes.append(node)
         self.order = [k for k, node in enumerate(self.nodes) if node.op not in _ADDED]
 
-    def advance(self, index: int) -> None:
+    def evaluate_up_to(self, index: int) -> None:
         """Evaluate up to a node, by its index without the nodes that quantise, and drop values that are no longer read."""
         end = self.order[index]
         needed = {name for node in self.nodes[end:] for name in node.inputs}
@@ -155,7 +156,7 @@ class _Side:
                 del values[name]
         self.position = end
 
-    def peek(self, index: int) -> Iterator[Mapping[str, Array]]:
+    def values_at(self, index: int) -> Iterator[Mapping[str, Array]]:
         """Yield the values of each sample at a node, without advancing. State is kept within a sequence."""
         end = self.order[index] if index < len(self.order) else len(self.nodes)
         state = self.graph.state
@@ -180,29 +181,28 @@ def fit_in_order(
     fit: Fit,
     seed: int,
 ) -> None:
-    """Call ``fit`` for every layer in the order of the network, with the moments of its data.
+    """Call ``fit`` for every layer in the order of the network, with the moments of the layer's data.
 
-    ``network``: returns the quantised network with the layers fitted so far.
-    """
+    ``network``: returns the quantised network with the layers fitted so far."""
     samples = samples[: max(_LEAST, _WORK // (count_macs(graph) + _NODE * _count_node_runs(graph)))]
-    reals = _Side(expose_values(graph, [layer.data for layer in fitted_layers]), samples)
+    reals = _NetworkRun(expose_values(graph, [layer.data for layer in fitted_layers]), samples)
     quantized = network()
     data_names = [quantized.data[layer.name] for layer in fitted_layers]
-    stored = _Side(expose_values(quantized.graph, data_names), samples)
+    stored = _NetworkRun(expose_values(quantized.graph, data_names), samples)
     random, most = np.random.default_rng(seed), max(1, _ROWS // len(samples))
-    for begin, end, stage in _stages(graph, fitted_layers):
+    for begin, end, stage in _fitting_stages(graph, fitted_layers):
         if begin:
-            reals.advance(begin)
-            stored.advance(begin)
+            reals.evaluate_up_to(begin)
+            stored.evaluate_up_to(begin)
         moments = [Moments.none(layer) for layer in stage]
-        for a, b in zip(reals.peek(end), stored.peek(end), strict=True):
+        for a, b in zip(reals.values_at(end), stored.values_at(end), strict=True):
             for layer, layer_moments in zip(stage, moments, strict=True):
                 real, read = a[layer.data], b[quantized.data[layer.name]]
                 reads = layer.reads(real, most, random)
                 layer_moments.add(reads.of(real), reads.of(read))
         for layer, layer_moments in zip(stage, moments, strict=True):
             fit(layer, layer_moments)
-        stored.become(expose_values(network().graph, data_names))
+        stored.replace_constants(expose_values(network().graph, data_names))
 
 
 def _count_node_runs(graph: Graph) -> int:
@@ -211,13 +211,12 @@ def _count_node_runs(graph: Graph) -> int:
     return sum(1 if body is None else node.attr("count") * _count_node_runs(body) for node, body in bodies)
 
 
-def _stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[Layer]]]:
-    """Yield the layers that are fitted together, between the indices of the nodes where their data begin and end to be
-    computed.
+def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[Layer]]]:
+    """Yield lists of layers that are fitted together, each with the indices of the nodes at which the computation of their
+    data begins and ends.
 
-    A layer alone needs no nodes, layers in a loop's body need the loop, and with state, where a sample depends on the one
-    before, all layers need the whole network.
-    """
+    A layer alone needs no nodes, layers in a loop's body need the loop, and with state, where a sample depends on the
+    one before, all layers need the whole network."""
     if graph.state:
         yield 0, len(graph.nodes), list(fitted_layers)
         return
@@ -261,10 +260,9 @@ def noise_of(
     most: int = MOST_SAMPLES,
     progress: Progress | None = None,
 ) -> dict[Key, float]:
-    """Return the noise that each change causes alone, on at most ``most`` samples.
+    """Return the noise at the network's ends that each change of values causes alone, on at most ``most`` samples.
 
-    State develops as in the float network.
-    """
+    State develops as in the float network."""
     rows = rows[: sample_count(graph, len(changes), most)]
     measured_ends = dict.fromkeys((*(End(name) for name in graph.updates.values()), *ends(graph).values()))
     signal = dict.fromkeys(measured_ends, 0.0)
@@ -276,12 +274,12 @@ def noise_of(
         before = state_before(graph, row, state)
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, before)
         for end in measured_ends:
-            signal[end] += _power(end.seen(values[end.value]))
+            signal[end] += _sum_of_squares(end.seen(values[end.value]))
         for key, change in changes.items():
-            changed = _rerun(graph, apply, values, change(values))
+            changed = _propagate_change(graph, apply, values, change(values))
             for end in measured_ends:
                 if end.value in changed:
-                    noise[key][end] += _power(end.seen(values[end.value] - changed[end.value]))
+                    noise[key][end] += _sum_of_squares(end.seen(values[end.value] - changed[end.value]))
         state = {name: values[value] for name, value in graph.updates.items()}
     return {key: sum(of[end] / signal[end] for end in measured_ends if signal[end] > 0) for key, of in noise.items()}
 
@@ -311,10 +309,10 @@ def noise_by_value(
     return noise_of(graph, rows, changes, FEW_SAMPLES, progress)
 
 
-def _rerun(
+def _propagate_change(
     graph: Graph, apply: interp.Apply, values: Mapping[str, Array], change: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return the values that differ after ``change``."""
+    """Evaluate the nodes that depend on the changed values ``change``; return all values that differ."""
     changed = dict(change)
     for node in graph.nodes:
         if any(name in changed for name in node.inputs):
@@ -323,7 +321,7 @@ def _rerun(
     return changed
 
 
-def _power(array: Array) -> float:
+def _sum_of_squares(array: Array) -> float:
     return float(np.square(array, dtype=np.float64).sum())
 
 
@@ -337,7 +335,9 @@ def _power(array: Array) -> float:
 def layer_changes(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], Change]:
-    """Return the change of each weight and width. ``recipes``: by width, of the network that has it throughout."""
+    """Return for each weight and width the change of values that stores the weight's layers in so many bits.
+
+    ``recipes``: by width, the recipe of the network that has this width throughout."""
     fitted = _fit_weights(graph, rows[: sample_count(graph, 1)], recipes, weights, seed)
     apply, consumers = reference_apply(graph), graph.consumers()
     changes: dict[tuple[str, int], Change] = {}
@@ -360,6 +360,9 @@ def _layer_change(
     bias: Array | None,
     consumers: Mapping[str, Sequence[Node]],
 ) -> Change:
+    """Return the change that computes a weight's layers with rounded data, weight, bias and result.
+
+    ``users``: the layers, each with the nodes that are fused with it."""
     real = weight.real.astype(np.float32)
 
     def change(values: Mapping[str, Array]) -> dict[str, Array]:
@@ -385,7 +388,7 @@ def _layer_change(
 
 
 def _absorbed_nodes(graph: Graph, consumers: Mapping[str, Sequence[Node]], node: Node, recipe: Recipe) -> list[Node]:
-    """Return the nodes behind a layer before its result is stored: a bias, a clamp."""
+    """Return the nodes between a layer and the value as which its result is stored: a bias, a clamp."""
     tail: list[Node] = []
     value = node.outputs[0]
     while value not in recipe.activations:
@@ -410,9 +413,10 @@ def _only_layers_read(value: str, consumers: Mapping[str, Sequence[Node]]) -> bo
 def _fit_weights(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], tuple[Weight, Array]]:
-    """Return weights and biases of the layers that can be rounded so, by weight and width."""
+    """Return weights rounded for the least output error, and the biases that go with them, by weight and width; only for
+    layers that can be fitted."""
     fitted = {}
-    for layer, mean, covariance, count in _moments(graph, rows, frozenset(weights), seed):
+    for layer, mean, covariance, count in _layer_moments(graph, rows, frozenset(weights), seed):
         square, _ = shrink_moments(covariance, covariance, count)
         for width, recipe in recipes.items():
             least = least_scales(layer.bias, recipe.read(layer.node).scale)
@@ -425,11 +429,11 @@ def _fit_weights(
     return fitted
 
 
-def _moments(
+def _layer_moments(
     graph: Graph, rows: Sequence[Row], weights: frozenset[str], seed: int
 ) -> Iterator[tuple[Layer, Array, Array, float]]:
-    """Yield for each layer the means (G, K) and covariances (G, K, K) of its factors, and the independent rows that they
-    count for."""
+    """Yield for each layer the means (G, K) and covariances (G, K, K) of the factors of its weights, and the number of
+    independent rows that these count for."""
     known_layers, random = list(layers(graph, weights)), np.random.default_rng(seed)
     counts = [0] * len(known_layers)
     sums = [

@@ -168,6 +168,7 @@ class Flow:
         return bool(name) and name not in self.graph.consts and self.is_float(name)
 
     def activations(self, node: Node) -> Iterator[str]:
+        """Yield the operands of a node that are floats and not constant."""
         return filter(self.is_activation, node.inputs)
 
     def all_values(self) -> Iterator[str]:
@@ -178,6 +179,7 @@ class Flow:
             yield from node.outputs
 
     def only_user(self, value: str) -> Node | None:
+        """Return the only node that reads a value; None if there are others, or if the value is an output or next state."""
         users = self.consumers.get(value, ())
         kept = value in self.graph.outputs or value in self.graph.updates.values()
         return users[0] if len(users) == 1 and not kept else None
@@ -213,7 +215,7 @@ SATURATING: Mapping[str, int | None] = MappingProxyType(
 
 @frozen
 class End:
-    """Measured value: ``value`` without its mean along ``axis`` if there is one."""
+    """A value at which noise is measured, without its mean along ``axis`` if there is one."""
 
     value: str
     axis: int | None = None
@@ -225,7 +227,8 @@ class End:
 
 
 def ends(graph: Graph) -> dict[str, End]:
-    """Return the measured end of each output."""
+    """Return for each output the value at which its noise is measured: the output, or the operand of a last function that
+    saturates."""
     makers = graph.producer()
     return {name: _end_of(makers, name) for name in dict.fromkeys(graph.outputs)}
 
@@ -286,22 +289,21 @@ class Layer:
         return self.weights.reshape(self.groups, -1, self.depth).astype(np.float64)
 
     def reads(self, data: Array, most: int, random: np.random.Generator) -> Reads:
-        """Draw at most ``most`` positions of the result evenly, and return the data that they read.
+        """Draw at most ``most`` positions of the result evenly, and return the positions and the data that they read.
 
-        ``data`` may be stacked over the iterations of a loop, along one more axis.
-        """
+        ``data`` may be stacked over the iterations of a loop, along one more axis."""
         if self.node.op == "dense":
             return Reads(self, np.sort(_draw_indices(data.size // self.depth, most, random)), ())
         images = data.size // int(np.prod(data.shape[-3:]))
         positions = np.sort(_draw_indices(images * self.out[0] * self.out[1], most, random))
         image, position = np.divmod(positions, self.out[0] * self.out[1])
         row, column = np.divmod(position, self.out[1])
-        rows, columns = (self._taps(k, index, data.shape[k - 3]) for k, index in enumerate((row, column)))
+        rows, columns = (self._source_indices(k, index, data.shape[k - 3]) for k, index in enumerate((row, column)))
         return Reads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
 
-    def _taps(self, axis: int, positions: Array, extent: int) -> Array:
-        """Return the rows (or columns) of the data that results at ``positions`` read, by taps; ``extent``, which is behind
-        the last, for none."""
+    def _source_indices(self, axis: int, positions: Array, extent: int) -> Array:
+        """Return for each of the result's ``positions`` and each tap the row (``axis`` 0) or column (1) of the data that
+        it reads; ``extent``, the index behind the last, if it reads none."""
         stride, step, before = (self.node.attr(name)[axis] for name in ("strides", "dilation", "padding"))
         taps = np.arange(self.weights.shape[1 + axis]) * step
         if self.node.op == "conv2d":
@@ -314,14 +316,15 @@ class Layer:
 
 @frozen
 class Reads:
-    """Data that some of a layer's results multiply by weights."""
+    """Some positions of a layer's result, ``places``, and indices of the data that they multiply by weights, ``window``
+    (empty for a dense layer)."""
 
     layer: Layer
     places: Array
     window: tuple[Array, ...]
 
     def of(self, data: Array) -> Array:
-        """Return the factors (groups, results, depth)."""
+        """Return the numbers of the layer's data that the positions multiply by weights (groups, results, depth)."""
         layer = self.layer
         if not self.window:
             return np.asarray(data.reshape(-1, layer.depth)[self.places], np.float64)[np.newaxis]
@@ -332,8 +335,8 @@ class Reads:
 
 
 def layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]:
-    """Yield the layers of a graph and of its loops whose weights are in ``weights`` and used once, and which are small
-    enough."""
+    """Yield the layers of a graph and of its loops, as products of matrices, whose weights are in ``weights`` and used
+    once, and which are small enough."""
     flat = flatten_graph(graph)
     users = [node.inputs[1] for node in flat.nodes if node.op in LAYERS]
     for node in flat.nodes:
@@ -376,7 +379,10 @@ _LINEAR = ("", "relu")
 
 
 class Units:
-    """Units of a float graph, numbered from 0; ``free`` marks those that can be chosen. Union-find over all channels."""
+    """Units in which the channels of a float graph may be stored, numbered from 0: channels of one unit are scaled by one
+    factor.
+
+    ``free`` marks the units whose factor can be chosen. Union-find over all channels."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -406,7 +412,7 @@ class Units:
         return np.asarray(self._units[self._channels_of(value)])
 
     def blocks(self, values: Sequence[str]) -> Iterator[list[str]]:
-        """Group the values that share units."""
+        """Group ``values`` into lists that share units."""
         owner: dict[int, int] = {}
         groups: list[list[str]] = []
         for value in values:
@@ -495,7 +501,7 @@ class Units:
         for link in links:
             first_in, first_out = self._starts[node.inputs[link.operand]], self._starts[node.outputs[0]]
             for source, target in zip(link.source.tolist(), link.target.tolist(), strict=True):
-                self._union(first_in + source, first_out + target)
+                self._join_units(first_in + source, first_out + target)
         return True
 
     def _is_factor(self, node: Node) -> bool:
@@ -515,5 +521,6 @@ class Units:
             self._parents[channel] = channel = self._parents[self._parents[channel]]
         return channel
 
-    def _union(self, a: int, b: int) -> None:
+    def _join_units(self, a: int, b: int) -> None:
+        """Give two channels one unit."""
         self._parents[self._find(b)] = self._find(a)

@@ -47,7 +47,7 @@ class QuantisationPoints:
 
     @property
     def seen(self) -> list[str]:
-        """Values to observe."""
+        """Values whose statistics calibration collects."""
         return [value for value in self.values if value not in self.given]
 
     def groups(self) -> dict[str, list[str]]:
@@ -129,6 +129,7 @@ class Scales:
             self.leader[b] = a
 
     def saturates(self, value: str) -> bool:
+        """Test whether a function of known range, as sigmoid, computes a value."""
         return value in self.flow.makers and self.flow.makers[value].op in SATURATING
 
     def known_storage(self) -> dict[str, Activation]:
@@ -205,14 +206,14 @@ def find_quantisation_points(
     ``floating``: results of operators that stay in floats, for layers with the bias and the clamp behind them; ``wide``:
     results of operators that read and compute 16 bits; ``weight_only``: results of layers in floats on integer weights.
     """
-    points = _Finder(graph, floating | weight_only, wide).find_points()
+    points = _PointFinder(graph, floating | weight_only, wide).find_points()
     opened = (node.inputs[1] for node in flatten_graph(graph).nodes if node.outputs[0] in weight_only)
     return replace(points, opened=tuple(dict.fromkeys(name for name in opened if name not in points.weights)))
 
 
-class _Finder(Flow):
-    """Finds the points. ``absorbed``: results that are fused with the operator before; ``floating``: those that stay in
-    floats."""
+class _PointFinder(Flow):
+    """Finds the quantisation points of a network. ``absorbed``: results that are fused with the operator before;
+    ``floating``: results that stay in floats."""
 
     def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
         super().__init__(graph)
@@ -228,7 +229,7 @@ class _Finder(Flow):
         weights, constants = dict[str, None](), dict[str, None]()
         for node in self.graph.nodes:
             # A fused result is no value of its own: the operator that it is fused into ends behind it.
-            if not self.is_integer(node) or node.outputs[0] in self.absorbed:
+            if not self.becomes_integer(node) or node.outputs[0] in self.absorbed:
                 continue
             points.update(self.activations(node))
             points.add(self.end_with_clamp(self.end_with_bias(node)))
@@ -266,7 +267,9 @@ class _Finder(Flow):
         followers, self.absorbed = floating | self.absorbed, set()
         return followers
 
-    def is_integer(self, node: Node) -> bool:
+    def becomes_integer(self, node: Node) -> bool:
+        """Test whether an operator becomes an integer one: it has an integer form, shall not stay in floats, and is no
+        function of a byte."""
         return (
             node.outputs[0] not in self.floating
             and node.outputs[0] not in self.bytes
@@ -357,7 +360,7 @@ class _Finder(Flow):
         """
         wide_values = set[str]()
         for node in self.graph.nodes:
-            if not self.is_integer(node) or node.outputs[0] in self.absorbed or node.op == "loop":
+            if not self.becomes_integer(node) or node.outputs[0] in self.absorbed or node.op == "loop":
                 continue
             result, data = self.end_with_clamp(self.end_with_bias(node)), list(self.activations(node))
             is_requested = node.outputs[0] in self.widened

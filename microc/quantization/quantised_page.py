@@ -63,7 +63,8 @@ class Noise:
 
 @dataclass
 class Comparison:
-    """Both networks on the same samples. ``answers``: outputs by name, of the float network and of the quantised one."""
+    """The float and the quantised network, compared on the same samples. ``values``: noise of each value; ``answers``:
+    outputs by name, of the float network and of the quantised one."""
 
     values: dict[str, Noise] = field(default_factory=dict)
     answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
@@ -85,7 +86,8 @@ def compare_networks(pair: Pair, data: Data, progress: Progress | None = None) -
 
 
 def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
-    """Report outputs: signal-to-noise ratio; with labels, the accuracy of each network and the answers that changed."""
+    """Report the outputs of both networks: signal-to-noise ratio; with labels, the accuracy of each network and the
+    answers that changed."""
     report: dict[str, Any] = {
         "outputs": [
             {
@@ -93,7 +95,7 @@ def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
                 "decibels": comparison.values[name].decibels,
                 "largest_difference": _largest_difference(comparison, name),
             }
-            | {"variation": _variation(comparison.answers[0][name])}
+            | {"variation": _relative_variation(comparison.answers[0][name])}
             for name in comparison.answers[0]
         ]
     }
@@ -124,15 +126,16 @@ def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
     return report
 
 
-def _variation(answers: Array) -> float:
-    """Return how much an output of the float network depends on the data: RMS distance from the mean over the samples,
-    relative to the output's RMS."""
+def _relative_variation(answers: Array) -> float:
+    """Return the variation of an output of the float network over the samples: RMS distance from the mean, relative to the
+    output's RMS."""
     reals = answers.astype(np.float64)
     size = float(np.square(reals).mean())
     return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
 
 
 def _largest_difference(comparison: Comparison, name: str) -> float:
+    """Return the largest absolute difference between both networks' results of an output."""
     a, b = (answers[name].astype(np.float64) for answers in comparison.answers)
     return float(np.abs(a - b).max(initial=0.0))
 
@@ -177,7 +180,8 @@ def stored_bits(data: Array) -> int:
 
 
 def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
-    """Return the mistakes of a classification: truth, answer, number in floats and number now, the most frequent now first."""
+    """Return the wrong answers of a classification: true class, answered class, their number in the float network and in
+    the quantised one; those that are most frequent in the quantised one first."""
     before, after = (np.array(classification[name]) for name in ("float_confusion", "confusion"))
     wrong = np.argwhere((before + after) * (1 - np.eye(len(after), dtype=np.int64)))
     mistakes = [(int(t), int(a), int(before[t, a]), int(after[t, a])) for t, a in wrong]
@@ -185,7 +189,7 @@ def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int,
 
 
 def worst(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
-    """Return the lines with the lowest signal-to-noise ratios."""
+    """Return the ``count`` lines of a report with the lowest signal-to-noise ratios."""
     known = [line for line in lines if line["decibels"] is not None]
     return sorted(known, key=lambda line: float(line["decibels"]))[:count]
 
@@ -203,7 +207,8 @@ Number = tuple[float, str]
 
 @frozen
 class LayerRow:
-    """A layer: the bar of its signal-to-noise ratio in percent of the longest, and its numbers."""
+    """A row of the page's table of layers: the bar of the layer's signal-to-noise ratio in percent of the longest, and its
+    numbers."""
 
     number: int
     layer: str
@@ -216,7 +221,7 @@ class LayerRow:
 
 @frozen
 class Table:
-    """Text in columns; the first ``left`` are left-aligned words."""
+    """A table of text on the page; the first ``left`` columns are left-aligned words."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -253,7 +258,7 @@ def to_html(report: Mapping[str, Any]) -> str:
     context = QuantizedContext(
         title=report["model"],
         board=report.get("board", ""),
-        facts=tuple(_facts(report)),
+        facts=tuple(_page_facts(report)),
         advice=tuple(report["advice"]),
         classified=classification is not None,
         matrix=draw_confusion(classification["confusion"], classification["float_confusion"])
@@ -262,23 +267,26 @@ def to_html(report: Mapping[str, Any]) -> str:
         confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(classification, small)), 0),
         changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed_rows(classification)), 0),
         changed_note=_changed_note(classification),
-        rows=tuple(_rows(report["layers"])),
-        columns=tuple(_columns(report["layers"])),
-        plots=tuple(_plots(report["mixed"])) if "mixed" in report else (),
-        repairs=Table(("repair", "dB before", "dB after", "kept"), tuple(_repairs(report["repairs"])), 1),
-        floats=Table(("value", "operator", "why", "MACs"), tuple(_floats(floats["operators"])), 3),
+        rows=tuple(_layer_table_rows(report["layers"])),
+        columns=tuple(_layer_columns(report["layers"])),
+        plots=tuple(_noise_plots(report["mixed"])) if "mixed" in report else (),
+        repairs=Table(("repair", "dB before", "dB after", "kept"), tuple(_repair_rows(report["repairs"])), 1),
+        floats=Table(("value", "operator", "why", "MACs"), tuple(_float_operator_rows(floats["operators"])), 3),
         floats_note=f"{100 * floats['share']:.1f} % of the multiply-accumulates are computed in floats.",
-        origin=tuple(_origin(report)),
+        origin=tuple(_origin_rows(report)),
     )
     return render_html("report/quantized.html.j2", context)
 
 
-def _facts(report: Mapping[str, Any]) -> Iterator[Fact]:
+def _page_facts(report: Mapping[str, Any]) -> Iterator[Fact]:
+    """Yield the figures at the head of the page: accuracy or score, noise of outputs, cost, samples."""
     if "classification" in report:
         found = report["classification"]
-        yield Fact("Accuracy", _arrow(100 * found["float_accuracy"], 100 * found["accuracy"], "{:.2f}".format), "%")
+        yield Fact(
+            "Accuracy", _format_change(100 * found["float_accuracy"], 100 * found["accuracy"], "{:.2f}".format), "%"
+        )
     if "score" in report:
-        yield Fact("Score", _arrow(report["float_score"], report["score"], "{:.5g}".format), "")
+        yield Fact("Score", _format_change(report["float_score"], report["score"], "{:.5g}".format), "")
     for output in report["outputs"]:
         near = "identical" if output["decibels"] is None else f"{output['decibels']:.1f} dB"
         note = f"signal to noise; largest difference {output['largest_difference']:.3g}"
@@ -291,27 +299,31 @@ def _facts(report: Mapping[str, Any]) -> Iterator[Fact]:
             ("Instructions", "estimated_instructions", "estimated"),
         ):
             note = f"{unit}, {after[key] / max(1, before[key]):.2f} of the float network's"
-            yield Fact(name, _arrow(before[key], after[key], "{:,}".format), note)
+            yield Fact(name, _format_change(before[key], after[key], "{:,}".format), note)
     yield Fact("Samples", f"{report['samples']:,}", f"for calibration, {report['evaluated_samples']:,} for comparison")
 
 
-def _arrow(before: Any, after: Any, shown: Any) -> str:
+def _format_change(before: Any, after: Any, shown: Any) -> str:
+    """Format a number of the float network and of the quantised one with an arrow between. ``shown``: function that
+    formats one."""
     return f"{shown(before)} \N{RIGHTWARDS ARROW} {shown(after)}"
 
 
-def _confusion_rows(found: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the most frequent mistakes, if there are too many classes for a matrix."""
-    if found is not None and not small:
-        for mistake in frequent_mistakes(found)[:_MOST_CONFUSED]:
+def _confusion_rows(classification: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:
+    """Yield rows of the most frequent mistakes if there are too many classes for a matrix."""
+    if classification is not None and not small:
+        for mistake in frequent_mistakes(classification)[:_MOST_CONFUSED]:
             yield tuple(map(str, mistake))
 
 
-def _changed_rows(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
-    for answer in found["changed"] if found is not None else ():
+def _changed_rows(classification: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each sample that the quantised network answers differently."""
+    for answer in classification["changed"] if classification is not None else ():
         yield tuple(str(answer[name]) for name in ("sample", "truth", "float", "quantised"))
 
 
 def _changed_note(classification: Mapping[str, Any] | None) -> str:
+    """Return a sentence on the number of answers that changed; empty without a classification."""
     if classification is None:
         return ""
     count, samples = classification["changed_count"], classification["samples"]
@@ -319,15 +331,17 @@ def _changed_note(classification: Mapping[str, Any] | None) -> str:
     return f"Both networks answer {samples - count:,} of {samples:,} samples alike; {count:,} answers changed{shown}."
 
 
-def _columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _layer_columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the heads of the columns of the table of layers."""
     yield from ("bits", "dB", "% of noise", "from", "to", "scale", "% saturated")
     if any("cost" in layer for layer in layers):
         yield from ("flash, float", "flash", "instr., float", "instr.")
 
 
-def _rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerRow]:
+def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerRow]:
+    """Yield the rows of the table of layers."""
     longest = max((layer["decibels"] for layer in layers if layer.get("decibels") is not None), default=1.0)
-    total = sum(_sensitivity(layer) for layer in layers)
+    total = sum(_layer_noise(layer) for layer in layers)
     for number, layer in enumerate(layers):
         known = layer.get("decibels")
         yield LayerRow(
@@ -337,63 +351,73 @@ def _rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerRow]:
             stored=layer["dtype"],
             length=f"{100 * max(0.0, known) / max(longest, 1.0):.2f}" if known is not None else "0",
             decibels=f"{known:.1f} dB" if known is not None else "",
-            cells=tuple(_cells(layer, total)),
+            cells=tuple(_layer_cells(layer, total)),
         )
 
 
-def _cells(layer: Mapping[str, Any], total: float) -> Iterator[Number]:
+def _layer_cells(layer: Mapping[str, Any], total: float) -> Iterator[Number]:
+    """Yield the numbers of a layer's row. ``total``: the noise of all layers."""
     bits = layer["bits"]
     yield (min(bits), "/".join(map(str, bits))) if bits else (0, "")
-    yield _number(layer.get("decibels"), "{:.1f}")
-    yield _number(100 * _sensitivity(layer) / total if total > 0 else None, "{:.1f}")
+    yield _sortable_number(layer.get("decibels"), "{:.1f}")
+    yield _sortable_number(100 * _layer_noise(layer) / total if total > 0 else None, "{:.1f}")
     for name, form in (("low", "{:.4g}"), ("high", "{:.4g}"), ("scale", "{:.3g}")):
-        yield _number(layer.get(name), form)
+        yield _sortable_number(layer.get(name), form)
     clipped = layer.get("clipped")
-    yield _number(None if clipped is None else 100 * clipped, "{:.2f}")
+    yield _sortable_number(None if clipped is None else 100 * clipped, "{:.2f}")
     for amount in ("flash", "instructions") if "cost" in layer else ():
         for network in ("float_cost", "cost"):
-            yield _number(None if layer[network] is None else layer[network][amount], "{:,}")
+            yield _sortable_number(None if layer[network] is None else layer[network][amount], "{:,}")
 
 
-def _sensitivity(layer: Mapping[str, Any]) -> float:
-    """Return the noise that a layer causes alone, by its values and its weights."""
+def _layer_noise(layer: Mapping[str, Any]) -> float:
+    """Return the noise that a layer's values and weights cause alone."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
-def _number(number: float | None, form: str) -> Number:
+def _sortable_number(number: float | None, form: str) -> Number:
+    """Return a number to sort by and its text in the format ``form``; -1 and an empty text for None."""
     return (-1, "") if number is None else (number, form.format(number))
 
 
-def _plots(found: Mapping[str, Any]) -> Iterator[Plot]:
-    """Yield noise against flash and against time; a line is the front that was searched."""
+def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:
+    """Yield plots of the search for bits: noise against flash and against time; the line is the front that was searched."""
     for key, label in (("flash", "bytes of flash"), ("cycles", "cycles, estimated")):
-        points = sorted((_point(p, p[key]) for p in found["front"]), key=lambda point: (point.x, point.y))
+        points = sorted((_plot_point(p, p[key]) for p in search_report["front"]), key=lambda point: (point.x, point.y))
         if points:
-            line = [(point.x, point.y) for point in points] if key == found.get("against", "flash") else []
+            line = [(point.x, point.y) for point in points] if key == search_report.get("against", "flash") else []
             yield draw_plot(points, (label, "signal to noise, dB"), line)
 
 
-def _point(p: Mapping[str, Any], x: int) -> Point:
-    measured = [f", measured: {form.format(p[key])}" for key, form in _MEASURED if p.get(key) is not None]
-    kind = "chosen" if p["chosen"] else "measured" if measured else "predicted"
-    ratio = -10 * math.log10(p["noise"]) if p["noise"] > 0 else _SILENT
+def _plot_point(front_entry: Mapping[str, Any], x: int) -> Point:
+    """Return the point of a network of the front in a plot. ``front_entry``: the network's entry in the report."""
+    measured = [
+        f", measured: {form.format(front_entry[key])}" for key, form in _MEASURED if front_entry.get(key) is not None
+    ]
+    kind = "chosen" if front_entry["chosen"] else "measured" if measured else "predicted"
+    ratio = -10 * math.log10(front_entry["noise"]) if front_entry["noise"] > 0 else _SILENT
     return Point(
-        x, ratio, kind, f"{kind}: {p['flash']:,} bytes, {p['cycles']:,} cycles, {ratio:.1f} dB{''.join(measured)}"
+        x,
+        ratio,
+        kind,
+        f"{kind}: {front_entry['flash']:,} bytes, {front_entry['cycles']:,} cycles, {ratio:.1f} dB{''.join(measured)}",
     )
 
 
-def _repairs(repairs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+def _repair_rows(repairs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each repair that was tried."""
     for repair in repairs:
         yield repair["name"], f"{repair['before']:.2f}", f"{repair['after']:.2f}", "yes" if repair["kept"] else "no"
 
 
-def _floats(operators: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+def _float_operator_rows(operators: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each operator that is still computed in floats."""
     for operator in operators:
         yield operator["value"], operator["op"], operator["reason"], f"{operator['macs']:,}"
 
 
-def _origin(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the origin of the numbers."""
+def _origin_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield rows on the origin of the page's numbers: model, options, data, version."""
     yield "model", report["model"]
     yield "options", ", ".join(f"{name} {value}" for name, value in report["settings"].items())
     if report["notes"]:

@@ -41,7 +41,8 @@ from microc.transform.quantised.qdq_values import CLAMPS
 
 @dataclass(slots=True)
 class LayerRow:
-    """A layer. ``nodes``: its nodes, none for an input; ``values``: their results, or the input."""
+    """A layer of the model in reports. ``nodes``: its nodes, none for an input; ``values``: the nodes' results, or the
+    input."""
 
     nodes: list[Node] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
@@ -58,12 +59,12 @@ class LayerRow:
 
     @property
     def weights(self) -> list[str]:
-        """Weights of its convolutions and dense layers."""
+        """Weights of the layer's convolutions and dense layers."""
         return [node.inputs[1] for node in self.nodes if node.op in LAYERS]
 
     @property
     def name(self) -> str:
-        """Name in the model."""
+        """Name of the layer in the model."""
         nodes = self.computing
         if not nodes:
             return self.values[0]
@@ -72,12 +73,13 @@ class LayerRow:
 
     @property
     def ops(self) -> str:
-        """Names of its operators."""
+        """Names of the layer's operators, joined by ``+``."""
         return "+".join(dict.fromkeys(node.op for node in self.computing)) or "input"
 
 
 def rows(graph: Graph, stored: Container[str]) -> list[LayerRow]:
-    """Return the layers in order, inputs and state first. ``stored``: values that become integers."""
+    """Group the nodes of a float graph into the layers of the model, in order, inputs and state first. ``stored``: values
+    that become integers."""
     flat = flatten_graph(graph)
     owner = {name: LayerRow([], [name]) for name in (*graph.inputs, *graph.state)}
     by_location: dict[str, LayerRow] = {str(graph.place(name)): row for name, row in owner.items()}
@@ -117,7 +119,7 @@ def label_locations(graph: Graph, layers: list[LayerRow]) -> Graph:
 
 
 def place_of(number: int) -> Loc:
-    """Return the location that :func:`label_locations` gives the operators of a layer."""
+    """Return the location that :func:`label_locations` gives the operators of layer ``number``."""
     return Loc(index=number, name="layer")
 
 
@@ -142,29 +144,31 @@ def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
     by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
     tabulated = functions_of_bytes(flat)
     operators, all_macs, float_macs = list[dict[str, Any]](), 0, 0
-    for node, macs in _count_macs(graph, 1):
+    for node, macs in _nodes_with_macs(graph, 1):
         all_macs += macs
         result_dtypes = {flat.types[name].dtype for name in node.outputs if name}
         if node.op not in _CHANGING and "float32" in result_dtypes and node.outputs[0] not in tabulated:
             float_macs += macs
-            reason = ASKED if node.loc in by_rows else _reason(node, flat, asked)
+            reason = ASKED if node.loc in by_rows else _float_reason(node, flat, asked)
             operators.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": reason})
     return {"operators": operators, "share": float_macs / max(1, all_macs)}
 
 
-def _count_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]]:
-    """Yield operators, those of bodies in place of their loops, with their multiply-accumulates in all iterations."""
+def _nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]]:
+    """Yield the operators of a graph, those of bodies in place of their loops, with their multiply-accumulates in all
+    iterations."""
     for node in graph.nodes:
         body = body_of(node)
         if body is not None:
-            yield from _count_macs(body, iterations * node.attr("count"))
+            yield from _nodes_with_macs(body, iterations * node.attr("count"))
             continue
         count = registry.get(node.op).macs
         types = ([graph.types[name] for name in names if name] for names in (node.inputs, node.outputs))
         yield node, iterations * count(node.attrs, *types) if count is not None else 0
 
 
-def _reason(node: Node, flat: Graph, asked: Container[str]) -> str:
+def _float_reason(node: Node, flat: Graph, asked: Container[str]) -> str:
+    """Return the reason why a quantised network computes an operator in floats."""
     if node.outputs[0] in asked:
         return ASKED
     if registry.get(node.op).regions:
@@ -191,8 +195,8 @@ def inputs_report(source: Graph, samples: Sequence[Row], judged: Sequence[Row]) 
     """
     inputs = []
     for number, name in enumerate(source.inputs):
-        low, high = _span(samples, number)
-        compared_low, compared_high = (low, high) if judged is samples else _span(judged, number)
+        low, high = _input_span(samples, number)
+        compared_low, compared_high = (low, high) if judged is samples else _input_span(judged, number)
         is_float = source.types[name].dtype == "float32"
         inputs.append(
             {
@@ -208,12 +212,13 @@ def inputs_report(source: Graph, samples: Sequence[Row], judged: Sequence[Row]) 
     return inputs
 
 
-def _span(rows: Sequence[Row], number: int) -> tuple[float, float]:
-    return min(float(row[number].min()) for row in rows), max(float(row[number].max()) for row in rows)
+def _input_span(rows: Sequence[Row], position: int) -> tuple[float, float]:
+    """Return the least and the largest number of an input in all samples."""
+    return min(float(row[position].min()) for row in rows), max(float(row[position].max()) for row in rows)
 
 
 def _is_scaled(graph: Graph, name: str) -> bool:
-    """Test whether the network begins with a shift or a factor."""
+    """Test whether an operator that reads an input, directly or after moves, shifts or scales it."""
     readers = [node for node in graph.nodes if name in node.inputs]
     moved = [node.outputs[0] for node in readers if registry.get(node.op).moves]
     return any(node.op in _SCALING for node in readers) or any(_is_scaled(graph, result) for result in moved)
@@ -226,25 +231,30 @@ def layers_report(
     layers: Sequence[LayerRow],
     recipe: Recipe,
     comparison: Comparison,
-    alone: Mapping[str, float],
+    noise_alone: Mapping[str, float],
     seen: Mapping[str, Statistics],
 ) -> list[dict[str, Any]]:
     """Report each layer: name, operators, bits and types, and for the last value that it stores range, scale,
     signal-to-noise ratio and saturated share.
 
-    ``alone``: the noise that each value and each constant causes alone; sums of these are the sensitivities of weights and
-    values. ``seen``: statistics, by which channels of a clamped result that are zero in all samples count as ``silent``.
-    """
-    return [_layer(row, recipe, comparison, alone) | _silent_channels(row, seen) for row in layers]
+    ``noise_alone``: the noise that each value and each constant causes alone; sums of these are the sensitivities of
+    weights and values. ``seen``: statistics, by which channels of a clamped result that are zero in all samples count
+    as ``silent``."""
+    return [_layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, seen) for row in layers]
 
 
-def _silent_channels(row: LayerRow, seen: Mapping[str, Statistics]) -> dict[str, int]:
+def _count_silent_channels(row: LayerRow, seen: Mapping[str, Statistics]) -> dict[str, int]:
+    """Return the number of channels of a layer's clamped results that are zero in all samples, and of all its clamped
+    channels; empty without clamps."""
     clamped = [node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in seen]
     highest = np.concatenate([np.zeros(0), *(seen[value].channels for value in clamped)])
     return {"silent": int((highest == 0).sum()), "channels": highest.size} if clamped else {}
 
 
-def _layer(row: LayerRow, recipe: Recipe, comparison: Comparison, alone: Mapping[str, float]) -> dict[str, Any]:
+def _layer_entry(
+    row: LayerRow, recipe: Recipe, comparison: Comparison, noise_alone: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return a layer's entry in the report."""
     stored = [value for value in row.made if value in recipe.activations]
     weights = [name for name in row.weights if name in recipe.weights]
     stored_values = [
@@ -255,8 +265,8 @@ def _layer(row: LayerRow, recipe: Recipe, comparison: Comparison, alone: Mapping
         "ops": row.ops,
         "values": stored,
         "bits": sorted({stored_bits(recipe.weights[name].data) for name in weights}),
-        "value_sensitivity": _sum(stored, alone),
-        "weight_sensitivity": _sum(weights, alone),
+        "value_sensitivity": _sum_known_noise(stored, noise_alone),
+        "weight_sensitivity": _sum_known_noise(weights, noise_alone),
         "dtype": "float32",
     }
     if stored_values:
@@ -276,9 +286,10 @@ def _layer(row: LayerRow, recipe: Recipe, comparison: Comparison, alone: Mapping
     return line
 
 
-def _sum(names: Sequence[str], alone: Mapping[str, float]) -> float | None:
-    """Return the sum of the known noises; None if none is known."""
-    known = [alone[name] for name in names if name in alone]
+def _sum_known_noise(names: Sequence[str], noise_alone: Mapping[str, float]) -> float | None:
+    """Return the sum of the noise that the named values or weights cause alone, where it is known; None if it is known for
+    none."""
+    known = [noise_alone[name] for name in names if name in noise_alone]
     return sum(known) if known else None
 
 
@@ -342,11 +353,20 @@ IN_FLOATS = 0.01
 
 
 def advice(report: Mapping[str, Any]) -> list[str]:
-    """Return sentences, the most fundamental first; empty if all is well."""
-    return [*_inputs(report), *_data(report), *_labels(report), *_accuracy(report), *_noise(report), *_floats(report)]
+    """Return warnings and suggestions that follow from a report's numbers, as sentences, the most fundamental first; empty
+    if all is well."""
+    return [
+        *_advise_on_inputs(report),
+        *_advise_on_data(report),
+        *_advise_on_labels(report),
+        *_advise_on_accuracy(report),
+        *_advise_on_noise(report),
+        *_advise_on_floats(report),
+    ]
 
 
-def _inputs(report: Mapping[str, Any]) -> Iterator[str]:
+def _advise_on_inputs(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield advice on the number of samples and on the spans of inputs."""
     if report["samples"] < FEW:
         yield (
             f"{report['samples']} samples are few: ranges miss what is rare. Calibrate with some tens to some hundreds, "
@@ -371,7 +391,8 @@ def _inputs(report: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _data(report: Mapping[str, Any]) -> Iterator[str]:
+def _advise_on_data(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield advice on data that do not suit the network: silent channels, constant outputs, values beyond their ranges."""
     clamped = [layer for layer in report["layers"] if "silent" in layer]
     silent, channels = (sum(layer[name] for layer in clamped) for name in ("silent", "channels"))
     if silent > SILENT * channels:
@@ -395,7 +416,8 @@ def _data(report: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _labels(report: Mapping[str, Any]) -> Iterator[str]:
+def _advise_on_labels(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield advice on labels that do not suit the float network."""
     result = report.get("classification")
     if not result:
         return
@@ -410,14 +432,15 @@ def _labels(report: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _accuracy(report: Mapping[str, Any]) -> Iterator[str]:
+def _advise_on_accuracy(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield advice on a loss of accuracy, and whether it may be chance."""
     result = report.get("classification")
     if not result or abs(result["float_accuracy"] - result["accuracy"]) < LOST:
         return
     lost, gained, samples = result["lost"], result["gained"], result["samples"]
     if lost - gained > SURE * math.sqrt(lost + gained):
         yield (
-            f"{lost} of {samples} answers became wrong and {gained} right, which is no chance: {_finer(report)}, or "
+            f"{lost} of {samples} answers became wrong and {gained} right, which is no chance: {_finer_setting(report)}, or "
             f"calibrate with more samples."
         )
     else:
@@ -426,8 +449,8 @@ def _accuracy(report: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _finer(report: Mapping[str, Any]) -> str:
-    """Return the setting that would lower the noise."""
+def _finer_setting(report: Mapping[str, Any]) -> str:
+    """Return the option that would lower the noise, as a part of a sentence."""
     if any(bits < 8 for layer in report["layers"] for bits in layer["bits"]):
         return "give weights more bits (--weights 8, or --max-drop 1%, which searches those that need them)"
     if report["settings"]["activations"] != "int16":
@@ -435,7 +458,8 @@ def _finer(report: Mapping[str, Any]) -> str:
     return "leave the noisiest layers in floats (--float-layer)"
 
 
-def _noise(report: Mapping[str, Any]) -> Iterator[str]:
+def _advise_on_noise(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield advice on the value or weight that causes most of the noise."""
     shares = [(v["sensitivity"], v["value"], "value") for v in report["values"] if v.get("sensitivity")]
     shares += [
         (w["sensitivity"], w["layer"], "weights" if w["bits"] < 8 else "layer")
@@ -447,7 +471,7 @@ def _noise(report: Mapping[str, Any]) -> Iterator[str]:
         return
     top, name, what = max(shares)
     if top < DOMINANT * total:
-        yield f"Noise comes from many places: {_finer(report)}, which helps more than any one layer."
+        yield f"Noise comes from many places: {_finer_setting(report)}, which helps more than any one layer."
     elif what == "weights":
         yield f"The weights of {name} alone cause {100 * top / total:.0f} % of the noise: give them 8 bits (--layer {name}=8)."
     elif what == "value" and report["settings"]["activations"] != "int16":
@@ -460,7 +484,8 @@ def _noise(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} alone causes {100 * top / total:.0f} % of the noise: leave it in floats (--float-layer {name})."
 
 
-def _floats(report: Mapping[str, Any]) -> Iterator[str]:
+def _advise_on_floats(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield advice on operators that stay in floats although that was not asked for."""
     operators = [operator for operator in report["floats"]["operators"] if operator["reason"] != ASKED]
     if operators and report["floats"]["share"] > IN_FLOATS:
         largest = max(operators, key=lambda operator: int(operator["macs"]))
@@ -478,23 +503,23 @@ def write_report(
     network: Calibrated,
     best: Trial,
     samples: Data,
-    judged: Data,
+    evaluation_data: Data,
     board: Any,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Return plain data about ``best``, the quantised form of ``network``, compared on the ``judged`` data.
+    """Return plain data about ``best``, the quantised form of ``network``, which are compared on the ``evaluation_data``.
 
-    ``source``: the graph as it was read; ``board``: for estimated costs, or empty.
-    """
+    ``source``: the graph as it was read; ``samples``: the calibration data; ``board``: the board for estimated costs,
+    or empty."""
     graph, config, recipe = network.graph, network.config, best.attempt.recipe
-    comparison = compare_networks(best.pair, judged, progress)
+    comparison = compare_networks(best.pair, evaluation_data, progress)
     report: dict[str, Any] = {
         "model": graph.name,
-        "notes": [*samples.notes, *(judged.notes if judged is not samples else ())],
+        "notes": [*samples.notes, *(evaluation_data.notes if evaluation_data is not samples else ())],
         "samples": len(network.rows),
-        "evaluated_samples": len(judged.rows),
-        "inputs": inputs_report(source, samples.rows, judged.rows),
-        **answers_report(comparison, judged),
+        "evaluated_samples": len(evaluation_data.rows),
+        "inputs": inputs_report(source, samples.rows, evaluation_data.rows),
+        **answers_report(comparison, evaluation_data),
         "values": values_report(comparison, recipe.activations),
         "weights": weights_report(flatten_graph(graph), recipe.weights),
         "floats": floats_report(best.written.graph, config.floating),

@@ -52,19 +52,19 @@ class Quantized:
     biases: Mapping[str, Array] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Quantized {self._signature()}, {', '.join(text for text, _ in self._numbers())}>"
+        return f"<Quantized {self._signature()}, {', '.join(text for text, _ in self._output_ratios())}>"
 
     def _repr_html_(self) -> str:
-        return table(self._signature(), [(what, value) for value, what in self._numbers()])
+        return table(self._signature(), [(what, value) for value, what in self._output_ratios()])
 
     def _signature(self) -> str:
-        def tensors(names: Sequence[str]) -> list[dict[str, Any]]:
+        def describe_tensors(names: Sequence[str]) -> list[dict[str, Any]]:
             return [{"name": n, "dtype": self.graph.types[n].dtype, "shape": self.graph.types[n].shape} for n in names]
 
-        return signature(self.graph.name, tensors(self.graph.inputs), tensors(self.graph.outputs))
+        return signature(self.graph.name, describe_tensors(self.graph.inputs), describe_tensors(self.graph.outputs))
 
-    def _numbers(self) -> list[tuple[str, str]]:
-        """Return the signal-to-noise ratio of each output and its label."""
+    def _output_ratios(self) -> list[tuple[str, str]]:
+        """Return the signal-to-noise ratio of each output as text, and the label of that number."""
         return [
             (f"{output['decibels']:.1f} dB", f"{output['name']} above the noise")
             for output in self.report.get("outputs", ())

@@ -73,7 +73,7 @@ class _Block:
     def __init__(self, graph: Graph, units: Units, seen: Mapping[str, Statistics], dtype: str, bits: int) -> None:
         self.units, self.seen = units, seen
         self.steps, self.weight_steps = (1 << dtypes.info(dtype).bits) - 1, levels(bits)[1]
-        self.readers = {value: list(_readers(graph, units, value, seen[value])) for value in seen}
+        self.readers = {value: list(_layers_that_read(graph, units, value, seen[value])) for value in seen}
         self.ranges, self.reach, self.weight = (np.zeros(units.count) for _ in range(3))
         for value, statistics in seen.items():
             own = units.of(value)
@@ -127,16 +127,16 @@ class _Block:
         return total
 
 
-def _readers(graph: Graph, units: Units, value: str, seen: Statistics) -> Iterator[_Reader]:
-    """Yield the layers that read a tensor."""
+def _layers_that_read(graph: Graph, units: Units, value: str, seen: Statistics) -> Iterator[_Reader]:
+    """Yield the layers that read a tensor, with weights divided by the RMS of each output."""
     for node in graph.nodes:
         if node.inputs[:1] == (value,) and units.is_layer(node):
-            weights, depthwise = _by_channel(graph, node, len(seen.power))
+            weights, depthwise = _weights_by_channel(graph, node, len(seen.power))
             size = np.sqrt((np.square(weights) * seen.power).sum(axis=(1, 2), keepdims=True))
             yield _Reader(weights / np.where(size > 0, size, 1.0), depthwise)
 
 
-def _by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array, bool]:
+def _weights_by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array, bool]:
     """Return a layer's weights (outputs, taps, channels), and True for a depthwise one, which is zero except at the channel
     that an output reads."""
     data = graph.consts[node.inputs[1]].astype(np.float64)
@@ -190,7 +190,7 @@ class Attempt:
 
 
 class Trial:
-    """A compiled attempt. ``reals``: compiled float networks, as in :class:`.Pair`."""
+    """A compiled attempt. ``reals``: compiled float networks, as in :class:`.NetworkPair`."""
 
     def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
         self.attempt = attempt
@@ -198,7 +198,7 @@ class Trial:
         self.pair = Pair(graph, self.written, {} if reals is None else reals)
 
     def decibels(self, held: Sequence[Row]) -> float:
-        """Return the mean signal-to-noise ratio of the network's ends."""
+        """Return the mean signal-to-noise ratio in decibels at the network's measured ends on ``held`` samples."""
         noises = {number: Noise(end=end) for number, end in self.pair.judged.items()}
         for real, integer in self.pair.rows(held):
             for number, noise in noises.items():
@@ -252,6 +252,7 @@ def _fit_layers(
     """Return the attempt with the weights and biases that ``fit`` sets, layer by layer in the order of the network."""
 
     def attempt() -> Attempt:
+        """Return the attempt with the weights and biases fitted so far."""
         return Attempt(replace(recipe, weights=dict(weights)), dict(biases))
 
     stored = {*recipe.activations, *(layer.data for layer in layers(graph, recipe.opened))}
@@ -285,10 +286,10 @@ def repair_network(
     reals: Reals,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Return the ``plain`` network after the first repair that helps, if any, and a report on each repair tried.
+    """Return the network after the first repair that helps, if any, else ``plain`` (the network without repairs), and a
+    report on each repair tried.
 
-    A report has ``name``, ``before`` and ``after`` in decibels, ``kept``.
-    """
+    A report has ``name``, ``before`` and ``after`` in decibels, ``kept``."""
     if len(samples) < MIN_SAMPLES:
         return plain, []
     fitting_samples, held = split(graph, samples, seed)
@@ -305,10 +306,9 @@ def repair_network(
 
 
 def split(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """Split samples into three quarters to repair by and a quarter to judge by.
+    """Split samples into three quarters to fit repairs to and a quarter to judge them by.
 
-    They are drawn at random; if the network has state, the last ones judge.
-    """
+    They are drawn at random; if the network has state, the last ones judge."""
     order = np.arange(len(samples)) if graph.state else np.random.default_rng(seed).permutation(len(samples))
     end = len(samples) - len(samples) // 4
     return [samples[k] for k in np.sort(order[:end])], [samples[k] for k in np.sort(order[end:])]

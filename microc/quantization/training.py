@@ -36,7 +36,7 @@ Converter = Callable[..., Tensor]
 
 
 def conv2d(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
-    image = _pad(attrs, x, attrs["pad_value"])
+    image = _pad_image(attrs, x, attrs["pad_value"])
     strides, dilation = attrs["strides"], attrs["dilation"]
     result = functional.conv2d(
         image, _to_channels_first(weight), _flatten_bias(bias), strides, 0, dilation, attrs["groups"]
@@ -69,12 +69,14 @@ def matmul(attrs: Mapping[str, Any], a: Tensor, b: Tensor) -> Tensor:
 
 
 def max_pool2d(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
-    return _to_channels_last(functional.max_pool2d(_pad(attrs, x, -torch.inf), attrs["kernel"], attrs["strides"]))
+    return _to_channels_last(functional.max_pool2d(_pad_image(attrs, x, -torch.inf), attrs["kernel"], attrs["strides"]))
 
 
 def avg_pool2d(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
     def means(image: Tensor) -> Tensor:
-        return _to_channels_last(functional.avg_pool2d(_pad(attrs, image, 0.0), attrs["kernel"], attrs["strides"]))
+        return _to_channels_last(
+            functional.avg_pool2d(_pad_image(attrs, image, 0.0), attrs["kernel"], attrs["strides"])
+        )
 
     return means(x) if attrs["count_include_pad"] else means(x) / means(torch.ones_like(x))
 
@@ -83,7 +85,7 @@ def layer_norm(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], eps=attrs["epsilon"])
 
 
-def _pad(attrs: Mapping[str, Any], x: Tensor, value: float) -> Tensor:
+def _pad_image(attrs: Mapping[str, Any], x: Tensor, value: float) -> Tensor:
     """Return a padded image, channels first."""
     top, left, bottom, right = attrs["padding"]
     return functional.pad(_to_channels_first(x), (left, right, top, bottom), value=value)
@@ -107,6 +109,8 @@ def function(torch_function: Callable[..., Tensor], *names: str) -> Converter:
 
 
 def reduction(torch_reduction: Callable[..., Tensor]) -> Converter:
+    """Return the converter of a reduction over ``axes``; without axes it returns its operand."""
+
     def convert(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
         return torch_reduction(x, attrs["axes"], attrs["keepdims"]) if attrs["axes"] else x
 
@@ -155,7 +159,7 @@ CONVERTERS: Mapping[str, Converter] = {
 
 
 def apply(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
-    """Return the result of a node on its present operands."""
+    """Return the result of a node by PyTorch, its activation included."""
     attrs = {**registry.get(node.op).defaults, **node.attrs}
     result = _move_elements(graph, node, attrs, operands) if moves(node) else CONVERTERS[node.op](attrs, *operands)
     activation = attrs.get("activation", "")
@@ -166,10 +170,10 @@ def apply(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
 
 
 def _move_elements(graph: Graph, node: Node, attrs: Mapping[str, Any], operands: list[Tensor]) -> Tensor:
-    """Return the elements of the first operand in the order that the operator's reference gives their indices.
+    """Compute a node that only moves elements: the first operand's elements in the order that the operator's reference
+    gives their indices.
 
-    The index behind the last stands for padding.
-    """
+    The index behind the last stands for padding."""
     shape = graph.types[node.inputs[0]].shape
     if node.op == "reshape":
         return operands[0].reshape(attrs["shape"])
@@ -183,7 +187,7 @@ def _move_elements(graph: Graph, node: Node, attrs: Mapping[str, Any], operands:
 
 
 def check(graph: Graph) -> None:
-    """Raise UnsupportedError that lists the operators that cannot be trained."""
+    """Raise UnsupportedError that lists the operators of a graph without a known gradient."""
     refused = {
         node.op: node
         for node in graph.nodes
@@ -208,14 +212,15 @@ _EXACT = 1 << 24
 
 @frozen
 class Batch:
-    """Value of all samples: ``array`` has them along an additional first axis; if not ``many``, all samples share it."""
+    """A value for all samples: ``array`` has the samples along an additional first axis; if not ``many``, all samples
+    share one array."""
 
     array: Array
     many: bool
 
 
 def run(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
-    """Return every value of a graph without state. ``rows``: all samples of each input."""
+    """Run a graph without state on many samples at once, and return every value. ``rows``: all samples of each input."""
     values = {name: Batch(data, False) for name, data in graph.consts.items()}
     values |= {name: Batch(data, True) for name, data in rows.items()}
     for node in graph.nodes:
@@ -225,6 +230,7 @@ def run(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
 
 
 def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
+    """Evaluate a node on all samples, by its core operators if it is a quantised one."""
     definition = registry.get(node.op)
     legalized = definition.legalize(node, graph) if definition.legalize is not None else None
     if legalized is None:
@@ -243,12 +249,13 @@ def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Seque
 
 
 def _evaluate_core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
+    """Evaluate a core operator by its reference: for all samples at once where that is possible, else one by one."""
     definition = registry.get(node.op)
     attrs = {**definition.defaults, **node.attrs}
     if not any(operand.many for operand in operands):
         return [Batch(array, False) for array in definition.reference(attrs, [operand.array for operand in operands])]
     if node.op in _PRODUCTS:
-        return [Batch(_product(graph, node, operands), True)]
+        return [Batch(_compute_product(graph, node, operands), True)]
     if definition.elementwise:
         rank = max(operand.array.ndim - operand.many for operand in operands)
         return [
@@ -271,7 +278,10 @@ def _align_rank(operand: Batch, rank: int) -> Array:
     return operand.array.reshape(shape[0], *(1,) * (rank + 1 - len(shape)), *shape[1:])
 
 
-def _product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Array:
+def _compute_product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Array:
+    """Compute a convolution, dense layer or matrix product on all samples by PyTorch.
+
+    In float32 for float results and where that represents all sums exactly, else in float64."""
     kind = graph.types[node.outputs[0]]
     is_exact_in_float32 = dtypes.is_float(kind.dtype) or _bound_sums(node, operands) < _EXACT
     dtype = (
@@ -287,7 +297,7 @@ def _product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Array:
 
 
 def _bound_sums(node: Node, operands: Sequence[Batch]) -> float:
-    """Return a bound of the sums of products by constant weights, and of their partial sums."""
+    """Return a bound of the sums of products by constant weights, and of their partial sums; infinite for ``matmul``."""
     if node.op == "matmul":
         return np.inf
     data, weight, *bias = (operand.array for operand in operands)
@@ -317,7 +327,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self._graph = Attempt(quantized.recipe, quantized.biases).graph(quantized.float_graph)
         self._recipe = quantized.recipe
-        _check_graph(self._graph)
+        _check_trainable(self._graph)
         names = Names(())
         self._names: dict[str, str] = {}
         self._layers = {node.inputs[1]: node for node in self._graph.nodes if node.op in LAYERS}
@@ -365,9 +375,11 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     # ---------------------------------------------------------------- parameters
 
     def _scale_name(self, weight: str) -> str:
+        """Return the name of the parameter with the scales of a layer's weights."""
         return f"{self._names[weight]}_scale"
 
     def _parameter_array(self, parameter: str) -> Array:
+        """Return the numbers of a parameter."""
         found: Array = getattr(self, parameter).detach().cpu().numpy()
         return found
 
@@ -383,7 +395,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
             if name in self._names:
                 reals = self._parameter_array(self._names[name])
                 if name in self._layers:
-                    quant, span = self._present_quant(name), _span(stored)
+                    quant, span = self._present_quant(name), _stored_levels(stored)
                     weights[name] = Weight(np.clip(quantise_array(reals, quant, "int8"), *span).astype(np.int8), quant)
                 else:
                     weights[name] = Weight(quantise_array(reals, stored.quant, stored.data.dtype.name), stored.quant)
@@ -434,9 +446,13 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return constants
 
     def _fake_weight(self, name: str, reals: Tensor, stored: Weight) -> Tensor:
+        """Return a constant rounded as it is stored, with gradients of its real numbers and of its scale."""
         if name not in self._layers:
             return _straight_through(reals, torch.tensor(stored.real, dtype=reals.dtype, device=reals.device))
-        (least, largest), scale_parameter = _span(self._recipe.weights[name]), getattr(self, self._scale_name(name))
+        (least, largest), scale_parameter = (
+            _stored_levels(self._recipe.weights[name]),
+            getattr(self, self._scale_name(name)),
+        )
         # LSQ scales the gradient of a step size by 1 / sqrt(number of weights * largest level).
         scaled_parameter = _scale_gradient(scale_parameter, 1 / sqrt(reals[0].numel() * largest))
         present = torch.tensor(stored.quant.scale, dtype=reals.dtype, device=reals.device)
@@ -483,8 +499,8 @@ def _scale_gradient(parameter: Tensor, factor: float) -> Tensor:
     return parameter.detach() + factor * (parameter - parameter.detach())
 
 
-def _span(stored: Weight) -> tuple[int, int]:
-    """Return the least and largest level for as many bits as these weights take."""
+def _stored_levels(stored: Weight) -> tuple[int, int]:
+    """Return the least and largest level of weights with as many bits as these stored ones take."""
     low, high = int(stored.data.min(initial=0)), int(stored.data.max(initial=0))
     return next(span for span in map(levels, sorted(BITS)) if span[0] <= low and high <= span[1])
 
@@ -496,7 +512,8 @@ def _clip_to_storage(reals: Array, stored: Weight) -> Array:
     return np.asarray(np.clip(reals, stored.real - reach, stored.real + reach), np.float32)
 
 
-def _check_graph(graph: Graph) -> None:
+def _check_trainable(graph: Graph) -> None:
+    """Raise UnsupportedError for state or operators without a known gradient, UsageError for inputs of several samples."""
     if graph.state:
         raise UnsupportedError(
             f"training: {graph.name} keeps state from call to call, expected a network without state",

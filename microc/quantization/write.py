@@ -53,7 +53,9 @@ class Recipe:
 
 @frozen
 class Written:
-    """A quantised graph. ``exact``: the same with float scales, as ONNX defines it. ``stored``: names of the integers of
+    """A quantised graph.
+
+    ``exact``: the same with float scales, as ONNX defines it. ``stored``: names of the integers of the float network's
     values; integers that were removed as redundant have none."""
 
     graph: Graph
@@ -63,16 +65,16 @@ class Written:
 
 @frozen
 class Simulated:
-    """The float graph with ``quantize`` and ``dequantize`` behind every stored value. ``data``: the operands of layers, by
-    the names of their results in the float graph."""
+    """The float graph with ``write_quantize`` and ``write_dequantize`` behind every stored value. ``data``: the operands of
+    layers, by the names of their results in the float graph."""
 
     graph: Graph
     data: Mapping[str, str]
 
 
 def write_simulated(graph: Graph, recipe: Recipe) -> Simulated:
-    """Build the quantised network in floats. It differs from the integer one only in the rounding inside of operators other
-    than layers."""
+    """Build the quantised network in floats, with every stored value rounded. It differs from the integer one only in the
+    rounding inside of operators other than layers."""
     writer = _Writer(graph, recipe, Names(flatten_graph(graph).types), {}, {})
     return Simulated(writer.run(), writer.data)
 
@@ -86,12 +88,11 @@ def write_quantised(graph: Graph, recipe: Recipe) -> Written:
 
 
 class _Writer:
-    """Builder of the float graph with ``quantize`` and ``dequantize`` behind every activation of the recipe, and with
+    """Builder of the float graph with ``write_quantize`` and ``write_dequantize`` behind every activation of the recipe, and with
     constants and state dequantised from integers. Inputs and outputs stay unchanged.
 
-    ``real``: the dequantised value by the original one; ``stored``: its integers; ``data``: first operands of layers.
-    ``names``, ``stored`` and ``data`` are shared by the graph and the bodies of its loops.
-    """
+    ``real``: the dequantised value by the original one; ``stored``: its integers; ``data``: first operands of layers,
+    by the layers' results. ``names``, ``stored`` and ``data`` are shared by the graph and the bodies of its loops."""
 
     def __init__(
         self, graph: Graph, recipe: Recipe, names: Names, stored: dict[str, str], data: dict[str, str]
@@ -115,7 +116,7 @@ class _Writer:
         for node in self.graph.nodes:
             made = {name: self.result_name(name) for name in node.outputs}
             self.nodes.append(
-                replace(self.with_body(node), inputs=self.read_operands(node), outputs=tuple(made.values()))
+                replace(self.with_quantised_body(node), inputs=self.read_operands(node), outputs=tuple(made.values()))
             )
             for name, source in made.items():
                 self.write_pair(name, source)
@@ -124,7 +125,8 @@ class _Writer:
             self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts, state=state, updates=updates)
         )
 
-    def with_body(self, node: Node) -> Node:
+    def with_quantised_body(self, node: Node) -> Node:
+        """Return a node with its body, if it is a loop, written by the recipe as well."""
         body = body_of(node)
         if body is None:
             return node
@@ -173,11 +175,12 @@ class _Writer:
                     yield node.inputs[0], data_names.pop()
 
     def write_weight(self, name: str, weight: Weight) -> None:
+        """Write a constant as its stored integers, dequantised."""
         stored = self.stored_constants[name] = self.names.fresh(f"{name}_quantized")
         self.types[stored] = TensorType(weight.data.shape, str(weight.data.dtype), layout=self.types[name].layout)
         self.consts[stored] = weight.data
         self.real[name] = self.names.fresh(f"{name}_dequantized")
-        self.dequantize(stored, name, weight.quant, self.real[name])
+        self.write_dequantize(stored, name, weight.quant, self.real[name])
 
     def write_initial_state(self, name: str, start: Array) -> tuple[str, Array]:
         """Return the name of a stored state and its initial integers."""
@@ -186,7 +189,7 @@ class _Writer:
             return name, start
         stored = self.stored[name] = self.integer_name(name, storage)
         self.real[name] = name
-        self.dequantize(stored, name, storage.quant, name)
+        self.write_dequantize(stored, name, storage.quant, name)
         return stored, quantise_array(start, storage.quant, storage.dtype)
 
     def write_update(self, name: str, value: str) -> tuple[str, str]:
@@ -196,9 +199,11 @@ class _Writer:
             return name, self.real.get(value, value)
         if self.recipe.activations.get(value) == storage:
             return self.stored[name], self.stored[value]
-        return self.stored[name], self.quantize(name, self.real.get(value, value), storage)
+        return self.stored[name], self.write_quantize(name, self.real.get(value, value), storage)
 
     def write_pair(self, name: str, source: str) -> None:
+        """Write ``source``, the value of ``name``, through ``write_quantize`` and ``write_dequantize`` if the recipe stores
+        it."""
         storage = self.recipe.activations.get(name)
         if storage is not None:
             self.real[name] = name if source != name else self.names.fresh(f"{name}_dequantized")
@@ -206,13 +211,19 @@ class _Writer:
 
     def write_through(self, name: str, source: str, storage: Activation, real: str) -> str:
         """Write ``source`` through integers to ``real``; return the name of the integers."""
-        stored = self.quantize(name, source, storage)
-        self.dequantize(stored, name, storage.quant, real)
+        stored = self.write_quantize(name, source, storage)
+        self.write_dequantize(stored, name, storage.quant, real)
         return stored
 
-    def quantize(self, name: str, source: str, storage: Activation) -> str:
-        stored, attrs = self.integer_name(name, storage), {**_attributes(storage.quant), "out_dtype": storage.dtype}
-        self.nodes.append(Node("quantize", (source,), (stored,), {**attrs, "rounding": Ties.EVEN}, self.location(name)))
+    def write_quantize(self, name: str, source: str, storage: Activation) -> str:
+        """Write the node that quantises ``source``, the value of ``name``; return the name of the integers."""
+        stored, attrs = (
+            self.integer_name(name, storage),
+            {**_quant_attributes(storage.quant), "out_dtype": storage.dtype},
+        )
+        self.nodes.append(
+            Node("quantize", (source,), (stored,), {**attrs, "rounding": Ties.EVEN}, self.location_of(name))
+        )
         return stored
 
     def integer_name(self, name: str, storage: Activation) -> str:
@@ -221,11 +232,13 @@ class _Writer:
         self.types[stored] = TensorType(kind.shape, storage.dtype, layout=kind.layout)
         return stored
 
-    def dequantize(self, stored: str, name: str, quant: Quant, real: str) -> None:
+    def write_dequantize(self, stored: str, name: str, quant: Quant, real: str) -> None:
+        """Write the node that dequantises the integers ``stored`` of the value ``name`` to ``real``."""
         self.types[real] = replace(self.types[stored], dtype="float32")
-        self.nodes.append(Node("dequantize", (stored,), (real,), _attributes(quant), self.location(name)))
+        self.nodes.append(Node("dequantize", (stored,), (real,), _quant_attributes(quant), self.location_of(name)))
 
-    def location(self, name: str) -> Loc:
+    def location_of(self, name: str) -> Loc:
+        """Return the location of the node that computes a value, or of the input or constant."""
         maker = self.makers.get(name)
         return maker.loc if maker is not None else self.graph.place(name)
 
@@ -241,7 +254,7 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: Names) -> Graph:
         weight, stored = recipe.weights[name], names.fresh(f"{name}_quantized")
         types[stored], consts[stored] = replace(types[name], dtype=str(weight.data.dtype)), weight.data
         del consts[name]
-        dequantizers.append(Node("dequantize", (stored,), (name,), _attributes(weight.quant), graph.place(name)))
+        dequantizers.append(Node("dequantize", (stored,), (name,), _quant_attributes(weight.quant), graph.place(name)))
     nodes = list(dequantizers)
     for node in graph.nodes:
         body = body_of(node)
@@ -253,5 +266,6 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: Names) -> Graph:
     return quantise_by_rows(graph.with_nodes(nodes, types=types, consts=consts))
 
 
-def _attributes(quant: Quant) -> dict[str, Attr]:
+def _quant_attributes(quant: Quant) -> dict[str, Attr]:
+    """Return a quantisation as attributes of ``write_quantize`` and ``write_dequantize``."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}

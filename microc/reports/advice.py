@@ -40,9 +40,9 @@ _WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 @frozen
 class Speeds:
-    """Estimated speeds of a core. ``times``: instructions of a float layer divided by those in int8. ``scaling``: extra
-    instructions per result scaled by a float instead of fixed point. ``dequantizing``: instructions per dequantised
-    element."""
+    """Estimated speeds of a core, in instructions. ``times``: instructions of a float convolution divided by those of the
+    same in int8. ``scaling``: additional instructions per result that is scaled by a float instead of in fixed point.
+    ``dequantizing``: instructions per element that is dequantised."""
 
     times: float
     scaling: float
@@ -89,39 +89,39 @@ def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[
 
 def weight_notes(arithmetic: Arithmetic) -> tuple[str, ...]:
     """List notes on weights that take more bytes than they need."""
-    return (*_two_byte_note(arithmetic.double_weights), *map(_float32_note, arithmetic.wide_weights))
+    return (*_two_byte_weights_note(arithmetic.double_weights), *map(_float32_weights_note, arithmetic.wide_weights))
 
 
-def _two_byte_note(count: int) -> tuple[str, ...]:
-    """Return the note on 8-bit weights with a zero point, which take two bytes each."""
-    if not count:
+def _two_byte_weights_note(weight_count: int) -> tuple[str, ...]:
+    """Return the note on 8-bit weights with a zero point, which take two bytes each; empty if there are none."""
+    if not weight_count:
         return ()
     return (
-        f"{count:,} weights of a byte and a zero point are nine bits and take two bytes: symmetric ones (int8, or uint8 around "
-        f"128) save {count:,} bytes of flash",
+        f"{weight_count:,} weights of a byte and a zero point are nine bits and take two bytes: symmetric ones (int8, or "
+        f"uint8 around 128) save {weight_count:,} bytes of flash",
     )
 
 
-def _float32_note(name: str) -> str:
-    """Return the note on weights beyond the range of float16."""
-    return f"{name} stays float32: it has numbers from 65,520 on, which bfloat16 holds and float16 does not"
+def _float32_weights_note(constant_name: str) -> str:
+    """Return the note on a constant that stays float32 because its values exceed the range of float16."""
+    return f"{constant_name} stays float32: it has numbers from 65,520 on, which bfloat16 holds and float16 does not"
 
 
 @cache
 def estimate_speeds(cpu: str) -> Speeds:
     """Estimate the speeds of a core by compiling small networks."""
     floats, exact, fixed = (
-        compile_model(_layer(integers), target_for(cpu), Options(requantize=requantize)).instructions
+        compile_model(_pointwise_convolution(integers), target_for(cpu), Options(requantize=requantize)).instructions
         for integers, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
     )
     count = _PIXELS * _CHANNELS
     net = GraphBuilder()
-    reals = net.graph("reals", {"y": _dequantize(net, net.input("x", (1, count), "int8"), _SCALE)})
+    reals = net.graph("reals", {"y": _add_dequantize_operator(net, net.input("x", (1, count), "int8"), _SCALE)})
     dequantized = compile_model(reals, target_for(cpu), Options()).instructions
     return Speeds(floats / fixed, (exact - fixed) / count, dequantized / count)
 
 
-def _layer(integers: bool) -> Graph:
+def _pointwise_convolution(integers: bool) -> Graph:
     """Build a pointwise convolution in floats, or in int8 with the quantise and dequantise operators that ONNX's quantisers
     insert."""
     net = GraphBuilder()
@@ -129,7 +129,7 @@ def _layer(integers: bool) -> Graph:
     x = net.input("x", (1, 1, _PIXELS, _CHANNELS), "int8" if integers else "float32")
     if integers:
         reals = net.new_constant("weight", weight)
-        x, reals = _dequantize(net, x, _SCALE), _dequantize(net, reals, _WEIGHT_SCALE)
+        x, reals = _add_dequantize_operator(net, x, _SCALE), _add_dequantize_operator(net, reals, _WEIGHT_SCALE)
     else:
         reals = net.new_constant("weight", weight.astype(np.float32))
     y = net.op("conv2d", x, reals, padding=(0, 0, 0, 0), layout="NHWC")
@@ -139,8 +139,8 @@ def _layer(integers: bool) -> Graph:
     return net.graph("layer", {"y": y})
 
 
-def _dequantize(net: GraphBuilder, stored: str, quant: Quant) -> str:
-    """Add a dequantise operator."""
+def _add_dequantize_operator(net: GraphBuilder, stored: str, quant: Quant) -> str:
+    """Add an operator that dequantises ``stored`` with one scale and zero point; return the name of its result."""
     return net.op("dequantize", stored, scale=quant.scale, zero_point=quant.zero_point, axis=None)
 
 
@@ -193,13 +193,14 @@ class Advice:
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         known = self.gain is not None and self.gain < inf
-        text = f"saves about {_percent(self.gain or 0)} of the time: {self.text}" if known else self.text
+        text = f"saves about {_format_percent(self.gain or 0)} of the time: {self.text}" if known else self.text
         return {"text": text, "command": self.command, "gain": self.gain if known else None}
 
 
 @frozen
 class Situation:
-    """A network on a board. ``data``: the report's; ``code_in_ram``: share of the time that code in RAM would save."""
+    """A compiled network on a board, for which advice is sought. ``data``: the data of its report; ``code_in_ram``:
+    estimated share of the time that running code from RAM would save."""
 
     data: Mapping[str, Any]
     board: Board
@@ -228,18 +229,19 @@ class Situation:
         return next(str(each["dtype"]) for each in self.data["tensors"] if each["name"] == tensor)
 
     def wish(self, end: str, tensor: Mapping[str, Any], dtype: str) -> str:
-        """Return the value of ``--input-dtype`` or ``--output-dtype``: with the tensor's name if there are several, or the
-        option is set."""
+        """Return the value of ``--input-dtype`` or ``--output-dtype`` that gives a tensor a dtype. It begins with the
+        tensor's name if there are several inputs (or outputs), or the option is set already. ``end``: ``input`` or
+        ``output``."""
         alone = len(self.data[f"{end}s"]) == 1 and not self.option(f"{end}_dtype", "")
         return shlex.quote(dtype if alone else f"{tensor['label']}={dtype}")
 
     def compile(self, *more: str) -> str:
-        """Return the command that compiles the network with additional options."""
+        """Return the ``microc compile`` command of this network with additional options."""
         words = f"{option_words(self.data)} {' '.join(more)} -o firmware"
         return f"microc compile {model_words(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
 
     def command(self, name: str, *more: str) -> str:
-        """Return a command on the model for its board and options."""
+        """Return the command ``microc NAME`` on the network's model, with its board and compilation options."""
         return " ".join((f"microc {name} {model_words(self.data)}", *more)) + option_words(self.data)
 
 
@@ -254,8 +256,9 @@ def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str
 # ---- The advice.
 
 
-def _memories(at: Situation) -> Iterator[Advice]:
-    """Report memories that are too small although the compilation has tried all options, or nearly full ones."""
+def _memory_advice(at: Situation) -> Iterator[Advice]:
+    """Advise on memories: report flash or RAM that the network exceeds although the compilation has tried all options;
+    otherwise advise options for memories that are nearly full."""
     totals, board = at.data["totals"], at.data["board"]
     over = {
         memory: totals[memory] or 0 for memory in ("flash", "ram") if (totals[memory] or 0) > (board[memory] or inf)
@@ -269,11 +272,11 @@ def _memories(at: Situation) -> Iterator[Advice]:
             inf,
         )
     if not over:
-        yield from _nearly_full(at)
+        yield from _nearly_full_memory_advice(at)
 
 
-def _nearly_full(at: Situation) -> Iterator[Advice]:
-    """Advise options that take less of a memory."""
+def _nearly_full_memory_advice(at: Situation) -> Iterator[Advice]:
+    """Advise an option that takes less of a memory, for each memory that is nearly full."""
     totals, board = at.data["totals"], at.data["board"]
     target_kib = 8 * totals["arena"] // 10240
     remedies = {
@@ -286,8 +289,8 @@ def _nearly_full(at: Situation) -> Iterator[Advice]:
             yield Advice(f"{_MEMORIES[memory]} is {100 * used / room:.0f} % full; {reason}", at.compile(option))
 
 
-def _input_types(at: Situation) -> Iterator[Advice]:
-    """Advise to give an input as integers if a kernel of its own only quantises it."""
+def _input_dtype_advice(at: Situation) -> Iterator[Advice]:
+    """Advise ``--input-dtype`` for a float input that only a kernel of its own reads, to quantise it."""
     for tensor in at.data["inputs"]:
         readers = [layer for layer in at.layers if tensor["name"] in layer["inputs"]]
         if len(readers) == 1 and readers[0]["op"] == "quantize" and len(readers[0]["outputs"]) == 1:
@@ -299,8 +302,8 @@ def _input_types(at: Situation) -> Iterator[Advice]:
             )
 
 
-def _output_types(at: Situation) -> Iterator[Advice]:
-    """Advise to take an output as integers if it is only dequantised at the end."""
+def _output_dtype_advice(at: Situation) -> Iterator[Advice]:
+    """Advise ``--output-dtype`` for an output that its kernel only dequantises at the end."""
     for tensor in at.data["outputs"]:
         writers = [layer for layer in at.layers if tensor["name"] in layer["outputs"]]
         used = any(tensor["name"] in layer["inputs"] for layer in at.layers)
@@ -319,8 +322,8 @@ def _output_types(at: Situation) -> Iterator[Advice]:
         )
 
 
-def _integers(at: Situation) -> Iterator[Advice]:
-    """Advise to quantise float layers that int8 would make faster."""
+def _quantization_advice(at: Situation) -> Iterator[Advice]:
+    """Advise to quantise the float layers, if int8 would make them faster on this core."""
     dtype_of = {tensor["name"]: tensor["dtype"] for tensor in at.data["tensors"]}
     floats = [k for k in at.layers if k["macs"] and k["inputs"] and dtypes.is_float(dtype_of[k["inputs"][0]])]
     if at.is_computer or not floats:
@@ -338,8 +341,8 @@ def _integers(at: Situation) -> Iterator[Advice]:
     )
 
 
-def _fixed_point(at: Situation) -> Iterator[Advice]:
-    """Advise fixed-point scaling for results that are scaled by floats."""
+def _fixed_point_scaling_advice(at: Situation) -> Iterator[Advice]:
+    """Advise ``--requantize fixed`` for results that are scaled by floats."""
     if at.is_computer or at.option("requantize", "float") != "float":
         return
     sizes = {tensor["name"]: prod(tensor["shape"]) for tensor in at.data["tensors"]}
@@ -354,8 +357,8 @@ def _fixed_point(at: Situation) -> Iterator[Advice]:
         )
 
 
-def _goal(at: Situation) -> Iterator[Advice]:
-    """Advise ``--optimize speed``."""
+def _optimize_speed_advice(at: Situation) -> Iterator[Advice]:
+    """Advise ``--optimize speed`` if the network is compiled for size or a balance, and speed saves time on this core."""
     goal = at.option("optimize", "balanced")
     gains = SPEED_GAINS.get(goal, {"": 0.0})
     gain = 0.0 if at.is_computer else gains.get(at.cpu, gains[""])
@@ -367,8 +370,8 @@ def _goal(at: Situation) -> Iterator[Advice]:
         )
 
 
-def _code_in_ram(at: Situation) -> Iterator[Advice]:
-    """Advise to run code from RAM if the core waits for flash."""
+def _code_in_ram_advice(at: Situation) -> Iterator[Advice]:
+    """Advise ``--code-in-ram`` if the core waits for code from flash."""
     if at.code_in_ram and at.option("code_in_ram", "False") == "False":
         yield Advice(
             "the core waits for the code of some kernels, which may run from RAM",
@@ -377,21 +380,21 @@ def _code_in_ram(at: Situation) -> Iterator[Advice]:
         )
 
 
-def _tuning(at: Situation) -> Iterator[Advice]:
-    """Advise to tune kernels without a measured schedule."""
+def _tuning_advice(at: Situation) -> Iterator[Advice]:
+    """Advise ``microc tune`` for kernels without a measured schedule."""
     untuned = [k for k in at.layers if not k.get("shipped") and not k["rule"].startswith("external")]
     share = sum(k["share"] for k in untuned if ", tuned" not in k["rule"] and ", shipped" not in k["rule"])
     if not at.is_computer:
         yield Advice(
-            f"no schedule was measured for kernels that take {_percent(share)} of the time: a search on the board or its "
+            f"no schedule was measured for kernels that take {_format_percent(share)} of the time: a search on the board or its "
             "emulator may find faster ones",
             at.command("tune", "--records tuned.jsonl"),
             share * TUNING_GAINS.get(at.cpu, TUNING_GAINS[""]),
         )
 
 
-def _accelerator(at: Situation) -> Iterator[Advice]:
-    """Advise to use an idle accelerator."""
+def _accelerator_advice(at: Situation) -> Iterator[Advice]:
+    """Advise to use the board's accelerator if no layer runs on it."""
     if at.board.target.npu and not any(layer["rule"].startswith("external") for layer in at.layers):
         yield Advice(
             f"the board's accelerator ({at.board.target.npu}) does nothing: it takes the layers that Vela compiles",
@@ -399,8 +402,9 @@ def _accelerator(at: Situation) -> Iterator[Advice]:
         )
 
 
-def _slow_layers(at: Situation) -> Iterator[Advice]:
-    """Point to the layer that takes most of the time, and to one with expensive multiply-accumulates."""
+def _slow_layer_advice(at: Situation) -> Iterator[Advice]:
+    """Advise ``microc explain`` for the layer that takes most of the time, and for one whose multiply-accumulates are
+    expensive."""
     if len(at.layers) < 2:
         return
     (top,) = slowest_layers(at.data, 1)
@@ -411,7 +415,7 @@ def _slow_layers(at: Situation) -> Iterator[Advice]:
             else ""
         )
         yield Advice(
-            f"step {top['step']}, {top['name']}, takes {_percent(top['share'])} of the time{ms}: "
+            f"step {top['step']}, {top['name']}, takes {_format_percent(top['share'])} of the time{ms}: "
             "what was tried for it, and what its loops cost",
             at.command("explain", str(top["step"])),
         )
@@ -452,8 +456,17 @@ _COMPILING_COMMANDS = frozenset({"compile", "explain", "tune"})
 """Commands that take compilation options."""
 
 ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
-    _memories, _input_types, _output_types, _integers, _fixed_point, _goal, _code_in_ram, _tuning, _accelerator, _slow_layers,
-)  # fmt: skip
+    _memory_advice,
+    _input_dtype_advice,
+    _output_dtype_advice,
+    _quantization_advice,
+    _fixed_point_scaling_advice,
+    _optimize_speed_advice,
+    _code_in_ram_advice,
+    _tuning_advice,
+    _accelerator_advice,
+    _slow_layer_advice,
+)
 """All sources of advice; of equal gains the first comes first."""
 
 
@@ -463,8 +476,8 @@ ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
 def rewrite_command(
     advice: Mapping[str, Any], data: Mapping[str, Any], model: str, options: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Rewrite the command of a report's advice to name the ``model`` by its path and to use the user's ``options`` (None:
-    keep those of the report)."""
+    """Return ``advice`` with its command rewritten for the user: the ``model`` is named by its path, and the user's
+    compilation ``options`` replace those of the report (None: keep those of the report)."""
     if not advice["command"]:
         return dict(advice)
     _, name, _, *words = shlex.split(advice["command"])
@@ -479,7 +492,7 @@ def rewrite_command(
 
 
 def _group_flags(words: Sequence[str]) -> list[list[str]]:
-    """Group words into flags with their values, each a list. Words before the first flag stand alone."""
+    """Group the words of a command line: each flag with its values. Words before the first flag form groups of their own."""
     parts = list[list[str]]()
     for word in words:
         if word.startswith("-") or not parts:
@@ -489,35 +502,38 @@ def _group_flags(words: Sequence[str]) -> list[list[str]]:
 
 
 def _join_flags(parts: Sequence[list[str]]) -> str:
-    """Join flags to text after a space. If a flag, or a name behind it, occurs several times, the last one counts."""
+    """Join groups of flags to text that begins with a space. Of a flag that is repeated (for the same name, if its values
+    begin with names) only the last one is kept, except flags that add to a list."""
     last = {_flag_key(part): part for part in parts}
     kept = [part for part in parts if _flag_key(part)[0] in _LIST_FLAGS or last[_flag_key(part)] is part]
     return "".join(f" {shlex.quote(word)}" for part in kept for word in part)
 
 
 def _flag_key(part: Sequence[str]) -> tuple[str, str]:
-    """Return a flag and the name that its value begins with; empty if the value applies to all names."""
+    """Return the key by which repeated flags are recognised: the flag, and the name that its value begins with
+    (``NAME=``); the name is empty if the value applies to all names."""
     name = part[1].rpartition("=")[0] if len(part) > 1 else ""
     return part[0], name if part[0] in _NAMED_FLAGS else ""
 
 
 def model_words(data: Mapping[str, Any]) -> str:
-    """Return the model as commands take it."""
+    """Return the model's source, or its name, quoted as an argument of a command."""
     return shlex.quote(data["source"] or data["model"])
 
 
 def option_words(data: Mapping[str, Any]) -> str:
-    """Return board and compilation options as flags after a space. Options whose values a report does not hold in the
-    syntax of flags are left out."""
+    """Return the board and the compilation options of a report as flags, in text that begins with a space. Options whose
+    values a report does not hold in the syntax of flags are left out."""
     name = data["board"]["name"]
     words = [] if name == "host" else ["--board", name]
     for option, text in data["options"].items():
-        words += _flag(option, text)
+        words += _option_flag(option, text)
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-def _flag(name: str, text: str) -> list[str]:
-    """Return an option as a flag with its values."""
+def _option_flag(name: str, text: str) -> list[str]:
+    """Return a compilation option as a flag followed by its values; empty if the option has no flag, or its value is not
+    in the syntax of flags."""
     option = OPTIONS.get(name)
     if option is None or not option.flag:
         return []
@@ -533,6 +549,6 @@ def _flag(name: str, text: str) -> list[str]:
     return []
 
 
-def _percent(share: float) -> str:
-    """Format a share in percent."""
+def _format_percent(share: float) -> str:
+    """Format a share (1 is all) in percent."""
     return f"{100 * share:.0f} %" if share >= 0.0095 else f"{100 * share:.1f} %"

@@ -49,7 +49,8 @@ class Tick:
 
 @frozen
 class Plot:
-    """A plot: ``points`` in pixels, ``path`` (SVG) of a line or empty."""
+    """A scatter plot in pixels: ``points``, and ``path`` (SVG) of a line, empty if there is none. ``across``, ``up``:
+    ticks of the axes; ``labels``: texts of the axes; ``frame``: left, top, right, bottom of the plotting area."""
 
     points: tuple[Point, ...]
     path: str
@@ -62,9 +63,9 @@ class Plot:
 
 def draw_plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
     """Lay out a plot of at least one point. ``labels``: of the axes; ``line``: points of a polyline."""
-    y, up = _axis([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
+    y, up = _axis_scale_and_ticks([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
     left = max(PLOT_LEFT, 10 + _DIGIT * max(len(tick.label) for tick in up))
-    x, across = _axis([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
+    x, across = _axis_scale_and_ticks([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
     points_in_pixels = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
     path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in line) if line else ""
     return Plot(
@@ -77,22 +78,25 @@ def draw_plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[t
     )
 
 
-def _axis(numbers: Sequence[float], start: int, end: int) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
-    """Return the function from numbers to pixels, and the ticks at round numbers."""
-    low, high = min(numbers), max(numbers)
+def _axis_scale_and_ticks(
+    coordinates: Sequence[float], start: int, end: int
+) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
+    """Return the scale of an axis, which is the function from numbers to pixels, and its ticks at round numbers.
+    ``start``, ``end``: pixels of the axis' ends."""
+    low, high = min(coordinates), max(coordinates)
     room = _MARGIN * (high - low) or max(abs(high), 1.0) / 2
     low, high = low - room, high + room
 
     def at(number: float) -> float:
         return start + (end - start) * (number - low) / (high - low)
 
-    step = _round_step((high - low) / _TICKS)
+    step = _round_up_tick_distance((high - low) / _TICKS)
     first, last = math.ceil(low / step), math.floor(high / step)
     return at, tuple(Tick(at(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
 
 
-def _round_step(least: float) -> float:
-    """Round up to 1, 2 or 5 times a power of ten."""
+def _round_up_tick_distance(least: float) -> float:
+    """Return the distance of ticks: ``least`` rounded up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(power * n for n in (1, 2, 5, 10) if power * n >= least)
 
@@ -106,8 +110,8 @@ _HOTTEST = 5
 
 @frozen
 class Cell:
-    """A cell: position, number of samples, change against an earlier matrix. ``heat``: 0 to 5, by the share of the
-    class."""
+    """A cell of a confusion matrix: upper left corner in pixels, number of samples, change against an earlier matrix.
+    ``heat``: 0 to 5, by the cell's share of the samples of the true class. ``right``: on the diagonal."""
 
     x: int
     y: int
@@ -120,7 +124,7 @@ class Cell:
 
 @frozen
 class Matrix:
-    """A matrix: size in pixels, cells, class numbers with their positions along an edge."""
+    """A confusion matrix: size in pixels, side of a cell, cells, and the class numbers with their positions along an edge."""
 
     size: int
     side: int
@@ -129,7 +133,8 @@ class Matrix:
 
 
 def draw_confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
-    """Lay out a matrix of counts; ``before``: earlier counts, against which cells show their change."""
+    """Lay out the confusion matrix of ``counts``, true classes by row and answers by column; ``before``: earlier counts,
+    against which cells show their change."""
     cells = []
     for truth, row in enumerate(counts):
         total = max(1, sum(row))
@@ -177,39 +182,42 @@ class Layout:
 
 
 def layout(count: int, edges: Sequence[tuple[int, int]], width: float, height: float) -> Layout:
-    """Lay out ``count`` boxes of one size. ``edges`` lead from a lower number to a higher one."""
-    ranks = _ranks(count, edges)
-    chains, ranks_of_all = _chains(edges, ranks)
+    """Lay out a directed acyclic graph of ``count`` boxes of one size, in ranks from top to bottom. ``edges`` lead from a
+    lower box number to a higher one. ``width``, ``height``: of a box, in pixels."""
+    ranks = _box_ranks(count, edges)
+    chains, ranks_of_all = _split_edges_at_ranks(edges, ranks)
     total = len(ranks_of_all)
     segments = [link for chain in chains for link in pairwise(chain)]
-    rows = _order_ranks(ranks_of_all, segments)
+    rows = _order_nodes_in_ranks(ranks_of_all, segments)
     widths = [width if node < count else _POINT for node in range(total)]
-    centres = _centres(rows, segments, widths)
+    centres = _horizontal_node_centres(rows, segments, widths)
     left = min((centres[n] - widths[n] / 2 for n in range(total)), default=0.0)
     x = {node: at - left for node, at in centres.items()}
     y = {node: ranks_of_all[node] * (height + _RANK_GAP) for node in range(total)}
-    paths = tuple(_path([(x[n], y[n], height if n < count else 0.0) for n in chain], height) for chain in chains)
+    paths = tuple(_edge_curve([(x[n], y[n], height if n < count else 0.0) for n in chain], height) for chain in chains)
     right = max((x[n] + widths[n] / 2 for n in range(total)), default=0.0)
     bottom = max((y[n] + height for n in range(count)), default=0.0)
     return Layout(tuple((x[n] - width / 2, y[n]) for n in range(count)), paths, right, bottom)
 
 
-def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Compute the longest path to every box. A box without predecessors is placed directly above its first reader."""
-    ranks = [0] * count
+def _box_ranks(box_count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Compute the rank of every box: the length of the longest path to it. A box without predecessors is placed directly
+    above its first reader."""
+    ranks = [0] * box_count
     followers = defaultdict(list)
     has_predecessor = {v for _, v in edges}
     for u, v in sorted(edges):
         ranks[v] = max(ranks[v], ranks[u] + 1)
         followers[u].append(v)
-    for node in range(count):
+    for node in range(box_count):
         if node not in has_predecessor and followers[node]:
             ranks[node] = min(ranks[v] for v in followers[node]) - 1
     return ranks
 
 
-def _chains(edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[list[int]], list[int]]:
-    """Split every edge into a chain of nodes, one per rank. Points between boxes are numbered after the boxes."""
+def _split_edges_at_ranks(edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+    """Split every edge into a chain of nodes, one per rank that it passes. Return the chains, and the ranks of all nodes.
+    The points between boxes are numbered after the boxes."""
     all_ranks, chains = list(ranks), []
     for u, v in edges:
         points = list(range(len(all_ranks), len(all_ranks) + ranks[v] - ranks[u] - 1))
@@ -218,24 +226,26 @@ def _chains(edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[lis
     return chains, all_ranks
 
 
-def _order_ranks(ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Order the nodes of each rank so that few edges cross."""
+def _order_nodes_in_ranks(ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Order the nodes of each rank by the barycentres of their neighbours, so that few edges cross; return the nodes by
+    rank."""
     rows: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
     for node, rank in enumerate(ranks):
         rows[rank].append(node)
-    above, below = _neighbours(links)
+    above, below = _neighbours_above_and_below(links)
     for sweep in range(_SWEEPS):
         neighbours = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
             index = {node: k for r in rows for k, node in enumerate(r)}
-            row.sort(key=lambda n: (_mean([index[m] for m in neighbours[n]], index[n]), index[n]))
+            row.sort(key=lambda n: (_mean_or_default([index[m] for m in neighbours[n]], index[n]), index[n]))
     return rows
 
 
-def _centres(
+def _horizontal_node_centres(
     rows: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], widths: Sequence[float]
 ) -> dict[int, float]:
-    """Compute horizontal centres, each as near to the mean of its neighbours as its row allows."""
+    """Compute the horizontal centre of each node: as near to the mean of its neighbours' centres as the order of its rank
+    allows. ``rows``: nodes by rank; ``links``: pairs of nodes in neighbouring ranks."""
     centres: dict[int, float] = {}
     for row in rows:
         span = sum(widths[n] for n in row) + _GAP * (len(row) - 1)
@@ -243,18 +253,18 @@ def _centres(
         for node in row:
             centres[node] = at + widths[node] / 2
             at += widths[node] + _GAP
-    above, below = _neighbours(links)
+    above, below = _neighbours_above_and_below(links)
     for sweep in range(2 * _SWEEPS):
         neighbours = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = [_mean([centres[m] for m in neighbours[n]], centres[n]) for n in row]
-            centres.update(zip(row, _spread(wanted, [widths[n] for n in row]), strict=True))
+            wanted = [_mean_or_default([centres[m] for m in neighbours[n]], centres[n]) for n in row]
+            centres.update(zip(row, _separate_node_centres(wanted, [widths[n] for n in row]), strict=True))
     return centres
 
 
-def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Separate positions by a gap at least, near to the wanted ones: the mean of pushing to the right and pushing to the
-    left."""
+def _separate_node_centres(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Move the centres of a rank's nodes apart until they do not overlap, near to the wanted ones: the mean of pushing all
+    to the right and pushing all to the left."""
     right, left = list(wanted), list(wanted)
     for k in range(1, len(wanted)):
         right[k] = max(right[k], right[k - 1] + (widths[k - 1] + widths[k]) / 2 + _GAP)
@@ -263,8 +273,10 @@ def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
     return [(a + b) / 2 for a, b in zip(right, left, strict=True)]
 
 
-def _neighbours(links: Sequence[tuple[int, int]]) -> tuple[Mapping[int, list[int]], Mapping[int, list[int]]]:
-    """Return each node's neighbours in the rank above and below."""
+def _neighbours_above_and_below(
+    links: Sequence[tuple[int, int]],
+) -> tuple[Mapping[int, list[int]], Mapping[int, list[int]]]:
+    """Return each node's neighbours in the rank above, and in the rank below."""
     above: dict[int, list[int]] = defaultdict(list)
     below: dict[int, list[int]] = defaultdict(list)
     for u, v in links:
@@ -273,13 +285,14 @@ def _neighbours(links: Sequence[tuple[int, int]]) -> tuple[Mapping[int, list[int
     return above, below
 
 
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    """Compute the mean; ``otherwise`` if there are no values."""
+def _mean_or_default(values: Sequence[float], otherwise: float) -> float:
+    """Compute the mean of ``values``; ``otherwise`` if there are none."""
     return sum(values) / len(values) if values else otherwise
 
 
-def _path(points: Sequence[tuple[float, float, float]], height: float) -> str:
-    """Draw a smooth curve from the bottom of the first box through the points to the top of the last."""
+def _edge_curve(points: Sequence[tuple[float, float, float]], height: float) -> str:
+    """Draw an edge as a smooth curve (SVG path) from the bottom of the first box through its points to the top of the last
+    box. ``points``: x, y and height of each node; a height of 0 marks a point between boxes."""
     (x, y, own), *rest = points
     at = x, y + own
     words = [f"M{at[0]:.1f} {at[1]:.1f}"]
@@ -302,10 +315,10 @@ _LETTERS, _TITLE = 36, 24
 
 @frozen
 class LayerBox:
-    """A box: upper left corner, name, up to three lines below it, share of time at its right, tooltip.
-
-    ``step``: of a layer, else -1. ``heat``: 0 to 5 by the share; ``length``: of the bar for the share, in pixels.
-    """
+    """A box of the network graph: upper left corner, name, up to three lines below it, share of time at its right,
+    tooltip.
+    ``step``: number of the layer's step, -1 for an input, output or state. ``heat``: 0 to 5 by the share of time;
+    ``length``: of the bar for that share, in pixels."""
 
     x: float
     y: float
@@ -320,7 +333,7 @@ class LayerBox:
 
 @frozen
 class Picture:
-    """Network graph, in pixels."""
+    """A network graph in pixels: size, boxes, and the paths (SVG) of the edges."""
 
     width: float
     height: float
@@ -329,14 +342,14 @@ class Picture:
 
 
 def draw_network(data: Mapping[str, Any]) -> Picture:
-    """Lay out the network of a report's data."""
+    """Lay out the network graph of a report's data."""
     layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
     read_names = {name for layer in layers for name in layer["inputs"]}
     sources = [name for name in (*inputs, *(t["name"] for t in data["state"])) if name in read_names]
     # Boxes are numbered as layout() needs them, writers before readers: inputs and state, layers, outputs.
     first = len(sources)
-    makers = {name: _makers(tensor, sources) for name, tensor in tensors.items()}
+    makers = {name: _boxes_that_write(tensor, sources) for name, tensor in tensors.items()}
     uses = [(name, k) for k, layer in enumerate(layers) for name in layer["inputs"]]
     uses += [(name, len(layers) + k) for k, name in enumerate(outputs)]
     # layout() takes forward edges only. A tensor with several writers may be read before the last of them.
@@ -345,54 +358,58 @@ def draw_network(data: Mapping[str, Any]) -> Picture:
     graph = layout(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
     most = max((layer["share"] for layer in layers), default=0) or 1
     boxes = [
-        *(_end_box(tensors[name], tensors[name]["kind"]) for name in sources),
-        *(_layer_box(layer, tensors, most) for layer in layers),
-        *(_end_box(tensors[name], "output") for name in outputs),
+        *(_tensor_box_fields(tensors[name], tensors[name]["kind"]) for name in sources),
+        *(_layer_box_fields(layer, tensors, most) for layer in layers),
+        *(_tensor_box_fields(tensors[name], "output") for name in outputs),
     ]
     layer_boxes = (LayerBox(*corner, *box) for corner, box in zip(graph.corners, boxes, strict=True))
     return Picture(graph.width, graph.height, tuple(layer_boxes), graph.paths)
 
 
-def _makers(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
-    """List the numbers of the boxes that write a tensor: steps, or the box of an input or state."""
+def _boxes_that_write(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
+    """List the numbers of the boxes that write a tensor: the box of an input or state, or the boxes of layers."""
     if tensor["name"] in sources:
         return [sources.index(tensor["name"])]
     return [len(sources) + step for step in tensor["written_by"]]
 
 
-def _end_box(tensor: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
-    """Return the fields of a box for an input, output or state."""
-    lines = (kind, *_type_lines(tensor))
+def _tensor_box_fields(tensor: Mapping[str, Any], role: str) -> tuple[Any, ...]:
+    """Return the fields of a :class:`LayerBox`, after its corner, for an input, output or state."""
+    lines = (role, *_tensor_type_lines(tensor))
     name = tensor["label"] or tensor["name"]
-    return cut_text(name, _LETTERS), lines, "", f"{kind} {name}: {', '.join(_type_lines(tensor))}", -1, 0, 0.0
+    return cut_text(name, _LETTERS), lines, "", f"{role} {name}: {', '.join(_tensor_type_lines(tensor))}", -1, 0, 0.0
 
 
-def _layer_box(layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], most: float) -> tuple[Any, ...]:
-    """Return the fields of a box for a layer."""
+def _layer_box_fields(
+    layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], most: float
+) -> tuple[Any, ...]:
+    """Return the fields of a :class:`LayerBox`, after its corner, for a layer. ``most``: the largest share of time of any
+    layer."""
     results = [tensors[name] for name in layer["outputs"] if name in tensors]
-    kinds = _type_lines(results[0]) if results else ()
+    kinds = _tensor_type_lines(results[0]) if results else ()
     share = f"{100 * layer['share']:.1f} %"
     operators = layer["op"].replace("+", " + ")
     title = ", ".join((f"step {layer['step']}: {layer['layer']}", operators, *kinds, share))
     lines = tuple(cut_text(line, _LETTERS) for line in (operators, *kinds))
     heat, length = round(_HOTTEST * layer["share"] / most), PICTURE_WIDTH * layer["share"] / most
-    return cut_text(_shorten_path(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
+    return cut_text(_shorten_layer_path(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
 
 
-def _type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a tensor's dtype and shape, and the formula of its real values."""
+def _tensor_type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the lines that describe a tensor's type: dtype and shape, then the formula of its real values if it is
+    quantised."""
     shape, quant = f"{tensor['dtype']} {shape_words(tensor['shape'])}", quant_words(tensor)
     return (shape, f"= {quant}") if quant else (shape,)
 
 
-def _shorten_path(name: str) -> str:
-    """Shorten a long path to its first and last part."""
+def _shorten_layer_path(name: str) -> str:
+    """Shorten a layer's name that is a long path to the first and last part."""
     parts = name.split("/")
     return f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}" if len(name) > _TITLE and len(parts) > 2 else name
 
 
 def cut_text(text: str, letters: int) -> str:
-    """Cut text to a number of columns; East Asian wide characters take two."""
+    """Cut text to ``letters`` columns and end it with an ellipsis; East Asian wide characters take two columns."""
     room, shortened = letters, ""
     for letter in text:
         room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
@@ -418,8 +435,8 @@ _LEVELS = 6
 
 @frozen
 class Box:
-    """A rectangle in pixels. ``kind`` selects its colour; ``label`` is drawn ``INDENT`` from the left if it fits; ``title``
-    is the tooltip."""
+    """The rectangle of a value in the memory map, in pixels. ``kind`` selects its colour; ``label`` is drawn ``INDENT``
+    from the left if it fits; ``title`` is the tooltip."""
 
     x: float
     y: float
@@ -432,8 +449,9 @@ class Box:
 
 @frozen
 class Column:
-    """A step below the plot: centre of its column, its number (not for every column), tooltip, bytes in use. ``step``: its
-    number; -1 before the first and after the last."""
+    """The labels of a step below the memory map: centre of its column in pixels, its number (not for every column),
+    tooltip, bytes of the arena in use. ``peak``: the most bytes are in use. ``step``: its number; -1 for the columns
+    before the first and after the last step."""
 
     x: float
     label: str
@@ -445,7 +463,7 @@ class Column:
 
 @frozen
 class Level:
-    """A height in the plot, and its number of bytes."""
+    """A horizontal line of the memory map: its height in pixels, and its number of bytes as text."""
 
     y: float
     label: str
@@ -468,10 +486,10 @@ class MemoryMap:
 
 
 def draw_memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
-    """Lay out the arena of a manifest; ``names``: of its steps."""
+    """Lay out the memory map of a manifest's arena, values over steps; ``names``: of the steps."""
     steps = len(manifest["kernels"])
     column = min(max(_WIDTH / (steps + 2), _MIN_COLUMN), _MAX_COLUMN)
-    plot = _Plot(column, manifest["arena_size"])
+    plot = _MemoryMapScale(column, manifest["arena_size"])
     # Drawn last, over others: outputs are often views of other values, and workspaces reuse memory that others free.
     drawn_last = ("output", "workspace")
     values = sorted(
@@ -485,35 +503,40 @@ def draw_memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> Memory
         height=MEMORY_MAP_TOP + _HEIGHT + MEMORY_MAP_BOTTOM,
         column=column,
         boxes=_remove_hidden_labels([plot.box(m, names) for m in values]),
-        overlaps=tuple(plot.overlap(*both) for both in _overlaps(values)),
-        columns=tuple(_columns(plot, names, live)),
-        levels=tuple(Level(plot.y(at), f"{at:,}") for at in _levels(manifest["arena_size"])),
+        overlaps=tuple(plot.overlap(*both) for both in _overlapping_values(values)),
+        columns=tuple(_memory_map_columns(plot, names, live)),
+        levels=tuple(Level(plot.y(at), f"{at:,}") for at in _round_byte_levels(manifest["arena_size"])),
         arena=Level(plot.y(manifest["arena_size"]), f"{manifest['arena_size']:,} bytes"),
         kinds=tuple(k for k in ("input", "intermediate", "workspace", "state", "const", "output") if k in kinds),
     )
 
 
 @frozen
-class _Plot:
-    """Converts steps and bytes to pixels."""
+class _MemoryMapScale:
+    """Scale of a memory map: converts steps and arena offsets in bytes to pixels. ``column``: width of a step; ``size``:
+    bytes of the arena."""
 
     column: float
     size: int
 
     def x(self, step: int) -> float:
+        """Return the left edge of a step's column."""
         return MEMORY_MAP_LEFT + self.column * (step + 1)
 
     def y(self, offset: int) -> float:
+        """Return the height of an arena offset in bytes."""
         return MEMORY_MAP_TOP + _HEIGHT * (1 - offset / max(self.size, 1))
 
     def box(self, value: Mapping[str, Any], names: Sequence[str]) -> Box:
+        """Return the rectangle of a value: its lifetime across, its addresses up."""
         width = self.column * (value["last"] - value["first"] + 1)
         height = _HEIGHT * value["bytes"] / max(self.size, 1)
         x, y = self.x(value["first"]), self.y(value["offset"] + value["bytes"])
         label = value["name"] if len(value["name"]) * _LETTER < width - 2 * INDENT and height >= 15 else ""
-        return Box(x, y, width, height, value["kind"], label, _describe(value, names))
+        return Box(x, y, width, height, value["kind"], label, _value_tooltip(value, names))
 
     def overlap(self, old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> Box:
+        """Return the rectangle of the bytes that two values share during a step."""
         start = max(old["offset"], new["offset"])
         stop = min(old["offset"] + old["bytes"], new["offset"] + new["bytes"])
         height = _HEIGHT * (stop - start) / max(self.size, 1)
@@ -524,20 +547,20 @@ class _Plot:
 def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
     """Remove the labels that a box drawn later would cover."""
 
-    def hidden(box: Box, by: Box) -> bool:
+    def label_is_covered(box: Box, by: Box) -> bool:
         right, middle = box.x + INDENT + len(box.label) * _LETTER, box.y + box.height / 2
         return (
             box.x < by.x + by.width and by.x < right and by.y < middle + _LETTER and middle - _LETTER < by.y + by.height
         )
 
     return tuple(
-        replace(box, label="") if box.label and any(hidden(box, by) for by in boxes[k + 1 :]) else box
+        replace(box, label="") if box.label and any(label_is_covered(box, by) for by in boxes[k + 1 :]) else box
         for k, box in enumerate(boxes)
     )
 
 
-def _describe(value: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the tooltip of a value."""
+def _value_tooltip(value: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the tooltip of a value in the memory map: kind, type, bytes, offset and lifetime."""
     shape = "x".join(map(str, value["shape"])) or "scalar"
     position = f"{value['bytes']:,} bytes at {value['offset']:,}"
     first, last = (
@@ -548,7 +571,7 @@ def _describe(value: Mapping[str, Any], names: Sequence[str]) -> str:
     return f"{value['name']}: {value['kind']}, {value['dtype']} {shape}, {position}, {lifetime}"
 
 
-def _overlaps(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
+def _overlapping_values(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
     """List pairs of values that share bytes during the step in which one ends and the other begins."""
     values_by_first: dict[int, list[Mapping[str, Any]]] = {}
     for value in memory:
@@ -565,8 +588,9 @@ def _overlaps(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, An
     ]
 
 
-def _columns(plot: _Plot, names: Sequence[str], live: Sequence[int]) -> list[Column]:
-    """List the columns. If they are narrow, only every second, fifth ... has its number."""
+def _memory_map_columns(plot: _MemoryMapScale, names: Sequence[str], live: Sequence[int]) -> list[Column]:
+    """List the columns of the memory map. If they are narrow, only every second, fifth ... has its number. ``live``: bytes
+    in use during each step."""
     label_step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * plot.column >= 22)
     is_wide = plot.column >= 46
     columns = [
@@ -584,8 +608,8 @@ def _columns(plot: _Plot, names: Sequence[str], live: Sequence[int]) -> list[Col
     return [*columns, *(Column(plot.x(k) + plot.column / 2, label, title, "", False, -1) for label, k, title in ends)]
 
 
-def _levels(size: int) -> list[int]:
-    """List round numbers of bytes for horizontal lines."""
+def _round_byte_levels(size: int) -> list[int]:
+    """List round numbers of bytes for the horizontal lines of a memory map whose arena has ``size`` bytes."""
     step = 1
     while size / step > _LEVELS:
         step *= 2

@@ -40,16 +40,17 @@ _MAX_TEXT = 400
 
 def evidence_markdown(facts: Mapping[str, Any]) -> str:
     """Format the evidence as Markdown. Text from models, boards and users is stripped of markup."""
-    return "\n".join(_lines(facts)) + "\n"
+    return "\n".join(_evidence_lines(facts)) + "\n"
 
 
-def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+def _evidence_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of ``evidence.md``."""
     project, board = facts["project"], facts["board"]
-    yield f"# Verification of {_text(project['network'])}: {facts['verdict']}"
+    yield f"# Verification of {_strip_markup(project['network'])}: {facts['verdict']}"
     yield ""
     if facts["failure"]:
-        yield from (_text(facts["failure"]), "")
-    yield from _table(
+        yield from (_strip_markup(facts["failure"]), "")
+    yield from _markdown_table(
         ("what", "value"),
         [
             ("verdict", facts["verdict"]),
@@ -58,16 +59,16 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             ("model, SHA-256", facts["model"]["sha256"]),
             ("network, fingerprint", project["fingerprint"]),
             ("project's bill of materials, SHA-256", project["sha256"] or "none: no project was written"),
-            *(_board_facts(board) if board else [("board", "none: the kernels ran on this computer")]),
+            *(_board_rows(board) if board else [("board", "none: the kernels ran on this computer")]),
             ("microc", facts["microc"]),
             *facts["tools"].items(),
             *((f"option {name}", value) for name, value in project["options"].items()),
         ],
     )
     yield from ("", "Deviations:", "")
-    yield from (f"- {_text(line)}" for line in project["deviations"])
+    yield from (f"- {_strip_markup(line)}" for line in project["deviations"])
     for comparison in facts["comparisons"]:
-        yield from _comparison(comparison)
+        yield from _comparison_lines(comparison)
     if facts["evaluation"]:
         evaluation = facts["evaluation"]
         classes = evaluation.get("classification")
@@ -78,48 +79,53 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
             f"{evaluation['samples']} samples, differing: {len(evaluation['differing_samples'])}",
         )
         if classes:
-            yield f"accuracy: {classes['correct']} of {classes['total']} ({_text(classes['output'])})"
+            yield f"accuracy: {classes['correct']} of {classes['total']} ({_strip_markup(classes['output'])})"
     yield from ("", "## Signed off", "", "| name | role | date | signature |", "|---|---|---|---|", "| | | | |")
 
 
-def _board_facts(board: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """List the facts on the board."""
+def _board_rows(board: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """List the facts on the board as rows of a table: name and value."""
     names = ("name", "title", "line", "emulator", "firmware_sha256")
     return [(f"board, {name.replace('_', ' ')}", board[name]) for name in names if board.get(name)]
 
 
-def _comparison(comparison: Mapping[str, Any]) -> Iterator[str]:
+def _comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines on a comparison: its verdict, its inputs, and tables of outputs and layers."""
     verdict = "agrees" if comparison["agrees"] else "differs"
-    yield from ("", f"## {_text(comparison['what'])}: {verdict}", "")
-    yield f"{comparison['samples']} sets of inputs, SHA-256 `{_text(comparison['data_sha256'])}`"
+    yield from ("", f"## {_strip_markup(comparison['what'])}: {verdict}", "")
+    yield f"{comparison['samples']} sets of inputs, SHA-256 `{_strip_markup(comparison['data_sha256'])}`"
     for kind in ("outputs", "layers"):
         rows = comparison.get(kind) or ()
         if rows:
             yield ""
-            yield from _table((kind[:-1], *_difference_columns(rows)), [_row(row) for row in rows])
+            yield from _markdown_table((kind[:-1], *_comparison_columns(rows)), [_comparison_row(row) for row in rows])
 
 
-def _difference_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _comparison_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the headings of a table of outputs or layers. Comparisons with a framework (their rows have ``wrong``) count
+    differing elements, those with the host give one error."""
     return ("elements", "differing", "largest difference", "verdict") if "wrong" in rows[0] else ("elements", "error")
 
 
-def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _comparison_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the cells of an output or a layer: its name, then its figures in the order of the table's headings."""
     name = f"{row.get('layer') or ''} {row.get('tensor') or ''}".strip()
     if "wrong" in row:
         return name, row["elements"], row["differing"], row["largest"], "agrees" if row["agrees"] else "differs"
     return name, row["elements"], row["error"]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
-    yield from ("| " + " | ".join(map(_text, row)) + " |" for row in rows)
+    yield from ("| " + " | ".join(map(_strip_markup, row)) + " |" for row in rows)
 
 
-def _text(value: Any) -> str:
+def _strip_markup(fact: Any) -> str:
     """Convert a value to text without characters of Markdown or HTML markup; these and other special characters become
     ``?``."""
-    return re.sub(r"[^A-Za-z0-9 .,:;()/+_=%'\-]", "?", str(value))[:_MAX_TEXT]
+    return re.sub(r"[^A-Za-z0-9 .,:;()/+_=%'\-]", "?", str(fact))[:_MAX_TEXT]
 
 
 # ---- The bundle of ``microc verify --evidence``: the comparisons, the tools and the results, for people and programs.
@@ -170,13 +176,13 @@ EVIDENCE_SCHEMA: Mapping[str, Any] = {
 
 
 def check_empty(folder: Path) -> None:
-    """Raise OutputError for a folder that is not empty: evidence is never overwritten."""
+    """Raise OutputError for an evidence folder that is not empty: evidence is never overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"--evidence: {folder} is not empty", where=str(folder), hint="give --evidence a new folder")
 
 
 def data_hash(sets: Sequence[Sequence[Array]]) -> str:
-    """Compute SHA-256 over all inputs: dtype, shape and little-endian bytes of each array in order."""
+    """Compute SHA-256 over all sets of inputs: dtype, shape and little-endian bytes of each array in order."""
     digest = hashlib.sha256()
     for arrays in sets:
         for array in map(np.asarray, arrays):
@@ -194,9 +200,8 @@ def collect_evidence(
     port: str = "",
 ) -> dict[str, Any]:
     """Collect the evidence as plain data: facts of the manifest, results, and the tools that were used.
-
-    ``project``: the one whose board ran; None: no board did. ``port``: its line. ``failure``: text of the error, if any.
-    """
+    ``project``: the project whose board ran; None if no board did. ``port``: its serial line. ``failure``: text of the
+    verification error, empty if there is none."""
     return {
         "evidence_version": VERSION,
         "created": reproducible_date() if _is_date_fixed() else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -208,10 +213,10 @@ def collect_evidence(
             "fingerprint": manifest["fingerprint"],
             "options": manifest["options"],
             "deviations": manifest.get("deviations", []),
-            "sha256": _sources_hash(project) if project is not None else "",
+            "sha256": _generated_files_hash(project) if project is not None else "",
         },
-        "board": _evidence_board(project, port) if project is not None else None,
-        "tools": {**_versions(), **(_compiler(project) if project is not None else {})},
+        "board": _board_facts(project, port) if project is not None else None,
+        "tools": {**_python_package_versions(), **(_board_compiler_version(project) if project is not None else {})},
         "comparisons": list(comparisons),
         "evaluation": evaluation,
         "failure": failure,
@@ -219,7 +224,7 @@ def collect_evidence(
 
 
 def write_bundle(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write the bundle, completely or not at all. OutputError if the folder is not empty."""
+    """Write the files of an evidence bundle, completely or not at all. OutputError if the folder is not empty."""
     check_empty(folder)
     files: dict[str, str | bytes] = {
         "evidence.json": to_json(dict(facts)),
@@ -235,9 +240,9 @@ def _is_date_fixed() -> bool:
     return bool(os.environ.get("SOURCE_DATE_EPOCH"))
 
 
-def _sources_hash(project: Project) -> str:
-    """Return SHA-256 of the bill of materials, which contains the hash of every generated file; of the manifest in older
-    projects."""
+def _generated_files_hash(project: Project) -> str:
+    """Return SHA-256 of a project's bill of materials, which contains the hash of every generated file; of the manifest in
+    older projects; empty if there is neither."""
     for name in ("sbom.spdx.json", "manifest.json"):
         path = project.folder / name
         if path.is_file():
@@ -245,8 +250,9 @@ def _sources_hash(project: Project) -> str:
     return ""
 
 
-def _evidence_board(project: Project, port: str) -> dict[str, Any]:
-    """Describe the board: name, line, emulator, hash of the firmware."""
+def _board_facts(project: Project, port: str) -> dict[str, Any]:
+    """Describe the board that ran: name, serial line, emulator or simulator, hashes of the firmware and of a relocatable
+    network."""
     facts: dict[str, Any] = {
         "name": project.board.name,
         "title": project.board.title,
@@ -254,7 +260,7 @@ def _evidence_board(project: Project, port: str) -> dict[str, Any]:
     }
     if project.emulated and not port:
         program = project.board.raw["emulator"]["argv"][0]
-        facts |= {"line": f"emulator {Path(program).name}", "emulator": _version_line(program)}
+        facts |= {"line": f"emulator {Path(program).name}", "emulator": _program_version_line(program)}
     elif project.board.simulated and not port:
         facts |= {"line": f"simulator {project.board.raw['simulator']['argv'][0]}"}
     files = {"firmware": project.elf, **({"network": project.blob} if project.relocatable else {})}
@@ -264,8 +270,8 @@ def _evidence_board(project: Project, port: str) -> dict[str, Any]:
     return facts | hashes
 
 
-def _versions() -> dict[str, str]:
-    """List the versions of Python and packages."""
+def _python_package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a verification uses, by name."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -275,16 +281,16 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _compiler(project: Project) -> dict[str, str]:
-    """Return the version of the board's compiler, if it is installed."""
+def _board_compiler_version(project: Project) -> dict[str, str]:
+    """Return the version of the board's C compiler under the name ``compiler``; empty if it is not installed."""
     try:
         return {"compiler": find_compiler(project.board).version}
     except ToolError:  # not needed for a board that has been flashed already
         return {}
 
 
-def _version_line(program: str) -> str:
-    """Return the first line of a program's ``--version``."""
+def _program_version_line(program: str) -> str:
+    """Return the first line of a program's ``--version``; empty if the program is missing or fails."""
     path = shutil.which(program)
     if path is None:
         return ""
@@ -296,7 +302,7 @@ def _version_line(program: str) -> str:
 
 
 def read_bundle(folder: Path) -> dict[str, Any]:
-    """Read the evidence of a bundle. OutputError if it is none, or if a file was changed."""
+    """Read the ``evidence.json`` of a bundle. OutputError if the folder holds no bundle, or if a file was changed since."""
     try:
         for line in read_text(folder / "SHA256SUMS", _MAX_HASH_LIST).splitlines():
             digest, _, name = line.partition("  ")
@@ -371,8 +377,9 @@ ACCURACY_SCHEMA: Mapping[str, Any] = {
 
 
 def read_accuracy(path: Path) -> dict[str, Any]:
-    """Read the accuracy for a report from a verification, as plain data. UsageError for a file without it."""
-    data = _evidence(path) if path.is_dir() else _file(path)
+    """Read the accuracy for a report from the result of a verification: the JSON file of ``microc verify --json``, or an
+    evidence folder. UsageError for a file without it."""
+    data = _read_verification_evidence(path) if path.is_dir() else _read_verification_json(path)
     try:
         jsonschema.validate(data, ACCURACY_SCHEMA)
     except jsonschema.ValidationError as error:
@@ -405,12 +412,12 @@ def read_accuracy(path: Path) -> dict[str, Any]:
 
 
 def refuse_constant(name: str) -> None:
-    """Reject NaN and infinities, which are not JSON, for ``json.loads``."""
+    """Raise ValueError for NaN and infinities, which are not JSON; ``parse_constant`` of ``json.loads``."""
     raise ValueError(name)
 
 
-def _file(path: Path) -> dict[str, Any]:
-    """Read a JSON file."""
+def _read_verification_json(path: Path) -> dict[str, Any]:
+    """Read the JSON that ``microc verify --json`` printed."""
     try:
         data: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=refuse_constant)
     except OSError as error:
@@ -420,8 +427,8 @@ def _file(path: Path) -> dict[str, Any]:
     return data
 
 
-def _evidence(folder: Path) -> dict[str, Any]:
-    """Read a bundle in the structure of the command's own JSON."""
+def _read_verification_evidence(folder: Path) -> dict[str, Any]:
+    """Read an evidence bundle in the structure that ``microc verify --json`` prints."""
 
     facts = read_bundle(folder)
     try:
@@ -435,7 +442,8 @@ def _evidence(folder: Path) -> dict[str, Any]:
 
 
 def accuracy_words(accuracy: Mapping[str, Any], fingerprint: str) -> Iterator[str]:
-    """Yield sentences on the accuracy; ``fingerprint``: of the network in the report."""
+    """Yield sentences on the accuracy; ``fingerprint``: of the network in the report, to recognise results of another
+    build."""
     if accuracy["fingerprint"] not in ("", fingerprint):
         yield "These are results of another build of the network: its code or its constants differ."
     if accuracy["total"]:

@@ -45,8 +45,8 @@ _MAX_MATCHES = 5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """A compiled network: its steps, its target, and one kernel in detail (None if no layer was named). ``plugins``: those
-    that it was compiled with."""
+    """An explanation of a compiled network on a core: its steps, and one kernel in detail (None if no layer was named).
+    ``plugins``: those that the network was compiled with."""
 
     module: Module
     target: Target
@@ -70,17 +70,17 @@ class Explanation:
 
     @registers_own_plugins
     def text(self, *, full: bool = False, width: int = 0) -> str:
-        """Format for people. ``full``: add the function after every step and lowering pass, and the steps of all
-        candidates. ``width``: of tables, in characters; 0: unlimited. Code is not wrapped."""
+        """Format the explanation for people. ``full``: add the function after every schedule step and lowering pass, and
+        the schedule steps of all candidates. ``width``: of tables, in characters; 0: unlimited. Code is not wrapped."""
         if self.kernel is None:
             rows = memory_rows(memories_data(self.module))
             memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
-            return _layers_text(self.module, width) + memories
-        return "\n\n".join(_kernel_text(self.kernel, self.target, full=full, width=width))
+            return _steps_text(self.module, width) + memories
+        return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, width=width))
 
     @registers_own_plugins
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
-        """Convert to plain data; ``full`` as in :meth:`text`."""
+        """Convert the explanation to plain data; ``full`` as in :meth:`text`."""
         price = None if isinf(self.goal.price) else self.goal.price
         data = {"model": self.module.name, "cpu": self.target.cpu, "goal": {"name": self.goal.name, "price": price}}
         if self.kernel is None:
@@ -88,7 +88,7 @@ class Explanation:
             return {
                 **data,
                 "memories": memories,
-                "layers": [_call_data(k, call) for k, call in enumerate(self.module.calls)],
+                "layers": [_step_data(k, call) for k, call in enumerate(self.module.calls)],
             }
         return {**data, "kernel": _kernel_data(self.kernel, full=full)}
 
@@ -128,7 +128,8 @@ def explain(
 
 
 def find_layer(module: Module, wanted: str) -> int:
-    """Find a step by number, name, or part of a name. UsageError, with similar names, unless exactly one matches."""
+    """Return the number of the step that ``wanted`` names: its number, a name, or part of a name. UsageError, with similar
+    names, unless exactly one step matches."""
     names = [_step_names(module, call) for call in module.calls]
     if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
@@ -154,7 +155,7 @@ def find_layer(module: Module, wanted: str) -> int:
 
 
 def _step_names(module: Module, call: Call) -> list[str]:
-    """List the names of a step: location, function, the values that it writes."""
+    """List the names of a step in lower case: the layer's location, the C function, the values that it writes."""
     location = call.layer.split(" ", 2)
     value_names = [name for value in call.writes for name in (value, module.values[value].label)]
     return [name.casefold() for name in dict.fromkeys([call.layer, location[-1], call.kernel, *value_names]) if name]
@@ -163,8 +164,8 @@ def _step_names(module: Module, call: Call) -> list[str]:
 # ---- Text.
 
 
-def _layers_text(module: Module, width: int) -> str:
-    """Format the table of all steps."""
+def _steps_text(module: Module, width: int) -> str:
+    """Format the table of all steps, and of the tensor unit's work if there is one."""
     rows = [
         (str(k), call.kernel, call.op, call.rule, count(call.instructions), count(call.cycles), Label(call.layer))
         for k, call in enumerate(module.calls)
@@ -177,8 +178,8 @@ def _layers_text(module: Module, width: int) -> str:
 
 
 def _add_text_column(columns: str, last: Sequence[str], width: int) -> str:
-    """Add a last column of text to a table. If ``width`` is limited, the text is wrapped in its column, or below its row if
-    that is too narrow."""
+    """Add a last column of text to a formatted table. ``last``: heading and cells. If ``width`` is limited, the text is
+    wrapped in its column, or below its row if that is too narrow."""
     if "\n\n" in columns:  # the table was too wide and is split into several: list the texts below
         first = columns.partition("\n\n")[0].splitlines()[2:]
         named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last[1:], strict=False)]
@@ -202,8 +203,8 @@ def _add_text_column(columns: str, last: Sequence[str], width: int) -> str:
     return "\n".join(lines)
 
 
-def _kernel_text(kernel: Kernel, target: Target, *, full: bool, width: int) -> Iterator[str]:
-    """Yield the paragraphs on a kernel."""
+def _kernel_paragraphs(kernel: Kernel, target: Target, *, full: bool, width: int) -> Iterator[str]:
+    """Yield the paragraphs on a kernel: facts, its parts, estimated cost, C."""
     call = kernel.call
     rows = [
         ("step", f"{kernel.number}, {Label(call.layer)}"),
@@ -215,42 +216,43 @@ def _kernel_text(kernel: Kernel, target: Target, *, full: bool, width: int) -> I
     ]
     yield facts(rows, width)
     for number, part in enumerate(kernel.parts):
-        yield from _part_text(part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, width=width)
+        yield from _part_paragraphs(part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, width=width)
     yield f"cost of a call, estimated\n{_cost_text(kernel.cost, target)}"
     if full:
         yield f"the function of the module\n{to_text(kernel.func)}".rstrip()
     yield f"C\n{kernel.c}"
 
 
-def _part_text(part: Part, head: str, *, full: bool, width: int) -> Iterator[str]:
-    """Yield the paragraphs on one part of a kernel."""
+def _part_paragraphs(part: Part, heading_prefix: str, *, full: bool, width: int) -> Iterator[str]:
+    """Yield the paragraphs on one part of a kernel: tensor expressions, candidates, schedule steps. ``head``: beginning of
+    each heading."""
     if full:
-        yield f"{head}graph\n{part.nodes}".rstrip()
+        yield f"{heading_prefix}graph\n{part.nodes}".rstrip()
     for group in part.algorithms:
         if full or group is part.start:
-            yield f"{head}tensor expressions, {group.algorithm}\n{group.text}".rstrip()
+            yield f"{heading_prefix}tensor expressions, {group.algorithm}\n{group.text}".rstrip()
         if full:
-            yield f"{head}before scheduling, {group.algorithm}\n{to_text(group.func)}".rstrip()
-    yield f"{head}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates, width)}"
+            yield f"{heading_prefix}before scheduling, {group.algorithm}\n{to_text(group.func)}".rstrip()
+    yield f"{heading_prefix}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates, width)}"
     if full:
-        yield f"{head}steps of all candidates, {candidates_text(part)}".rstrip()
+        yield f"{heading_prefix}steps of all candidates, {candidates_text(part)}".rstrip()
         for step, func in part.steps:
-            yield f"{head}after step {step}\n{to_text(func)}".rstrip()
+            yield f"{heading_prefix}after step {step}\n{to_text(func)}".rstrip()
         for name, func in part.stages:
-            yield f"{head}after lowering pass {name}\n{to_text(func)}".rstrip()
+            yield f"{heading_prefix}after lowering pass {name}\n{to_text(func)}".rstrip()
     else:
-        yield f"{head}steps of {part.schedule.rule}\n" + _indent(map(str, part.schedule.trace))
+        yield f"{heading_prefix}steps of {part.schedule.rule}\n" + _indent_lines(map(str, part.schedule.trace))
     if part.schedule.refused:
-        yield f"{head}steps that were refused\n" + _indent(part.schedule.refused)
+        yield f"{heading_prefix}steps that were refused\n" + _indent_lines(part.schedule.refused)
 
 
-def _indent(lines: Iterable[str]) -> str:
-    """Indent lines; ``none`` if there are none."""
+def _indent_lines(lines: Iterable[str]) -> str:
+    """Join lines, each indented; ``none`` if there are no lines."""
     return "\n".join(f"  {line}" for line in lines) or "  none"
 
 
 def _candidates_table(candidates: Sequence[Candidate], width: int) -> str:
-    """Format the candidates with costs and verdicts."""
+    """Format the table of the candidate schedules with their costs and verdicts."""
     rows = [
         (
             c.schedule.rule,
@@ -282,7 +284,8 @@ def _cost_text(cost: Cost, target: Target) -> str:
 # ---- Data.
 
 
-def _call_data(number: int, call: Call) -> dict[str, Any]:
+def _step_data(number: int, call: Call) -> dict[str, Any]:
+    """Describe a step as plain data."""
     return {
         "step": number,
         "function": call.kernel,
@@ -296,8 +299,9 @@ def _call_data(number: int, call: Call) -> dict[str, Any]:
 
 
 def _kernel_data(kernel: Kernel, *, full: bool) -> dict[str, Any]:
+    """Describe a kernel as plain data: its step, notes, counted operations, parts, TIR and C."""
     return {
-        **_call_data(kernel.number, kernel.call),
+        **_step_data(kernel.number, kernel.call),
         "notes": list(kernel.notes),
         "operations": dict(kernel.cost.operations),
         "code_bytes": kernel.cost.code_bytes,
@@ -309,6 +313,7 @@ def _kernel_data(kernel: Kernel, *, full: bool) -> dict[str, Any]:
 
 
 def _part_data(part: Part, *, full: bool) -> dict[str, Any]:
+    """Describe one part of a kernel as plain data; ``full``: with all algorithms, schedule steps and lowering passes."""
     algorithms = [group for group in part.algorithms if full or group is part.start]
     data: dict[str, Any] = {
         "op": part.op,
@@ -326,6 +331,7 @@ def _part_data(part: Part, *, full: bool) -> dict[str, Any]:
 
 
 def _candidate_data(candidate: Candidate) -> dict[str, Any]:
+    """Describe a candidate schedule as plain data: costs, verdict and trace."""
     return {
         "rule": candidate.schedule.rule,
         "algorithm": candidate.algorithm,

@@ -40,8 +40,8 @@ PARTS: Mapping[str, str] = MappingProxyType(
 
 @frozen
 class SymbolSize:
-    """Size of a symbol in bytes. ``part``: one of :data:`PARTS`; ``network`` and ``steps``: the layers that it belongs
-    to."""
+    """Size of a linked symbol in bytes. ``part``: the part of the firmware, a key of :data:`PARTS`; ``network`` and
+    ``steps``: the layers that it belongs to."""
 
     name: str
     part: str
@@ -58,15 +58,15 @@ _NONE = ("", ())
 
 
 class Owners:
-    """Finds the owner of a symbol from the manifests of the networks. ``own``: the ELF file is the firmware that the
-    project builds."""
+    """Finds the owner of each linked symbol: part of the firmware, network and steps, from the manifests of the networks.
+    ``own``: True if the ELF file is the firmware that the project builds."""
 
     def __init__(self, networks: Sequence[Project], own: bool) -> None:
-        self._functions = [_steps((k["function"],) for k in n.manifest["kernels"]) for n in networks]
+        self._functions = [_steps_by_symbol((k["function"],) for k in n.manifest["kernels"]) for n in networks]
         self._names: list[str] = [n.manifest["model"] for n in networks]
         self._constants: dict[str, tuple[str, tuple[int, ...]]] = {}
         for name, network in zip(self._names, networks, strict=True):
-            steps_of = _steps([c["symbol"] for c in k["constants"]] for k in network.manifest["kernels"])
+            steps_of = _steps_by_symbol([c["symbol"] for c in k["constants"]] for k in network.manifest["kernels"])
             self._constants |= {symbol: (name, steps) for symbol, steps in steps_of.items()}
         self._tests = {
             symbol: name
@@ -82,9 +82,9 @@ class Owners:
         self._foreign_part = "library" if own else "rest"
 
     def symbols(self, pieces: Sequence[Piece]) -> tuple[SymbolSize, ...]:
-        """List all symbols, and for every section the bytes without a symbol."""
-        units = self._units(pieces)
-        sizes = [self._symbol(piece, units) for piece in pieces if piece.names]
+        """List the sizes of all symbols with their owners, and for every section the bytes without a symbol."""
+        units = self._networks_of_object_files(pieces)
+        sizes = [self._sized_symbol(piece, units) for piece in pieces if piece.names]
         own_sections = {s.section for s in sizes if s.part != self._foreign_part}
         unnamed: dict[tuple[str, str], int] = {}
         for piece in pieces:
@@ -96,35 +96,39 @@ class Owners:
             sizes.append(SymbolSize(f"({section})", part, *_NONE, "", section, kind, size))
         return tuple(sizes)
 
-    def _units(self, pieces: Sequence[Piece]) -> dict[int, int]:
-        """Map object files called model.c to networks: each to the network whose function names are most similar to its
-        own."""
+    def _networks_of_object_files(self, pieces: Sequence[Piece]) -> dict[int, int]:
+        """Map the object files that were compiled from a ``model.c``, by :attr:`Piece.unit`, to indices of networks: each
+        to the network whose function names are most similar to its own."""
         functions_of_unit: dict[int, set[str]] = {}
         for piece in pieces:
             if piece.source == "model.c":
-                functions_of_unit.setdefault(piece.unit, set()).update(_without_suffixes(piece.names))
+                functions_of_unit.setdefault(piece.unit, set()).update(_without_clone_suffixes(piece.names))
         units: dict[int, int] = {}
         for unit, names in sorted(functions_of_unit.items()):
             similarities = [
-                (_jaccard(names, self._functions[k]), -k) for k in range(len(self._names)) if k not in units.values()
+                (_jaccard_index(names, self._functions[k]), -k)
+                for k in range(len(self._names))
+                if k not in units.values()
             ]
             best, k = max(similarities, default=(0.0, 0))
             if best:
                 units[unit] = -k
         return units
 
-    def _symbol(self, piece: Piece, units: Mapping[int, int]) -> SymbolSize:
-        part, network, steps = self._owner(piece, units)
+    def _sized_symbol(self, piece: Piece, units: Mapping[int, int]) -> SymbolSize:
+        """Return the size and the owner of a piece with a name."""
+        part, network, steps = self._owner_of_piece(piece, units)
         return SymbolSize(piece.names[0], part, network, steps, piece.source, piece.section, piece.kind, piece.size)
 
-    def _owner(self, piece: Piece, units: Mapping[int, int]) -> tuple[str, str, tuple[int, ...]]:
-        """Return part, network and steps of a piece."""
+    def _owner_of_piece(self, piece: Piece, units: Mapping[int, int]) -> tuple[str, str, tuple[int, ...]]:
+        """Return the part of the firmware, the network and the steps that a piece of the ELF file belongs to. ``units``:
+        networks by object file."""
         for name in piece.names:
             if name in self._constants:
                 return "weights", *self._constants[name]
             if name in self._tests:
                 return "self-test", self._tests[name], ()
-        names = _without_suffixes(piece.names)
+        names = _without_clone_suffixes(piece.names)
         for entry in names & self._entries.keys():
             return "network", self._entries[entry], ()
         if piece.source == "model.c" and piece.unit in units:
@@ -146,22 +150,23 @@ class Owners:
         return ("runtime" if piece.source in self._runtime else self._foreign_part), *_NONE
 
 
-def _steps(symbols: Iterable[Iterable[str]]) -> dict[str, tuple[int, ...]]:
-    """Map symbols to the steps that use them; ``symbols``: those of each step."""
+def _steps_by_symbol(symbols_by_step: Iterable[Iterable[str]]) -> dict[str, tuple[int, ...]]:
+    """Map symbols to the steps that use them; ``symbols``: the symbols of each step."""
     steps_of: dict[str, tuple[int, ...]] = {}
-    for step, names in enumerate(symbols):
+    for step, names in enumerate(symbols_by_step):
         for name in names:
             steps_of[name] = (*steps_of.get(name, ()), step)
     return steps_of
 
 
-def _without_suffixes(names: Iterable[str]) -> set[str]:
-    """Remove the suffixes that gcc adds to the names of clones, as in f.constprop.0."""
+def _without_clone_suffixes(names: Iterable[str]) -> set[str]:
+    """Remove the suffixes that gcc adds to the names of cloned functions, as in f.constprop.0."""
     return {name.partition(".")[0] for name in names}
 
 
-def _jaccard(names: set[str], others: Iterable[str]) -> float:
-    """Compute the Jaccard index of two sets: size of the intersection divided by that of the union."""
+def _jaccard_index(names: set[str], others: Iterable[str]) -> float:
+    """Compute the Jaccard index of two sets of names: size of the intersection divided by that of the union; 0 if both are
+    empty."""
     union = names.union(others)
     return len(names.intersection(others)) / len(union) if union else 0.0
 
@@ -223,11 +228,12 @@ class SizeReport:
         return self.static_ram + self.stack
 
     def of_network(self, name: str) -> tuple[LayerSize, ...]:
-        """List the layers of one network."""
+        """List the sizes of one network's layers."""
         return tuple(layer for layer in self.layers if layer.network == name)
 
     def parts(self) -> dict[str, dict[str, int]]:
-        """Sum up the bytes of every part by kind of memory; parts without symbols are omitted."""
+        """Sum up the bytes of every part of the firmware by kind of memory (text, data, bss); parts without symbols are
+        omitted."""
         sizes = {part: dict.fromkeys(KINDS, 0) for part in PARTS if any(s.part == part for s in self.symbols)}
         for symbol in self.symbols:
             sizes[symbol.part][symbol.kind] += symbol.size
@@ -263,12 +269,12 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
         )
     totals = {kind: sum(s.size for s in symbols if s.kind == kind) for kind in KINDS}
     ordered = tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.source, s.section)))
-    layers = tuple(layer for network in networks for layer in _layers(network.manifest, ordered))
+    layers = tuple(layer for network in networks for layer in _layer_sizes(network.manifest, ordered))
     return SizeReport(path.name, project.board.name, **totals, stack=project.peak_stack, layers=layers, symbols=ordered)
 
 
-def _layers(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[LayerSize]:
-    """Divide symbols among the layers of a network."""
+def _layer_sizes(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[LayerSize]:
+    """Compute the sizes of a network's layers: divide the size of each symbol among the steps that share it."""
     name: str = manifest["model"]
     count = len(manifest["kernels"])
     code, constants, shared = [0] * count, [0] * count, [0] * count
@@ -290,7 +296,7 @@ def divide_evenly(size: int, count: int) -> list[int]:
 
 
 def live_bytes(manifest: Mapping[str, Any]) -> list[int]:
-    """Count the bytes of the arena in use during each step; overlapping values count once."""
+    """Count the bytes of the arena in use during each step of a manifest; overlapping values count once."""
     return [
         count_covered(
             [(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]]
@@ -312,33 +318,37 @@ def count_covered(ranges: Sequence[tuple[int, int]]) -> int:
 
 
 def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any]:
-    """List the changes since a report of :meth:`SizeReport.to_data`: bytes before, after, and the difference.
-
+    """List the changes of sizes since ``before``, data of an earlier :meth:`SizeReport.to_data`: bytes before, after, and
+    the difference.
     ``totals`` and ``parts`` (flash and RAM separately), then the ``symbols`` that differ, the largest difference first.
-    UsageError if ``before`` is no such report.
-    """
+    UsageError if ``before`` is no such report."""
     try:
         old_totals, old_parts = dict(before["totals"]), {k: dict(v) for k, v in before["parts"].items()}
-        old_symbols = _by_symbol((s["part"], s["name"], s["source"], s["size"]) for s in before["symbols"])
-        totals = [{"memory": k, **_sizes(old_totals[k], v)} for k, v in after.to_data()["totals"].items()]
+        old_symbols = _sizes_by_symbol((s["part"], s["name"], s["source"], s["size"]) for s in before["symbols"])
+        totals = [{"memory": k, **_size_change_data(old_totals[k], v)} for k, v in after.to_data()["totals"].items()]
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"the report to compare with is no report of `microc size --json`: {type(error).__name__} {error}",
             hint="write one: microc size DIR --json > FILE",
         ) from error
     new_parts = after.parts()
-    new_symbols = _by_symbol((s.part, s.name, s.source, s.size) for s in after.symbols)
+    new_symbols = _sizes_by_symbol((s.part, s.name, s.source, s.size) for s in after.symbols)
     parts = [
         {
             "part": part,
             "memory": memory,
-            **_sizes(_part_bytes(old_parts, part, kinds), _part_bytes(new_parts, part, kinds)),
+            **_size_change_data(_part_bytes(old_parts, part, kinds), _part_bytes(new_parts, part, kinds)),
         }
         for part in PARTS
         for memory, kinds in (("flash", ("text", "data")), ("ram", ("data", "bss")))
     ]
     symbols = [
-        {"part": key[0], "symbol": key[1], "source": key[2], **_sizes(old_symbols.get(key, 0), new_symbols.get(key, 0))}
+        {
+            "part": key[0],
+            "symbol": key[1],
+            "source": key[2],
+            **_size_change_data(old_symbols.get(key, 0), new_symbols.get(key, 0)),
+        }
         for key in {**old_symbols, **new_symbols}
     ]
     changed = [s for s in symbols if s["change"]]
@@ -349,17 +359,18 @@ def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any
     }
 
 
-def _sizes(before: int, after: int) -> dict[str, int]:
+def _size_change_data(before: int, after: int) -> dict[str, int]:
+    """Return two sizes in bytes and their difference as plain data."""
     return {"before": before, "after": after, "change": after - before}
 
 
 def _part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, kinds: Sequence[str]) -> int:
-    """Sum up a part's bytes over some kinds of memory."""
+    """Sum up the bytes of a part of the firmware over some kinds of memory."""
     return sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
 
 
-def _by_symbol(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[str, str, str], int]:
-    """Sum up sizes by part, name and source."""
+def _sizes_by_symbol(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[str, str, str], int]:
+    """Sum up sizes in bytes by part, name and source file of the symbol; ``rows``: these three and a size."""
     sizes: dict[tuple[str, str, str], int] = {}
     for *key, size in rows:
         part, name, source = key
@@ -375,7 +386,8 @@ FIGURES = ("flash", "ram", "time")
 
 @frozen
 class Growth:
-    """One figure before and after. ``allowed``: the share by which it may grow; None: any."""
+    """Growth of one figure (flash, RAM or time) between two builds. ``allowed``: the share by which it may grow; None:
+    any."""
 
     what: str
     before: int
@@ -400,8 +412,8 @@ class Growth:
 
 
 def read_figures(data: Any, where: str) -> dict[str, Any]:
-    """Take the figures of :data:`FIGURES`, and the ``unit`` of the time, from a report of `microc size --json` or `microc
-    profile --json`. UsageError for any other."""
+    """Read the figures that can have a limit (:data:`FIGURES`), and the ``unit`` of the time, from the data of a report of
+    `microc size --json` or `microc profile --json`. UsageError for any other data; ``where``: its file, for the error."""
     totals = data.get("totals") if isinstance(data, Mapping) else None
     if isinstance(totals, Mapping):
         figures = {name: totals.get(name) for name in ("flash", "ram")}
@@ -422,8 +434,8 @@ def read_figures(data: Any, where: str) -> dict[str, Any]:
 def compute_growth(
     before: Mapping[str, Any], after: Mapping[str, Any], allowed: Mapping[str, float]
 ) -> tuple[Growth, ...]:
-    """List the growth of all figures that both reports have. ``allowed``: limits by name; an empty name: for all.
-    UsageError for a limit on a figure that one of them lacks, or for times in different units."""
+    """Compute the growth of all figures that both reports have. ``allowed``: limits as shares, by name of the figure; an
+    empty name: for all. UsageError for a limit on a figure that one of them lacks, or for times in different units."""
     common = [name for name in FIGURES if name in before and name in after]
     for name in allowed:
         if name and name not in common:
@@ -446,7 +458,8 @@ def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
     if not exceeding:
         return None
     parts = [
-        f"{item.what} grew from {item.before:,} to {item.after:,}, by {_percent(item.share)}; allowed: {_percent(item.allowed)}"
+        f"{item.what} grew from {item.before:,} to {item.after:,}, by {_format_allowed_percent(item.share)}; "
+        f"allowed: {_format_allowed_percent(item.allowed)}"
         for item in exceeding
     ]
     return GrowthError(
@@ -456,5 +469,6 @@ def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
     )
 
 
-def _percent(share: float | None) -> str:
+def _format_allowed_percent(share: float | None) -> str:
+    """Format a share in percent; ``any`` for None and infinity."""
     return "any" if share in (None, float("inf")) else f"{100 * share:.2f} %"

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def unit_words(use: UnitUse) -> str:
-    """Describe a layer's work on the unit in one line."""
+    """Describe a layer's work on the tensor unit in one line."""
     busy = f"loads {use.load:,}, computing {use.compute:,}, stores {use.store:,}"
     return f"{use.cycles:,} cycles of the unit ({busy}), {100 * use.utilisation:.1f} % of its products used"
 
 
 def unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
-    """Format a row for every step that uses the unit, and the total; empty if none does."""
+    """Format the table of the tensor unit's work: a row for every step that uses it, and the total; empty if none does."""
     used = {step: use for step, use in uses.items() if use is not None}
     if not used:
         return ""
-    rows = [(str(step), *_unit_row(use)) for step, use in used.items()]
+    rows = [(str(step), *_tensor_unit_cells(use)) for step, use in used.items()]
     cycles = sum(use.cycles for use in used.values())
     parts = (sum(getattr(use, name) for use in used.values()) for name in ("load", "compute", "store", "macs"))
     share = sum(use.utilisation * use.cycles for use in used.values()) / (cycles or 1)
@@ -42,7 +42,8 @@ def unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
     return f"{table(head, rows, 1, width)}\ncycles of the tensor unit by its rule, in which the processor takes no time"
 
 
-def _unit_row(use: UnitUse) -> tuple[str, ...]:
+def _tensor_unit_cells(use: UnitUse) -> tuple[str, ...]:
+    """Return the cells of a step's work on the tensor unit."""
     numbers = map(count, (use.cycles, use.load, use.compute, use.store, use.macs))
     return (*numbers, f"{100 * use.utilisation:.1f}")
 
@@ -74,12 +75,12 @@ def memories_data(module: Module) -> list[dict[str, Any]]:
                 "holds": dict(sorted(kinds.items())),
             }
         )
-    return [*rows, *([_code_row(plan.code)] if plan.code else [])]
+    return [*rows, *([_code_in_ram_data(plan.code)] if plan.code else [])]
 
 
-def _code_row(code: HotCode) -> dict[str, Any]:
-    """Describe the code in RAM. ``waits``: cycles that all kernels wait for code; ``saved``: cycles saved by running some
-    from RAM."""
+def _code_in_ram_data(code: HotCode) -> dict[str, Any]:
+    """Describe the code that runs from RAM as plain data. ``waits``: cycles that all kernels wait for code; ``saved``:
+    cycles saved by running some from RAM."""
     return {
         "memory": code.memory,
         "bytes": code.size,
@@ -104,11 +105,12 @@ _FUNCTION = re.compile(
 def describe_layers(
     manifest: Mapping[str, Any], model_c: str, clock_hz: int | None, profile: Profile | None
 ) -> list[dict[str, Any]]:
-    """Describe each step as plain data. ``share``: of the measured time, or of the estimated cycles. Code of functions that
-    several steps share is divided among them. ``linked``: the sizes are those of the linked program."""
+    """Describe each step of a manifest as plain data. ``share``: of the measured time, or of the estimated cycles. The
+    code bytes of functions that several steps share are divided among them. ``linked``: the sizes are those of the
+    linked program. ``model_c``: the generated C, from which the code of each step is cut."""
     kernels = manifest["kernels"]
     functions = {found[1]: found[0].split("\n") for found in _FUNCTION.finditer(model_c)}
-    code, arena = _estimated_code(manifest), live_bytes(manifest)
+    code, arena = _estimated_code_bytes(manifest), live_bytes(manifest)
     total = sum(kernel["estimated_cycles"] for kernel in kernels) or 1
     names = short_names([kernel["layer"] for kernel in kernels])
     layers = []
@@ -167,8 +169,9 @@ def slowest_layers(data: Mapping[str, Any], count: int = 3) -> list[Mapping[str,
     return sorted(data["layers"], key=lambda layer: (-layer["share"], layer["step"]))[:count]
 
 
-def _estimated_code(manifest: Mapping[str, Any]) -> list[int]:
-    """Estimate the bytes of every step's function by the cost model; shared functions are divided."""
+def _estimated_code_bytes(manifest: Mapping[str, Any]) -> list[int]:
+    """Return the code bytes of every step as the cost model estimates them; those of shared functions are divided among
+    their steps."""
     kernels = manifest["kernels"]
     uses = Counter(kernel["function"] for kernel in kernels)
     parts = {k["function"]: iter(divide_evenly(k.get("estimated_code", 0), uses[k["function"]])) for k in kernels}

@@ -32,25 +32,25 @@ _EDGE, _CURVES = 8, 7
 
 
 def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
-    """Choose the ``kind`` of view for an array and compute its data. Quantised integers are converted to reals.
-
-    ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of equally
-    many numbers. ``bars``: ``values``, scores of an output. ``numbers``: ``values``. None stands for infinities and NaN.
-    """
+    """Convert an array to the plain data of its view on the page, whose ``kind`` follows from the shape. Quantised
+    integers are converted to reals.
+    ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of
+    equally many numbers. ``bars``: ``values``, scores of an output. ``numbers``: ``values``. None stands for infinities
+    and NaN."""
     header = {"name": tensor["label"] or tensor["name"], "dtype": tensor["dtype"], "shape": list(array.shape)}
-    plane = _plane(array)
+    plane = _as_picture(array)
     if plane is not None and not output:
-        return {**header, "kind": "picture", **_picture(tensor, plane)}
-    reals = _dequantise(tensor, array)
+        return {**header, "kind": "picture", **_picture_data(tensor, plane)}
+    reals = _dequantize_array(tensor, array)
     if output and 1 < array.size <= BARS:
-        return {**header, "kind": "bars", "values": _numbers(reals.reshape(-1))}
+        return {**header, "kind": "bars", "values": _numbers_for_json(reals.reshape(-1))}
     if array.size > NUMBERS:
-        return {**header, "kind": "curves", "series": _curves(reals)}
-    return {**header, "kind": "numbers", "values": _numbers(reals.reshape(-1))}
+        return {**header, "kind": "curves", "series": _curve_series(reals)}
+    return {**header, "kind": "numbers", "values": _numbers_for_json(reals.reshape(-1))}
 
 
-def _plane(array: Array) -> Array | None:
-    """Return an array as (rows, columns, channels) if it is a picture, else None."""
+def _as_picture(array: Array) -> Array | None:
+    """Return an array as (rows, columns, channels) if its shape is that of a picture, else None."""
     shape = array.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
@@ -64,8 +64,9 @@ def _plane(array: Array) -> Array | None:
     return None
 
 
-def _picture(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
-    """Convert to pixels: 8-bit integers by their order, others scaled from the picture's minimum to its maximum."""
+def _picture_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
+    """Convert a picture (rows, columns, channels) to pixels of 8 bits: 8-bit integers by their order, others scaled from
+    the picture's minimum to its maximum."""
     height, width, channels = plane.shape
     step = math.ceil(max(height, width) / PIXELS)
     shown = plane[::step, ::step].astype(np.float64)
@@ -84,22 +85,22 @@ def _picture(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
     }
 
 
-def _curves(reals: Array) -> list[list[float | None]]:
-    """Return one curve along time, or several if the last axis is short."""
+def _curve_series(reals: Array) -> list[list[float | None]]:
+    """Return the numbers of an array as one curve along time, or as several, one per channel, if the last axis is short."""
     is_wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _CURVES
     series = reals.reshape(-1, reals.shape[-1]).T if is_wide else reals.reshape(1, -1)
     step = math.ceil(series.shape[1] / POINTS)
-    return [_numbers(curve[::step]) for curve in series]
+    return [_numbers_for_json(curve[::step]) for curve in series]
 
 
-def _dequantise(tensor: Mapping[str, Any], array: Array) -> Array:
-    """Dequantise an array."""
+def _dequantize_array(tensor: Mapping[str, Any], array: Array) -> Array:
+    """Convert an array's quantised integers to reals; an array that is not quantised, to float64."""
     reals: Array = array.astype(np.float64)
     return reals if tensor["scale"] is None else (reals - tensor["zero_point"]) * tensor["scale"]
 
 
-def _numbers(reals: Array) -> list[float | None]:
-    """Round numbers for JSON; None for infinities and NaN."""
+def _numbers_for_json(reals: Array) -> list[float | None]:
+    """Round numbers to six significant digits for JSON; None for infinities and NaN."""
     return [float(f"{number:.6g}") if math.isfinite(number) else None for number in reals.tolist()]
 
 
@@ -124,7 +125,7 @@ _HEADERS = {
 
 
 class Channel:
-    """Passes the latest event to waiting threads. A slow reader misses the events in between."""
+    """Channel that passes the latest event to waiting threads. A slow reader misses the events in between."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -138,7 +139,7 @@ class Channel:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake all readers; no event follows."""
+        """Close the channel: wake all readers; no event follows."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -152,8 +153,8 @@ class Channel:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves ``page`` at :attr:`url` and the events given to :meth:`tell`; a context manager. ``port``: 0 for a free one.
-    UsageError if the port is in use."""
+    """Server of ``page`` at :attr:`url` and of the events given to :meth:`tell`; a context manager. ``port``: 0 for a free
+    one. UsageError if the port is in use."""
 
     daemon_threads = True
     allow_reuse_address = False
@@ -163,7 +164,7 @@ class PageServer(ThreadingHTTPServer):
         self.word = secrets.token_urlsafe(16)
         self.places = threading.BoundedSemaphore(READERS)
         try:
-            super().__init__((HOST, port), _Handler)
+            super().__init__((HOST, port), _PageRequestHandler)
         except OSError as error:
             raise UsageError(
                 f"the page cannot be served on port {port}: {error.strerror or error}",
@@ -193,7 +194,9 @@ class PageServer(ThreadingHTTPServer):
         """Ignore browsers that disconnect."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PageRequestHandler(BaseHTTPRequestHandler):
+    """Handler of the requests for the page and its stream of events."""
+
     server: PageServer
     timeout = _PATIENCE
     server_version, sys_version = "microc", ""
@@ -210,9 +213,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(word.encode("latin-1", "replace"), self.server.word.encode()) or len(rest) < 2:
             self.send_error(404)
         elif rest[0] == "":
-            self._page()
+            self._send_page()
         elif rest[0] == "events":
-            self._events()
+            self._stream_events()
         else:
             self.send_error(404)
 
@@ -225,14 +228,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         super().end_headers()
 
-    def _page(self) -> None:
+    def _send_page(self) -> None:
+        """Send the HTML page."""
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(self.server.page)))
         self.end_headers()
         self.wfile.write(self.server.page)
 
-    def _events(self) -> None:
+    def _stream_events(self) -> None:
+        """Send server-sent events until the channel is closed or the browser disconnects; 503 if too many browsers listen."""
         if not self.server.places.acquire(blocking=False):
             self.send_error(503, "too many browsers look")
             return
@@ -260,7 +265,8 @@ FROM_BOARD = "board"
 
 @frozen
 class Run:
-    """One run. ``sample``: number of its sample; ``label``: true class; both None if unknown. ``ticks``: of the timer."""
+    """One inference of a watched network. ``sample``: number of its sample; ``label``: true class; both None if unknown.
+    ``ticks``: of the board's timer."""
 
     number: int
     sample: int | None
@@ -271,8 +277,8 @@ class Run:
 
 
 def iter_runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
-    """Run the network endlessly. ``source``: samples, taken in a loop; :data:`FROM_BOARD`: the inputs are read from the
-    board before each run; or the seed of random inputs. State continues from run to run."""
+    """Run the network on the board endlessly; yield each run. ``source``: samples, taken in a loop; :data:`FROM_BOARD`:
+    the inputs are read from the board before each run; or the seed of random inputs. State continues from run to run."""
     device.reset()
     generator = np.random.default_rng(source if isinstance(source, int) else 0)
     number = 0
@@ -295,8 +301,8 @@ def iter_runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
 
 
 def run_event(device: Device, run: Run) -> dict[str, Any]:
-    """Convert a run to plain data. ``answer``: the class with the largest score, in the first output with several
-    elements."""
+    """Convert a run to the plain data of its event. ``answer``: the class with the largest score, in the first output with
+    several elements."""
     clock = device.clock
     amount = clock.amount(run.ticks)
     scores = next((array for array in run.outputs if array.size > 1), None)

@@ -71,8 +71,8 @@ def report(
 
 
 def report_library(library: Library, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Report a network on this computer, from estimates. Cycles are those of the core whose kernels run; the arena is in
-    bytes. Flash and RAM, which only firmware has, are None."""
+    """Report a network that is compiled as a library for this computer, from estimates. Cycles are those of the core whose
+    kernels run; the arena is in bytes. Flash and RAM, which only firmware has, are None."""
     return make_report(library.manifest, load_board("host"), model_c=library.model_c, accuracy=accuracy)
 
 
@@ -87,7 +87,7 @@ def _compile_unlimited(
 
 
 def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Report a compiled network."""
+    """Report a network that is compiled for a board, from estimates."""
     with register_plugins({"plugins": program.plugins}):
         files = program.files()
         manifest = json.loads(files["manifest.json"])
@@ -97,11 +97,8 @@ def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = No
 
 
 def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
-    """Report a project; ``more``: measurements, see :func:`make_report`. The C is omitted if its file is missing.
-
-    Flash and RAM are those of the linked firmware; None before the project is built, and for a network that is loaded at
-    run time, whose firmware does not contain it.
-    """
+    """Report the network of a project folder; ``more``: measurements, see :func:`make_report`. The C is omitted if its
+    file is missing."""
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
     if "profile" not in more and not project.relocatable and project.elf.is_file():
@@ -110,7 +107,7 @@ def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, 
 
 
 def report_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Report a measured network; ``stack``: bytes of stack that the board used at most."""
+    """Report a network that was measured on its board; ``stack``: bytes of stack that the board used at most."""
     board = profile.project.board
     try:
         compiler = find_compiler(board).version

@@ -40,8 +40,8 @@ class Fact:
 
 @frozen
 class Row:
-    """A layer: its bar in the timeline (``start`` and ``length`` in percent), and its cells in the table as number and
-    text."""
+    """A layer on the page: its bar in the timeline (``start`` and ``length`` in percent), and its cells in the table as
+    number and text."""
 
     step: int
     layer: str
@@ -59,7 +59,7 @@ class Row:
 
 @frozen
 class Segment:
-    """A part of flash or RAM; ``percent`` of the used bytes, ``colour`` as an index."""
+    """A segment of a memory bar, one part of the firmware: ``percent`` of the used bytes, ``colour`` as an index."""
 
     part: str
     meaning: str
@@ -70,7 +70,7 @@ class Segment:
 
 @frozen
 class Bar:
-    """Flash or RAM: used bytes and capacity as text, and the parts."""
+    """The bar of a memory, flash or RAM: used bytes and capacity as text, and its parts."""
 
     name: str
     used: str
@@ -79,7 +79,7 @@ class Bar:
 
 @frozen
 class Advice:
-    """Advice and its command, empty if none."""
+    """Advice on the page and its command, empty if there is none."""
 
     text: str
     command: str
@@ -123,28 +123,28 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
         board=data["board"]["title"],
         unit=measured["unit"] if measured else "cycles",
         unit_meaning=measured["meaning"] if measured else _ESTIMATED,
-        facts=tuple(_facts(data)),
+        facts=tuple(_headline_facts(data)),
         advice=tuple(Advice(item["text"], item["command"]) for item in data["advice"]),
         memory=draw_memory_map(arena, [layer["name"] for layer in layers]),
-        rows=tuple(_rows(data, total)),
-        columns=tuple(name for name, _ in _columns(data, layers)),
-        totals=tuple(text for _, (_, text) in _columns(data, layers)),
-        marks=_axis_marks(total),
+        rows=tuple(_layer_rows(data, total)),
+        columns=tuple(name for name, _ in _layer_columns(data, layers)),
+        totals=tuple(text for _, (_, text) in _layer_columns(data, layers)),
+        marks=_timeline_marks(total),
         picture=draw_network(data),
         box=(PICTURE_WIDTH, PICTURE_HEIGHT),
-        bars=tuple(_bars(data)),
+        bars=tuple(_memory_bars(data)),
         accuracy=tuple(accuracy_words(accuracy, data["fingerprint"])) if accuracy else (),
         matrix=draw_confusion(confusion) if confusion and len(confusion) <= _MOST_CLASSES else None,
         first=slowest_layers(data, 1)[0]["step"] if layers else -1,
         data=Data(data),
         before=Data(before) if before is not None else None,
-        origin=tuple(_origin(data)),
+        origin=tuple(_origin_rows(data)),
     )
     return render_html("report/report.html.j2", context)
 
 
-def _facts(data: Mapping[str, Any]) -> Iterator[Fact]:
-    """Yield the figures at the head of the page."""
+def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
+    """Yield the figures at the head of the page: time, MACs, memories, state, accuracy."""
     measured, totals, board = data["measured"], data["totals"], data["board"]
     ms = totals["milliseconds"]
     about = f"{totals['cycles']:,} cycles" + (f" at {clock_words(board['clock_hz'])}" if ms is not None else "")
@@ -171,7 +171,7 @@ def _facts(data: Mapping[str, Any]) -> Iterator[Fact]:
     for name, key in (("Flash", "flash"), ("RAM", "ram")):
         if totals[key] is not None:
             estimated = "" if data["firmware"] or key == "ram" else ", estimated"
-            yield Fact(name, f"{totals[key]:,}", f"bytes{_share_text(totals[key], board[key])}{estimated}")
+            yield Fact(name, f"{totals[key]:,}", f"bytes{_capacity_share_text(totals[key], board[key])}{estimated}")
     yield Fact("Arena", f"{totals['arena']:,}", f"bytes, lower bound {totals['arena_lower_bound']:,}")
     stack, _, note = stack_words(data).partition(" ")
     yield Fact("Peak stack", stack, note)
@@ -187,40 +187,47 @@ def _facts(data: Mapping[str, Any]) -> Iterator[Fact]:
         yield Fact("Accuracy", share, f"{accuracy['correct']:,} of {accuracy['total']:,}")
 
 
-def _share_text(size: int, room: int) -> str:
-    """Format a share of a capacity."""
+def _capacity_share_text(size: int, room: int) -> str:
+    """Format the share of a capacity ``room`` that ``size`` takes; empty if the capacity is unknown."""
     return f", {100 * size / room:.1f} % of {room:,}" if room else ""
 
 
-def _columns(data: Mapping[str, Any], of: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Yield the columns of a layer, or of several in total: name, number to sort by, text."""
-    measured, macs = data["measured"], sum(layer["macs"] for layer in of)
-    cycles = sum(layer["cycles"] for layer in of)
+def _layer_columns(
+    data: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, tuple[float, str]]]:
+    """Yield the cells of a row of the table of layers, for the layers ``of`` in total: column, number to sort by, text."""
+    measured, macs = data["measured"], sum(layer["macs"] for layer in layers)
+    cycles = sum(layer["cycles"] for layer in layers)
     if measured:
-        yield measured["unit"], _number(sum(layer["time"] for layer in of))
+        yield measured["unit"], _number_cell(sum(layer["time"] for layer in layers))
     else:
-        yield "cycles", _number(cycles)
-    yield "% of all", (share := sum(layer["share"] for layer in of), f"{100 * share:.1f}")
+        yield "cycles", _number_cell(cycles)
+    yield "% of all", (share := sum(layer["share"] for layer in layers), f"{100 * share:.1f}")
     if data["totals"]["milliseconds"] is not None and not measured:
-        ms = sum(layer["milliseconds"] for layer in of)
+        ms = sum(layer["milliseconds"] for layer in layers)
         yield "ms", (ms, f"{ms:,.3f}")
-    yield "MACs", _number(macs)
-    time = sum(layer["time"] for layer in of) if measured else cycles
+    yield "MACs", _number_cell(macs)
+    time = sum(layer["time"] for layer in layers) if measured else cycles
     unit = measured["unit"] if measured else "cycles"
     yield f"{unit} per MAC", (time / macs, f"{time / macs:.2f}") if macs else (-1, "")
     if measured:
-        yield "cycles, estimated", _number(cycles)
-    code, constants = sum(layer["code"] for layer in of), sum(layer["constants"] for layer in of)
-    yield from (("code", _number(code)), ("constants", _number(constants)), ("flash", _number(code + constants)))
-    yield "arena", _number(max((layer["arena"] for layer in of), default=0))
+        yield "cycles, estimated", _number_cell(cycles)
+    code, constants = sum(layer["code"] for layer in layers), sum(layer["constants"] for layer in layers)
+    yield from (
+        ("code", _number_cell(code)),
+        ("constants", _number_cell(constants)),
+        ("flash", _number_cell(code + constants)),
+    )
+    yield "arena", _number_cell(max((layer["arena"] for layer in layers), default=0))
 
 
-def _number(number: int) -> tuple[float, str]:
+def _number_cell(number: int) -> tuple[float, str]:
+    """Return a cell of the table: the number to sort by, and its text."""
     return number, f"{number:,}"
 
 
-def _rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
-    """Yield the layers."""
+def _layer_rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
+    """Yield the layers' rows. ``total``: time of all layers, for the timeline."""
     start, tensors = 0, {tensor["name"]: tensor for tensor in data["tensors"]}
     for layer in data["layers"]:
         time = layer["time"] if data["measured"] else layer["cycles"]
@@ -237,7 +244,7 @@ def _rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
             length=f"{100 * time / max(total, 1):.3f}",
             time=f"{time:,}",
             share=f"{100 * layer['share']:.1f}",
-            cells=tuple(cell for _, cell in _columns(data, [layer])),
+            cells=tuple(cell for _, cell in _layer_columns(data, [layer])),
         )
         start += time
 
@@ -248,8 +255,8 @@ def _schedule_text(layer: Mapping[str, Any]) -> str:
     return f"{layer['rule']}, {100 * use['utilisation']:.1f} % used" if use else str(layer["rule"])
 
 
-def _axis_marks(total: int) -> tuple[tuple[str, str], ...]:
-    """Return round numbers for the axis of the timeline, with positions in percent."""
+def _timeline_marks(total: int) -> tuple[tuple[str, str], ...]:
+    """Return the marks of the timeline: round numbers as text, with positions in percent of ``total``."""
     step = 1
     while total / step > 5:
         step *= 2 if str(step)[0] in "15" else 1
@@ -257,25 +264,26 @@ def _axis_marks(total: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"{100 * at / max(total, 1):.3f}", f"{at:,}") for at in range(0, total + 1, step))
 
 
-def _bars(data: Mapping[str, Any]) -> Iterator[Bar]:
-    """Yield the memory bars of the linked firmware, if there is one."""
+def _memory_bars(data: Mapping[str, Any]) -> Iterator[Bar]:
+    """Yield the bars of flash and RAM of the linked firmware, if there is one."""
     parts = data["firmware"] or {}
     for key, (name, kinds) in _KINDS.items() if parts else ():
         used, room = data["totals"][key], data["board"][key]
         of = f" of {room:,} bytes ({100 * used / room:.1f} %)" if room else " bytes"
-        yield Bar(name, f"{used:,}{of}", tuple(_segments(parts, kinds, max(used, 1))))
+        yield Bar(name, f"{used:,}{of}", tuple(_memory_segments(parts, kinds, max(used, 1))))
 
 
-def _segments(parts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], used: int) -> Iterator[Segment]:
-    """Yield the parts of a memory that are not empty."""
+def _memory_segments(parts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], used: int) -> Iterator[Segment]:
+    """Yield the segments of a memory bar: the parts of the firmware that take bytes of it. ``kinds``: kinds of symbols in
+    the memory; ``used``: its used bytes."""
     for colour, (part, meaning) in enumerate(PARTS.items()):
         size = sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
         if size:
             yield Segment(part, meaning, f"{size:,}", f"{100 * size / used:.2f}", colour)
 
 
-def _origin(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the sources of the figures."""
+def _origin_rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the rows on where the figures come from: model, board, unit, options, compiler, fingerprint."""
     board, measured = data["board"], data["measured"]
     yield "model", data["source"]
     yield "board", f"{board['name']}: {board['title']}, {board['cpu']}"

@@ -29,8 +29,8 @@ _MANY = 8
 
 @frozen
 class OperatorRow:
-    """One operator. ``dtypes``: of the first output (TFLite), of the first input (ONNX), of the first operand in the test
-    cases (ours); empty if nothing is computed. ``note``: other remarks."""
+    """Row of one operator in the reference. ``dtypes``: of the first output (TFLite), of the first input (ONNX), of the
+    first operand in the test cases (microc's own); empty if nothing is computed. ``note``: other remarks."""
 
     format: str
     name: str
@@ -40,7 +40,7 @@ class OperatorRow:
 
 def operator_rows() -> tuple[OperatorRow, ...]:
     """List every operator of every format, sorted by format and name."""
-    rows = [*_tflite(), *_onnx(), *_layers(), *_own()]
+    rows = [*_tflite_operator_rows(), *_onnx_operator_rows(), *_torch_and_keras_rows(), *_microc_operator_rows()]
     return tuple(sorted(rows, key=lambda row: (FORMATS.index(row.format), "." in row.name, row.name)))
 
 
@@ -50,12 +50,14 @@ def _sort_dtypes(dtypes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(known, key=_ORDER.index))
 
 
-def _tflite() -> Iterator[OperatorRow]:
+def _tflite_operator_rows() -> Iterator[OperatorRow]:
+    """Yield the operators of TFLite."""
     for code, converter in tflite_ops.CONVERTERS.items():
         yield OperatorRow("TFLite", code, _sort_dtypes(converter.dtypes))
 
 
-def _onnx() -> Iterator[OperatorRow]:
+def _onnx_operator_rows() -> Iterator[OperatorRow]:
+    """Yield the operators of ONNX: of all domains, of plugins, and those that are only folded from constants."""
     for domain, converters in onnx_reader.CONVERTERS.items():
         for code, converter in converters.items():
             yield OperatorRow("ONNX", f"{domain}.{code}" if domain else code, _sort_dtypes(converter.dtypes))
@@ -66,28 +68,32 @@ def _onnx() -> Iterator[OperatorRow]:
             yield OperatorRow("ONNX", code, (), "of constants and shapes")
 
 
-def _layers() -> Iterator[OperatorRow]:
+def _torch_and_keras_rows() -> Iterator[OperatorRow]:
+    """Yield the operators of PyTorch and the layers of Keras."""
     for name in torch_export.CONVERTERS:
         yield OperatorRow("PyTorch", name, ())
     for name in keras_reader.CONVERTERS:
         yield OperatorRow("Keras", name, ())
 
 
-def _own() -> Iterator[OperatorRow]:
+def _microc_operator_rows() -> Iterator[OperatorRow]:
+    """Yield microc's own operators with the dtypes that their test cases use."""
     for name, operator in registry().items():
         cases = tuple(operator.cases())
         types = (case.types or operator.infer(case.attrs, ()) for case in cases)
         dtypes = _sort_dtypes(result_types[0].dtype for result_types in types if result_types)
-        yield OperatorRow("microc", name, dtypes, f"{_category(operator)}, {len(cases)} cases{_edge_note(operator)}")
+        yield OperatorRow(
+            "microc", name, dtypes, f"{_operator_category(operator)}, {len(cases)} cases{_edge_case_note(operator)}"
+        )
 
 
-def _edge_note(operator: OpDef) -> str:
-    """Return the remark on an operator's edge cases."""
+def _edge_case_note(operator: OpDef) -> str:
+    """Return the remark on an operator's edge cases; empty if there is none."""
     return f". {operator.edges}" if operator.edges else ""
 
 
-def _category(operator: OpDef) -> str:
-    """Return an operator's category."""
+def _operator_category(operator: OpDef) -> str:
+    """Return an operator's category: control flow, name of others (it expands into them), view, elementwise or expression."""
     if operator.regions:
         return "control flow"
     if operator.expand is not None:
@@ -103,7 +109,7 @@ def dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
 
 
 def widest_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
-    """Return the longest list of dtypes that several rows share."""
+    """Return the longest list of dtypes that several rows share, which the table abbreviates as ``any``."""
     row_count = Counter(row.dtypes for row in rows)
     return max(row_count, key=lambda dtypes: (row_count[dtypes] > 1, len(dtypes)), default=())
 
@@ -140,8 +146,8 @@ _ATTRIBUTES = (
 )
 
 
-def _attributes() -> str:
-    """Format the table of attributes, each declaration with the operators that have it."""
+def _attributes_markdown() -> str:
+    """Format the Markdown table of operator attributes, each declaration with the operators that have it."""
     operators_of: dict[tuple[str, Attribute], list[str]] = {}
     for name, operator in registry().items():
         for label, attribute in operator.attrs.items():
@@ -174,7 +180,7 @@ def operators_markdown() -> str:
         ]
         lines += ["| " + " | ".join(c if has_notes else c[:2]) + " |" for c in cells]
         parts += [f"## {title}", text + legend, "\n".join(lines)]
-    parts += ["## Attributes of microc's own", _ATTRIBUTES, _attributes()]
+    parts += ["## Attributes of microc's own", _ATTRIBUTES, _attributes_markdown()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -201,7 +207,8 @@ _PAGE_TITLES = {
 
 @frozen
 class Row:
-    """An option: keyword, flag with its metavar (empty if Python only), group, and help."""
+    """Row of a compilation option: keyword in Python, flag with its metavar (empty if Python only), group, and help.
+    ``applies``: models or boards that it concerns; empty: all."""
 
     name: str
     flag: str
@@ -211,7 +218,7 @@ class Row:
 
 
 def option_rows() -> Iterator[Row]:
-    """Yield every option in the order of the table."""
+    """Yield the row of every compilation option, in the order of the table of options."""
     for name, option in OPTIONS.items():
         value = "|".join(option.words) or option.metavar
         yield Row(

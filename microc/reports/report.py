@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.manifest import OPERATOR_SCHEMA, object_schema, objects_schema
 from microc.compiler import validation
-from microc.compiler.fit.footprint import region_bytes
+from microc.compiler.fit.budget import region_bytes
 from microc.compiler.representation import signature, table
 from microc.errors import OutputError
 from microc.reports.advice import Situation, advice_for
@@ -174,7 +174,7 @@ class Report:
         return json.dumps(self.data, indent=1) + "\n"
 
     def to_data(self) -> dict[str, Any]:
-        """Return the data, ready for JSON."""
+        """Return the report's data, ready for JSON."""
         return dict(self.data)
 
     def save(self, path: str | Path) -> Path:
@@ -189,7 +189,7 @@ class Report:
         return target
 
     def __repr__(self) -> str:
-        return f"<Report {self._signature()} on {self.data['board']['name']}: {time_words(self.data)}>"
+        return f"<Report {self._network_signature()} on {self.data['board']['name']}: {time_words(self.data)}>"
 
     def _repr_html_(self) -> str:
         totals, data = self.data["totals"], self.data
@@ -201,9 +201,10 @@ class Report:
             ("holds state", f"{sum(s['bytes'] for s in data['state']):,} bytes" if data["state"] else "no"),
             *((f"{100 * each['share']:.1f} %", each["name"]) for each in slowest_layers(data)),
         ]
-        return table(f"{self._signature()} on {data['board']['title']}", rows)
+        return table(f"{self._network_signature()} on {data['board']['title']}", rows)
 
-    def _signature(self) -> str:
+    def _network_signature(self) -> str:
+        """Return the network's name with its inputs and outputs."""
         return signature(self.data["model"], self.data["inputs"], self.data["outputs"])
 
 
@@ -261,11 +262,13 @@ def make_report(
             "measured": stack,
             "reserved": size.reserved_stack if size else board.raw.get("link", {}).get("stack_bytes", 0),
         },
-        "state": [_tensor_data(t) for t in manifest["tensors"] if t["kind"] == "state"],
+        "state": [_manifest_tensor_data(t) for t in manifest["tensors"] if t["kind"] == "state"],
         "streaming": manifest["streaming"],
-        "inputs": [_tensor_data(tensors[name]) for name in manifest["inputs"]],
-        "outputs": [_tensor_data(tensors[name]) for name in manifest["outputs"]],
-        "tensors": [{**_tensor_data(t), "kind": t["kind"], "written_by": t["written_by"]} for t in manifest["tensors"]],
+        "inputs": [_manifest_tensor_data(tensors[name]) for name in manifest["inputs"]],
+        "outputs": [_manifest_tensor_data(tensors[name]) for name in manifest["outputs"]],
+        "tensors": [
+            {**_manifest_tensor_data(t), "kind": t["kind"], "written_by": t["written_by"]} for t in manifest["tensors"]
+        ],
         "memory": [
             {**{name: m[name] for name in ("name", "kind", "dtype", "shape", "bytes", "offset", "first", "last")}}
             for m in manifest["memory"]
@@ -280,6 +283,7 @@ def make_report(
 
 
 def _measurement_data(profile: Profile) -> dict[str, Any]:
+    """Describe the measured time of one inference as plain data."""
     return {
         "unit": profile.unit,
         "meaning": profile.clock.meaning,
@@ -288,5 +292,6 @@ def _measurement_data(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _tensor_data(tensor: Mapping[str, Any]) -> dict[str, Any]:
+def _manifest_tensor_data(tensor: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a manifest's tensor that a report has."""
     return {name: tensor[name] for name in ("name", "label", "dtype", "shape", "bytes", "scale", "zero_point")}

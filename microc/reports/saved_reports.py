@@ -49,11 +49,12 @@ def read_report(path: str | Path) -> Report:
         raise UsageError(f"cannot read {file}: {error.strerror or error}", where=str(file), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is no report", where=str(file), hint=_HINT) from error
-    return Report(_validate(data, file))
+    return Report(_validate_report(data, file))
 
 
-def _validate(data: Any, file: Path) -> Mapping[str, Any]:
-    """Validate the data of a report, so that a page can be rendered from it."""
+def _validate_report(data: Any, file: Path) -> Mapping[str, Any]:
+    """Validate the data of a report against its schema, so that a page can be rendered from it; return it without the
+    fields that ``--json`` adds. UsageError, naming ``file``, if it is no report or of another version."""
     version = data.get("report_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version != VERSION:
         raise UsageError(f"{file}: got a report of version {version}, expected {VERSION}", where=str(file), hint=_HINT)
@@ -78,23 +79,25 @@ def compare_reports(before: Report, after: Report) -> dict[str, Any]:
     """Compare two reports as plain data: ``totals`` and ``layers``, each with ``before`` and ``after`` (None if absent)."""
     a, b = before.data, after.data
     return {
-        "before": _subject(a),
-        "after": _subject(b),
-        "totals": [row for row in _totals(a, b) if row["before"] is not None or row["after"] is not None],
-        "layers": list(_layers(a["layers"], b["layers"])),
+        "before": _network_data(a),
+        "after": _network_data(b),
+        "totals": [row for row in _total_rows(a, b) if row["before"] is not None or row["after"] is not None],
+        "layers": list(_layer_comparison_rows(a["layers"], b["layers"])),
     }
 
 
-def _subject(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the network of a report."""
+def _network_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the network of a report as plain data: model, options, board."""
     names = {name: data[name] for name in ("model", "source", "fingerprint", "options")}
     return {**names, "board": data["board"]["name"]}
 
 
-def _totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the rows of totals."""
-    if a["measured"] and b["measured"] and a["measured"]["unit"] == b["measured"]["unit"]:
-        yield _row(f"measured, {a['measured']['unit']}", a["measured"]["time"], b["measured"]["time"])
+def _total_rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows that compare the totals of two reports."""
+    if before["measured"] and after["measured"] and before["measured"]["unit"] == after["measured"]["unit"]:
+        yield _comparison_row(
+            f"measured, {before['measured']['unit']}", before["measured"]["time"], after["measured"]["time"]
+        )
     for key, name in (
         ("cycles", "estimated cycles"),
         ("milliseconds", "estimated ms"),
@@ -104,19 +107,20 @@ def _totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
         ("arena", "arena, bytes"),
         ("weights", "weights, bytes"),
     ):
-        yield _row(name, a["totals"][key], b["totals"][key])
-    yield _row("stack, bytes", a["stack"]["bytes"], b["stack"]["bytes"])
-    yield _row("accuracy, %", _accuracy(a), _accuracy(b))
+        yield _comparison_row(name, before["totals"][key], after["totals"][key])
+    yield _comparison_row("stack, bytes", before["stack"]["bytes"], after["stack"]["bytes"])
+    yield _comparison_row("accuracy, %", _accuracy_percent(before), _accuracy_percent(after))
 
 
-def _accuracy(data: Mapping[str, Any]) -> float | None:
+def _accuracy_percent(data: Mapping[str, Any]) -> float | None:
+    """Return the accuracy of a report in percent; None if it was not measured."""
     found = data["accuracy"]
     return 100 * found["correct"] / found["total"] if found and found["total"] else None
 
 
-def _layers(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield the layers of ``b`` in order, then those that only ``a`` has."""
-    old, new = _by_name(a), _by_name(b)
+def _layer_comparison_rows(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield rows that compare the layers of two reports by name: those of ``b`` in order, then those that only ``a`` has."""
+    old, new = _layers_by_name(before), _layers_by_name(after)
     for name in dict.fromkeys((*new, *old)):
         both = {"before": old.get(name), "after": new.get(name)}
         cycles = {when: layer["cycles"] if layer else None for when, layer in both.items()}
@@ -124,8 +128,8 @@ def _layers(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> I
         yield {"layer": name, "cycles": cycles, "flash": flash}
 
 
-def _by_name(layers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Map layers by name without the operator's number; repeated names get a counter."""
+def _layers_by_name(layers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Map a report's layers by name without the operator's number; repeated names get a counter."""
     layers_by_name, seen = {}, Counter[str]()
     for layer in layers:
         name = re.sub(r"^#\d+ ", "", layer["name"])
@@ -134,7 +138,8 @@ def _by_name(layers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
     return layers_by_name
 
 
-def _row(name: str, before: float | None, after: float | None) -> Row:
+def _comparison_row(name: str, before: float | None, after: float | None) -> Row:
+    """Return the row that compares a figure; None if a report lacks it."""
     return {"name": name, "before": before, "after": after}
 
 
@@ -149,48 +154,54 @@ _PROCESS = {"pid": 1, "tid": 1}
 
 
 def to_trace(profile: Profile) -> dict[str, Any]:
-    """Convert a profile: one inference, in it the layers, in these their kernels; beside them the bytes of the arena in
-    use."""
+    """Convert a profile to the Trace Event Format: one inference, in it the layers, in these their kernels; beside them
+    the bytes of the arena in use."""
     clock, unit, model = profile.clock, profile.unit, profile.project.manifest["model"]
     events = [
-        _metadata_event("process_name", f"{model} on {profile.board}"),
-        _metadata_event("thread_name", "1 ns stands for one instruction" if clock.counts else "kernels"),
-        _complete_event(clock, model, "inference", 0, profile.time, {"macs": profile.macs}),
+        _metadata_trace_event("process_name", f"{model} on {profile.board}"),
+        _metadata_trace_event("thread_name", "1 ns stands for one instruction" if clock.counts else "kernels"),
+        _complete_trace_event(clock, model, "inference", 0, profile.time, {"macs": profile.macs}),
     ]
     start = 0
     for layer, group in groupby(profile.kernels, key=lambda k: k.layer):
         kernels = tuple(group)
         end = start + sum(k.time for k in kernels)
         arguments = {"macs": sum(k.macs for k in kernels), "layer": layer}
-        events.append(_complete_event(clock, shorten_layer_name(layer), "layer", start, end, arguments))
+        events.append(_complete_trace_event(clock, shorten_layer_name(layer), "layer", start, end, arguments))
         for k in kernels:
-            events += _kernel_events(clock, k, start)
+            events += _kernel_trace_events(clock, k, start)
             start += k.time
     other = {"board": profile.board, "unit": unit, "unit_meaning": clock.meaning}
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
-def _kernel_events(clock: Clock, k: KernelTime, start: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of a kernel: its time, and the arena in use."""
+def _kernel_trace_events(clock: Clock, k: KernelTime, start: int) -> Iterator[dict[str, Any]]:
+    """Yield the trace events of a kernel that begins at ``start``: its time, and the bytes of the arena in use."""
     arguments = {"kernel": k.kernel, "macs": k.macs, "schedule": k.rule, "arena": k.arena}
-    yield _complete_event(clock, k.op, "kernel", start, start + k.time, arguments)
-    yield {"name": "arena", "ph": "C", "ts": _nanoseconds(clock, start) / 1000, **_PROCESS, "args": {"bytes": k.arena}}
+    yield _complete_trace_event(clock, k.op, "kernel", start, start + k.time, arguments)
+    yield {
+        "name": "arena",
+        "ph": "C",
+        "ts": _to_nanoseconds(clock, start) / 1000,
+        **_PROCESS,
+        "args": {"bytes": k.arena},
+    }
 
 
-def _complete_event(
+def _complete_trace_event(
     clock: Clock, name: str, category: str, start: int, end: int, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """Make a complete event from ``start`` to ``end`` in the clock's unit."""
-    at, till = _nanoseconds(clock, start), _nanoseconds(clock, end)
+    """Make a complete event (phase X) of a trace, from ``start`` to ``end`` in the clock's unit."""
+    at, till = _to_nanoseconds(clock, start), _to_nanoseconds(clock, end)
     times = {"ts": at / 1000, "dur": (till - at) / 1000}
     return {"name": name, "cat": category, "ph": "X", **times, **_PROCESS, "args": {clock.unit: end - start, **args}}
 
 
-def _nanoseconds(clock: Clock, amount: int) -> int:
-    """Convert an amount of the clock's unit; an instruction becomes a nanosecond."""
+def _to_nanoseconds(clock: Clock, amount: int) -> int:
+    """Convert an amount of the clock's unit to nanoseconds; an instruction becomes a nanosecond."""
     return amount if clock.counts else round(amount * 1e9 / clock.tick_hz)
 
 
-def _metadata_event(name: str, value: str) -> dict[str, Any]:
-    """Make a metadata event."""
+def _metadata_trace_event(name: str, value: str) -> dict[str, Any]:
+    """Make a metadata event (phase M) of a trace, which names its process or thread."""
     return {"name": name, "ph": "M", "ts": 0, **_PROCESS, "args": {"name": value}}

@@ -10,7 +10,8 @@ from microc import __version__
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.project.manifest import manifest, streaming_data
 from microc.codegen.project.project_samples import test_data
-from microc.compiler.fit.footprint import board_capacity, footprint, region_bytes
+from microc.compiler.fit.budget import region_bytes
+from microc.compiler.fit.footprint import board_capacity, footprint
 from microc.compiler.lowering.module_builder import gain_in_ram
 from microc.module import Call, Module
 from microc.plan.liveness import shared_bytes
@@ -78,18 +79,18 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
                 "estimated_waits": c.waits,
                 "share": c.cycles / (cycles or 1),
                 "in_place": shared_bytes(module, c),
-                "streamed": _streaming_data(c),
+                "streamed": _row_streaming_data(c),
                 "tensor_unit": asdict(c.unit) if c.unit else None,
             }
             for k, c in enumerate(module.calls)
         ],
     }
     steps = report_module(module, board, data).data["advice"]
-    return {**data, "advice": [_advice_text(each) for each in select_printed_advice(steps)], "next_steps": steps}
+    return {**data, "advice": [_advice_sentence(each) for each in select_printed_advice(steps)], "next_steps": steps}
 
 
 def report_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
-    """Make the report of a planned network before any C is printed; ``numbers``: see :func:`make_report`."""
+    """Make the report of a module whose memory is planned, before any C is printed; ``numbers``: see :func:`make_report`."""
     return make_report(
         manifest(module, __version__),
         board,
@@ -104,13 +105,14 @@ def select_printed_advice(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[st
     return [advice for advice in steps if (advice["gain"] or 0) >= MIN_PRINTED_GAIN or not advice["command"]]
 
 
-def _advice_text(advice: Mapping[str, Any]) -> str:
-    """Join an advice's text and command."""
+def _advice_sentence(advice: Mapping[str, Any]) -> str:
+    """Join the text and the command of an item of advice."""
     return f"{advice['text']}: {advice['command']}" if advice["command"] else str(advice["text"])
 
 
-def _streaming_data(call: Call) -> dict[str, Any] | None:
-    """Describe what a kernel of several layers trades for memory; None for other kernels."""
+def _row_streaming_data(call: Call) -> dict[str, Any] | None:
+    """Describe what a kernel that computes several layers row by row trades for memory: additional MACs and moved bytes.
+    None for other kernels."""
     if call.streamed is None:
         return None
     price = call.streamed
@@ -118,7 +120,7 @@ def _streaming_data(call: Call) -> dict[str, Any] | None:
 
 
 def tensor_data(module: Module, name: str) -> dict[str, Any]:
-    """Describe a value as manifests do."""
+    """Describe a value of a module as plain data, in the form of manifests."""
     value = module.values[name]
     return {
         "name": name,

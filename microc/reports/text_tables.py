@@ -15,7 +15,7 @@ MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
 
 def milliseconds(cycles: float, clock_hz: int | None) -> float | None:
-    """Convert cycles to milliseconds at a board's clock; None if that is unknown."""
+    """Convert cycles to milliseconds at a board's clock; None if the clock is unknown."""
     return 1000 * cycles / clock_hz if clock_hz else None
 
 
@@ -25,7 +25,7 @@ def milliseconds_text(value: float) -> str:
 
 
 def time_words(data: Mapping[str, Any]) -> str:
-    """Format the time of one inference: measured, else estimated."""
+    """Format the time of one inference of a report: measured, else estimated."""
     measured, totals = data["measured"], data["totals"]
     if measured:
         seconds = measured["seconds"]
@@ -36,12 +36,12 @@ def time_words(data: Mapping[str, Any]) -> str:
 
 
 def estimate_words(cycles: int, ms: float | None) -> str:
-    """Format estimated cycles and time."""
+    """Format the estimated cycles of one inference, and their milliseconds if known."""
     return f"about {cycles:,} cycles" + (f", {milliseconds_text(ms)}" if ms is not None else "")
 
 
 def stack_words(data: Mapping[str, Any]) -> str:
-    """Format the stack, whether it is measured or estimated, and the bytes that the linker script reserves for it."""
+    """Format the peak stack of a report in bytes, and whether it is measured or estimated."""
     stack = data["stack"]
     reserved = f"; {stack['reserved']:,} reserved" if stack.get("reserved") else ""
     if stack["measured"] is not None:
@@ -50,7 +50,7 @@ def stack_words(data: Mapping[str, Any]) -> str:
 
 
 def clock_words(hertz: int | None) -> str:
-    """Format a clock rate, as in ``168 MHz``."""
+    """Format a clock rate, as in ``168 MHz``; empty if unknown."""
     return f"{hertz / 1e6:.4g} MHz" if hertz else ""
 
 
@@ -60,7 +60,7 @@ def shape_words(shape: Sequence[int]) -> str:
 
 
 def quant_words(tensor: Mapping[str, Any]) -> str:
-    """Format the formula of real values, as in ``0.0111 (q + 128)``; empty if the tensor is not quantised."""
+    """Format the formula of a tensor's real values, as in ``0.0111 (q + 128)``; empty if the tensor is not quantised."""
     if tensor["scale"] is None:
         return ""
     zero = tensor["zero_point"] or 0
@@ -68,7 +68,7 @@ def quant_words(tensor: Mapping[str, Any]) -> str:
 
 
 def change_words(before: float | None, after: float | None) -> str:
-    """Format a change in percent."""
+    """Format the change of a figure in percent; empty if one of both is unknown."""
     if before is None or after is None:
         return ""
     if before == after:
@@ -79,12 +79,13 @@ def change_words(before: float | None, after: float | None) -> str:
 
 
 def memory_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """List one row per memory of a board (:func:`microc.reports.layers.memories_data`)."""
-    return [(f"  {row['memory']}", _memory_words(row)) for row in rows]
+    """List a row, name and use, for each memory of a board; ``rows``: result of
+    :func:`microc.reports.layers.memories_data`."""
+    return [(f"  {row['memory']}", _memory_usage_text(row)) for row in rows]
 
 
-def _memory_words(row: Mapping[str, Any]) -> str:
-    """Describe the use of a memory."""
+def _memory_usage_text(row: Mapping[str, Any]) -> str:
+    """Describe the use of a memory: bytes, contents, accesses and wait cycles."""
     used = f"{row['bytes']:,} of {row['capacity']:,} bytes"
     if not row["bytes"]:
         return f"{used}, nothing lies there"
@@ -106,28 +107,28 @@ _MIN_TEXT = 12
 def table(
     header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1, width: int = 0, mark: str = "..."
 ) -> str:
-    """Format columns; the first ``left`` are text, flush left, the others numbers, flush right.
+    """Format a table of text; the first ``left`` columns are text, flush left, the others numbers, flush right.
+    ``width``: of a line in characters; 0: unlimited. To fit it, a last column of text is wrapped; other columns of text
+    are cut, the widest first and the first column last, and end in ``mark``. Numbers are never cut: columns of numbers
+    for which no room is left form another table below, which repeats the first column."""
+    cells = [[_printable_cell(cell) for cell in row] for row in (header, *rows)]
+    return "\n\n".join(
+        _format_single_table(part, some, width, mark) for part, some in _split_columns(cells, left, width)
+    )
 
-    ``width``: of a line in characters; 0: unlimited. To fit it, a last column of text is wrapped; other columns of text are
-    cut, the widest first and the first column last, and end in ``mark``. Numbers are never cut: columns of numbers for
-    which no room is left form another table below, which repeats the first column.
-    """
-    cells = [[_cell_text(cell) for cell in row] for row in (header, *rows)]
-    return "\n\n".join(_format_table(part, some, width, mark) for part, some in _split_columns(cells, left, width))
 
-
-def _format_table(cells: Sequence[Sequence[str]], left: int, width: int, mark: str) -> str:
-    """Format one table."""
+def _format_single_table(cells: Sequence[Sequence[str]], left: int, width: int, mark: str) -> str:
+    """Format a table that is not split, with a rule below its heading."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     if width:
-        widths = _narrow_columns(widths, left, width)
+        widths = _narrow_text_columns(widths, left, width)
     ruled = [cells[0], ["-" * w for w in widths], *cells[1:]]
-    return "\n".join(line for row in ruled for line in _row_lines(row, widths, left, mark))
+    return "\n".join(line for row in ruled for line in _format_row_lines(row, widths, left, mark))
 
 
 def _split_columns(cells: list[list[str]], left: int, width: int) -> Iterator[tuple[list[list[str]], int]]:
-    """Split the columns into tables that fit ``width`` (0: unlimited), each with its number of text columns. Every table
-    begins with the first column."""
+    """Split the columns of a table into tables that fit ``width`` (0: unlimited), each with its number of text columns.
+    Every table begins with the first column."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     min_widths = [min(w, _MIN_TEXT) if k < left else w for k, w in enumerate(widths)]
     columns, room = list[int](), width - min_widths[0]
@@ -140,13 +141,13 @@ def _split_columns(cells: list[list[str]], left: int, width: int) -> Iterator[tu
     yield [[row[0], *(row[j] for j in columns)] for row in cells], min(left, 1) + sum(j < left for j in columns)
 
 
-def _cell_text(cell: object) -> str:
+def _printable_cell(cell: object) -> str:
     """Convert a cell to text without control characters: names come from models of unknown origin."""
     return escape_unprintable(str(cell), "")
 
 
-def _narrow_columns(widths: list[int], left: int, width: int) -> list[int]:
-    """Narrow columns of text: the last one first, then the widest."""
+def _narrow_text_columns(widths: list[int], left: int, width: int) -> list[int]:
+    """Narrow the text columns of a table until it fits ``width``: the last one first, then the widest. Return the widths."""
     fitted = list(widths)
     texts = range(min(left, len(fitted)))
     excess = sum(fitted) + len(_GAP) * (len(fitted) - 1) - width
@@ -161,8 +162,8 @@ def _narrow_columns(widths: list[int], left: int, width: int) -> list[int]:
     return fitted
 
 
-def _row_lines(row: Sequence[str], widths: Sequence[int], left: int, mark: str) -> list[str]:
-    """Format a row; its last cell may take several lines."""
+def _format_row_lines(row: Sequence[str], widths: Sequence[int], left: int, mark: str) -> list[str]:
+    """Format a row of a table as lines; its last cell may take several."""
     wraps = left >= len(row)
     last = textwrap.wrap(row[-1], widths[-1]) if wraps and len(row[-1]) > widths[-1] else [row[-1]]
     first = [
@@ -182,7 +183,7 @@ def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
     indent = max(len(name) for name, _ in rows) + len(_GAP)
     lines: list[str] = []
     for name, value in rows:
-        text, room = _cell_text(value), width - indent
+        text, room = _printable_cell(value), width - indent
         parts = textwrap.wrap(text, room) if room >= _MIN_TEXT and len(text) > room else [text]
         lines += [
             f"{label.ljust(indent)}{part}".rstrip()
@@ -194,7 +195,7 @@ def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
 def wrap_text(text: str, width: int = 0, head: str = "") -> list[str]:
     """Wrap text to ``width`` characters (0: unlimited), the first line behind ``head``, the others indented by its
     width."""
-    text = _cell_text(text)
+    text = _printable_cell(text)
     if not width:
         return [head + text]
     return textwrap.wrap(
@@ -222,5 +223,5 @@ def wrap_command(text: str, width: int = 0, head: str = "") -> list[str]:
 
 
 def count(number: int) -> str:
-    """Format a number with thousands separators."""
+    """Format an integer with thousands separators."""
     return f"{number:,}"

@@ -71,10 +71,10 @@ def quick_check(
     The check is skipped if it would take long, if options change what the network computes, or if the framework does not
     take the inputs. If there are float outputs, these alone decide: the class of two equal scores depends on rounding.
     """
-    rows = _affordable_rows(graph, compiled=network is not None)
+    rows = _affordable_inference_count(graph, compiled=network is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
         return
-    run, tallies = network or _reference_runner(graph), _output_tallies(graph)
+    run, tallies = network or _numpy_reference_runner(graph), _output_tallies(graph)
     try:
         reference = reference_for(model, NATURAL, options, inside=False)
     except MicrocError:
@@ -106,19 +106,20 @@ def quick_check(
         )
 
 
-def _training_like_rows(model: Any, graph: Graph, count: int) -> list[list[Array]]:
-    """Generate rows like those that an estimator was fitted on; none for other models."""
+def _training_like_rows(model: Any, graph: Graph, set_count: int) -> list[list[Array]]:
+    """Generate ``count`` sets of inputs like the rows that an estimator was fitted on; none for other models."""
     tensor_type = graph.types[graph.inputs[0]]
     if len(graph.inputs) != 1 or len(tensor_type.shape) != 2 or not hasattr(model, "get_params"):
         return []
-    rows = sample_known_rows(model, tensor_type.shape[1], count * tensor_type.shape[0]).astype(
+    rows = sample_known_rows(model, tensor_type.shape[1], set_count * tensor_type.shape[0]).astype(
         dtypes.to_numpy(tensor_type.dtype)
     )
     return [[row] for row in np.split(rows, len(rows) // tensor_type.shape[0])] if len(rows) else []
 
 
-def _affordable_rows(graph: Graph, compiled: bool) -> int:
-    """Return the number of inferences that are cheap enough."""
+def _affordable_inference_count(graph: Graph, compiled: bool) -> int:
+    """Return the number of inferences that take little time, at most :data:`_MAX_ROWS`. ``compiled``: they run as compiled
+    code, else by the operators' numpy references."""
     work = max(sum(_estimate_macs(graph, node) for node in graph.nodes), 1)
     return min(_MAX_ROWS, (_MAX_COMPILED_MACS if compiled else _MAX_REFERENCE_MACS) // work)
 
@@ -134,22 +135,22 @@ def _estimate_macs(graph: Graph, node: Node) -> int:
     return size * max(1, max(weights, default=1) // max(graph.types[node.outputs[0]].shape[-1:] or (1,)))
 
 
-def _reference_runner(graph: Graph) -> Run:
+def _numpy_reference_runner(graph: Graph) -> Run:
     """Return a function that runs a graph by the operators' numpy references, which compiled code must equal."""
 
-    def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    def run_node_reference(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
         return definition.reference({**definition.defaults, **node.attrs}, arrays)
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        values = interp.run(graph, dict(zip(graph.inputs, arrays, strict=True)), apply)
+        values = interp.run(graph, dict(zip(graph.inputs, arrays, strict=True)), run_node_reference)
         return [values[name] for name in graph.outputs]
 
     return run
 
 
 def _output_tallies(graph: Graph) -> list[Tally]:
-    """Create one tally for each output."""
+    """Create a tally of differences for each output of a graph, with the tolerance for its arithmetic."""
     coarse = any(node.op in ("quantize", "dequantize", "dynamic_quantize") for node in graph.nodes)
     coarse |= any(tensor_type.dtype in dtypes.HALF for tensor_type in graph.types.values())
     bound = _COARSE_TOLERANCE if coarse else _TOLERANCE
@@ -211,8 +212,8 @@ def verify(
 
 
 def load_reference(model: Any, against: str, options: Options) -> Reference:
-    """Load the model in a framework. UsageError for options with which the network computes something else than the
-    model."""
+    """Load a model in the framework ``against`` that it is to be compared with. UsageError for options with which the
+    network computes something else than the model."""
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
     if changed:
         raise UsageError(
@@ -225,7 +226,8 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
 
 
 def _rounded_weights_reference(model: Any, options: Options) -> Reference:
-    """Build the reference for rounded weights: the optimised graph run by numpy. UsageError for variable sizes."""
+    """Build the reference for a network whose weights are rounded to 16 bits: the optimised graph, run by numpy.
+    UsageError if sizes vary."""
     if options.bounds:
         raise UsageError(
             f"weight_dtype: {options.weight_dtype} weights of a network with variable sizes have no reference",
@@ -239,13 +241,14 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
 def build_host_kernels(
     source: Path | Graph, options: Options, target: Target, progress: Progress | None = None
 ) -> Library:
-    """Compile a network's kernels for ``target`` as a library for this computer."""
+    """Compile a network's kernels for the core ``target`` as portable C, into a library for this computer."""
     module = compile_model(source, target, options, progress)
     return build_library(shared_files(module, __version__))
 
 
 def read_whole_graph(source: Path | Graph, options: Options) -> Graph | None:
-    """Read the whole model as a graph, for the ranges of inputs and the names of layers. None if sizes vary."""
+    """Read the whole model as a graph, without cutting it at ``options.outputs``, for the ranges of inputs and the names
+    of layers. None if sizes vary."""
     return None if options.bounds else read_model(source, replace(options, outputs=()))
 
 
@@ -299,19 +302,20 @@ def values_by_layer(graph: Graph | None) -> Mapping[str, str]:
 
 
 def draw_input_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
-    """Generate random sets of inputs; UsageError if ``samples`` is less than 1."""
+    """Generate random sets of inputs for a compiled network; UsageError if ``samples`` is less than 1."""
     if samples < 1:
         raise UsageError(f"samples: got {samples}, expected 1 at least", hint="give 1 or more")
     return draw_inputs(library.manifest, library.inputs, graph, samples, seed)
 
 
 def split_user_data(library: Library, data: Any) -> list[list[Array]]:
-    """Split the user's data into sets of inputs. UsageError for data that do not fit."""
+    """Split the user's data into sets of inputs, one per sample. ``data``: as for :func:`verify`. UsageError for data that
+    do not fit the network's inputs."""
     if isinstance(data, (str, Path)):
         inputs = add_colours(library.inputs, library.manifest["options"])
         dataset = read_samples(inputs, library.outputs, Path(data))
         return [list(dataset.sample(k)) for k in range(len(dataset))]
-    arrays = _by_position(library, data)
+    arrays = _arrays_by_input_position(library, data)
     converted = [
         convert_samples(array[None] if array.shape == tuple(tensor["shape"]) else array, tensor, Path("data"))[0]
         for array, tensor in zip(arrays, library.inputs, strict=True)
@@ -325,8 +329,9 @@ def split_user_data(library: Library, data: Any) -> list[list[Array]]:
     return [[array[k] for array in converted] for k in range(counts.pop())]
 
 
-def _by_position(library: Library, data: Any) -> list[Array]:
-    """Order the user's arrays by the network's inputs."""
+def _arrays_by_input_position(library: Library, data: Any) -> list[Array]:
+    """Order the user's arrays, given by name or in order, by the network's inputs. UsageError if names or their number do
+    not match."""
     if isinstance(data, Mapping):
         names = [next((n for n in (t["name"], t["label"]) if n in data), None) for t in library.inputs]
         if None in names or len(data) != len(names):

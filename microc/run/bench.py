@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.compiler.fit.footprint import region_bytes
+from microc.compiler.fit.budget import region_bytes
 from microc.compiler.interaction import Progress
 from microc.device.boards import list_boards, load_board
 from microc.device.transport import list_ports
@@ -64,17 +64,17 @@ class BoardFigures:
 
 
 def select_boards(words: Sequence[str]) -> tuple[Board, ...]:
-    """List the boards that ``words`` select, each once: names, paths of board files, :data:`EMULATED`, :data:`ATTACHED`.
-    UsageError for an unknown board, or if no board is attached."""
+    """List the boards that ``words`` select, each once. A word is a name, the path of a board file, :data:`EMULATED` or
+    :data:`ATTACHED`. UsageError for an unknown board, or if no board is attached."""
     boards: dict[str, Board] = {}
     for word in words:
-        for board in _select_boards(word):
+        for board in _boards_of_word(word):
             boards.setdefault(board.name, board)
     return tuple(boards.values())
 
 
-def _select_boards(word: str) -> tuple[Board, ...]:
-    """List the boards that one word selects."""
+def _boards_of_word(word: str) -> tuple[Board, ...]:
+    """List the boards that one word selects. UsageError as for :func:`select_boards`."""
     if word == EMULATED:
         return tuple(board for board in map(load_board, list_boards()) if board.virtual)
     if word == ATTACHED:
@@ -125,7 +125,7 @@ def measure_boards(
 def _measure_board(
     row: BoardFigures, board: Board, write: Write, folder: Path, meter: str, repeat: int, patience: float
 ) -> BoardFigures:
-    """Measure one board; an error becomes part of the row."""
+    """Measure a network on one board, and return the board's row with the figures; an error becomes part of the row."""
     try:
         project = open_project(write(board, folder / "firmware"))
         sizes = build(project).sizes

@@ -56,14 +56,14 @@ def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
 
     ToolError if code or constants depend on their address, or if the program has writable memory of its own.
     """
-    first, second = (_read_image(folder / name, address) for name, address in LINK_ADDRESSES.items())
+    first, second = (_read_linked_network(folder / name, address) for name, address in LINK_ADDRESSES.items())
     (first_image, symbols), (second_image, _) = first, second
     if first_image != second_image:
         mismatch = next(
             (k for k, (a, b) in enumerate(zip(first_image, second_image, strict=False)) if a != b),
             min(len(first_image), len(second_image)),
         )
-        raise _address_error(folder, _function_at(symbols, min(LINK_ADDRESSES.values()) + mismatch))
+        raise _position_dependence_error(folder, _function_name_at(symbols, min(LINK_ADDRESSES.values()) + mismatch))
     entries = {s.name: (s.address & ~1) - min(LINK_ADDRESSES.values()) for s in symbols}
     blob = Blob(
         name=manifest["model"],
@@ -83,8 +83,9 @@ def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
     return blob
 
 
-def _read_image(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
-    """Read the bytes of an image that is linked at ``address``, and its symbols."""
+def _read_linked_network(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
+    """Read the bytes of a relocatable network that is linked at ``address``, and its symbols. ToolError if it has writable
+    memory of its own."""
     content: tuple[Segment, ...] = read_segments(elf)
     sizes = section_sizes(elf)
     foreign_sections = [name for name, _ in sizes.sections if name not in (_IMAGE, _THREAD)]
@@ -98,22 +99,22 @@ def _read_image(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
     return content[0][1], sizes.symbols
 
 
-def _function_at(symbols: tuple[Symbol, ...], address: int) -> str:
-    """Name the function at an address."""
+def _function_name_at(symbols: tuple[Symbol, ...], address: int) -> str:
+    """Return the name of the function that contains an address."""
     return next((s.name for s in symbols if s.address & ~1 <= address < (s.address & ~1) + s.size), "a function")
 
 
-def _address_error(folder: Path, name: str) -> ToolError:
-    """Return the error about code that depends on its address."""
+def _position_dependence_error(folder: Path, function_name: str) -> ToolError:
+    """Return the error about a function whose code depends on the address that it is linked at."""
     return ToolError(
-        f"{name} reads its constants at fixed addresses, so that the network cannot be loaded at any address",
+        f"{function_name} reads its constants at fixed addresses, so that the network cannot be loaded at any address",
         where=str(folder),
         hint="leave out operators that call the C library; --math fast computes exp, tanh, erf and log without it",
     )
 
 
 def _blob_tensors(manifest: dict[str, Any]) -> tuple[BlobTensor, ...]:
-    """List the tensors for the board's table, in the manifest's order."""
+    """List the tensors of a manifest as entries of the board's tensor table, in the manifest's order."""
     kernel_of = {name: k["index"] for k in manifest["kernels"] for name in k["outputs"]}
     base_of = {"arena": 0, **{m["name"]: m["offset"] for m in manifest["memory"]}}
     return tuple(
@@ -131,7 +132,8 @@ _COMPILE_AGAIN = "compile again: microc compile MODEL --board BOARD -o {}"
 
 @frozen
 class Project:
-    """A folder that ``microc compile`` wrote, and one of its networks. ``index``: the network's number on the board."""
+    """A project folder that ``microc compile`` wrote, and one of its networks. ``index``: the network's number on the
+    board; ``sources``: the folder of its C files."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -141,6 +143,7 @@ class Project:
 
     @property
     def elf(self) -> Path:
+        """Path of the linked firmware."""
         return self.folder / "firmware.elf"
 
     @property
@@ -165,11 +168,12 @@ class Project:
 
     @property
     def emulated(self) -> bool:
+        """True if an emulator can run the board."""
         return "emulator" in self.board.raw
 
     def networks(self) -> tuple[Project, ...]:
         """List all networks of the firmware in the board's order; the project itself if it has one."""
-        names = _read_manifest(self.folder / PROJECT_MARKER).get("models", ())
+        names = _read_project_manifest(self.folder / PROJECT_MARKER).get("models", ())
         return tuple(open_project(self.folder, name) for name in names) or (self,)
 
     @property
@@ -180,7 +184,8 @@ class Project:
 
 @frozen
 class BuildResult:
-    """A linked firmware and its memory. ``network``: bytes of the blob of a relocatable network, else None."""
+    """Result of a build: the linked firmware and its memory. ``network``: bytes of the blob of a relocatable network, else
+    None."""
 
     elf: Path
     sizes: Sizes
@@ -202,7 +207,7 @@ def open_project(folder: str | Path, model: str = "") -> Project:
         raise OutputError(what, where=str(root), hint=nearest_folder or hint)
     if not path.is_file():
         raise OutputError(f"{root} is no project of microc: it has no {PROJECT_MARKER}", where=str(root), hint=hint)
-    data = _read_manifest(path)
+    data = _read_project_manifest(path)
     names = data.get("models", [data.get("model")])
     if model and model not in names:
         raise UsageError(
@@ -210,14 +215,14 @@ def open_project(folder: str | Path, model: str = "") -> Project:
         )
     index = names.index(model) if model else 0
     sources = root / names[index] if "models" in data else root
-    model_manifest = _read_manifest(sources / PROJECT_MARKER) if "models" in data else data
+    model_manifest = _read_project_manifest(sources / PROJECT_MARKER) if "models" in data else data
     return Project(
         root, model_manifest, load_board_copy(root / "board" / "board.json", model_manifest["board"]), index, sources
     )
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    """Read and check a manifest."""
+def _read_project_manifest(path: Path) -> dict[str, Any]:
+    """Read and check the manifest of a project. OutputError if it is damaged, of an export, or of another version."""
     try:
         data: dict[str, Any] = json.loads(read_text(path))
         if "format" in data:
@@ -246,7 +251,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def build(project: Project) -> BuildResult:
-    """Run make. FitError, with figures, if the linker runs out of memory; ToolError for other failures."""
+    """Build a project's firmware by make. FitError, with figures, if the linker runs out of memory; ToolError for other
+    failures."""
     framework, compiler = project.board.raw.get("framework"), project.board.raw["build"]["prefix"]
     if framework:
         require(framework["tool"], framework["install"])
@@ -282,11 +288,9 @@ def linked_sizes(files: Mapping[str, str | bytes], board: Board) -> Sizes | None
 
 
 def host_library(project: Project) -> Library:
-    """Compile the project's own network for this computer.
-
-    External functions of plugins run by their Python meaning, and external code is replaced by our kernels, so that both
-    can be compared with the board.
-    """
+    """Compile a project's own network for this computer as a library.
+    External functions of plugins run by their Python meaning, and external code is replaced by our kernels, so that
+    both can be compared with the board."""
     folder, manifest = project.sources, project.manifest
     try:
         if "external" in manifest:
@@ -316,7 +320,7 @@ _SCHEMES = ("socket://", "pipe:", "rfc2217://")
 
 
 def is_line(source: Project | str | Path) -> bool:
-    """Test whether a source is a line (a device file, port or URL), not a folder."""
+    """Test whether a source is a line to a board (a device file, port or URL), not a project folder."""
     if isinstance(source, Project) or Path(source).is_dir():
         return False
     text = str(source)
@@ -324,7 +328,8 @@ def is_line(source: Project | str | Path) -> bool:
 
 
 def find_answering_project(transport: Transport, network: str) -> Project:
-    """Find the project whose firmware answers, in this folder and its subfolders. Closes the line if there is none."""
+    """Find the project whose firmware answers on a line, in the current folder and its subfolders; ``network``: its name,
+    or empty for any. UsageError if there is none; the line is closed then."""
     try:
         board = Client(transport).hello()
         fingerprints = {model.fingerprint for model in board.models}
@@ -351,8 +356,8 @@ def find_answering_project(transport: Transport, network: str) -> Project:
 def open_board_line(
     project: Project, port: str, bauds: Sequence[int], patience: float, stack: ExitStack
 ) -> tuple[Transport, float, bool]:
-    """Open the line to a project's board; return it, the seconds to wait if it is lost, and whether it belongs to our
-    emulator."""
+    """Open the line to a project's board: serial port, simulator, emulator or host process. Return it, the seconds to wait
+    if it is lost, and True if it leads to an emulator that microc started. ``stack``: ends that emulator."""
     protocol = project.manifest["options"]["protocol"]
     if protocol == "mlperf":
         raise UsageError(
@@ -366,13 +371,15 @@ def open_board_line(
         port = find_port(project.board) if port in ("", AUTO) else port
         return open_line(port, bauds, project.board.raw["console"].get("baud", BAUD)), patience, False
     address = (
-        stack.enter_context(Emulator(project.board, project.elf)).url if project.emulated else _host_program(project)
+        stack.enter_context(Emulator(project.board, project.elf)).url
+        if project.emulated
+        else _host_program_address(project)
     )
     return open_transport(address), 0.0, project.emulated
 
 
-def _host_program(project: Project) -> str:
-    """Return the address of a host project's program."""
+def _host_program_address(project: Project) -> str:
+    """Return the ``pipe:`` address that runs a host project's program. UsageError if it is not built."""
     if not project.elf.is_file():
         raise UsageError(
             "the project is not built", where=str(project.folder), hint=f"build it: microc build {project.folder}"
@@ -381,7 +388,8 @@ def _host_program(project: Project) -> str:
 
 
 def open_line(port: str, bauds: Sequence[int], usual: int = BAUD) -> Transport:
-    """Open a line at the first rate that is answered; a single rate is not probed."""
+    """Open a serial line at the first baud rate at which a board answers; a single rate is not probed. ``usual``: the rate
+    if ``bauds`` is empty. DeviceError if no rate is answered."""
     rates = tuple(bauds) or (usual,)
     for rate in rates:
         transport = open_transport(port, rate)
@@ -424,7 +432,7 @@ def read_network_blob(project: Project) -> Blob:
 
 
 def build_network_file(files: Mapping[str, str | bytes], target: Path) -> None:
-    """Build the project with these files and write its blob to ``target``."""
+    """Build a relocatable project with these files in a temporary folder, and write the network's blob to ``target``."""
     with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
         folder = Path(name) / "network"
         write_tree(folder, files)
@@ -443,8 +451,8 @@ def send_network(client: Client, blob: Blob) -> Slots:
     """
     data = blob.pack()
     slots = ask_slots(client)
-    _check_core(blob, slots)
-    _check_room(blob, len(data), slots)
+    _check_network_core(blob, slots)
+    _check_network_fits(blob, len(data), slots)
     if slots.unit > client.info.max_payload - 4:
         raise DeviceError(
             f"the board writes flash in units of {slots.unit} bytes; got frames of {client.info.max_payload - 4} bytes",
@@ -454,8 +462,9 @@ def send_network(client: Client, blob: Blob) -> Slots:
     return ask_slots(client)
 
 
-def _check_core(blob: Blob, slots: Slots) -> None:
-    """Raise UsageError where the board would answer BAD_TARGET, with the reason."""
+def _check_network_core(blob: Blob, slots: Slots) -> None:
+    """Raise UsageError, with the reason, if a network is for another core, ABI or format than the board's firmware (where
+    the board would only answer BAD_TARGET)."""
     if slots.format != FORMAT:
         raise UsageError(
             f"the board's firmware reads networks of format {slots.format}, this microc makes format {FORMAT}",
@@ -473,8 +482,9 @@ def _check_core(blob: Blob, slots: Slots) -> None:
         )
 
 
-def _check_room(blob: Blob, nbytes: int, slots: Slots) -> None:
-    """Raise FitError where the board would answer NO_ROOM, with figures."""
+def _check_network_fits(blob: Blob, nbytes: int, slots: Slots) -> None:
+    """Raise FitError, with figures, if the board has too little room for a network (where the board would only answer
+    NO_ROOM). ``nbytes``: of the packed blob."""
     table = -(-len(blob.tensors) * _TENSOR_ENTRY // _ALIGN) * _ALIGN
     reasons = [
         f"takes {need:,} bytes of {what}, the board has {room:,}"

@@ -34,12 +34,10 @@ INSTRUCTIONS, TICKS = "instructions", "ticks"
 
 @frozen
 class Clock:
-    """Unit of a board's timings. ``tick_hz``: ticks per second of the timer that the firmware reads. ``emulated``: an
-    emulator of ours runs the board.
-
+    """Unit of a board's timings: ticks of a timer, or instructions. ``tick_hz``: ticks per second of the timer that the
+    firmware reads. ``emulated``: an emulator that microc started runs the board.
     An emulator that counts instructions advances the timer with them at a fixed, arbitrary pace. Its ticks, and times
-    computed from them, say nothing about the chip. Instructions are the unit there, and no time is reported.
-    """
+    computed from them, say nothing about the chip. Instructions are the unit there, and no time is reported."""
 
     board: Board
     tick_hz: int
@@ -69,19 +67,18 @@ class Clock:
         return f"{rate}, of the board's timer"
 
     def amount(self, ticks: int) -> int:
-        """Convert ticks to the unit."""
+        """Convert ticks of the timer to the clock's unit."""
         return ticks_to_instructions(self.board, ticks) if self.counts else ticks
 
     def seconds(self, amount: int) -> float | None:
-        """Convert an amount of the unit to seconds; None if it is no time of the chip."""
+        """Convert an amount of the clock's unit to seconds; None if the board is emulated, since it is no time of the
+        chip."""
         return None if self.emulated else amount / self.tick_hz
 
 
 def ticks_to_instructions(board: Board, ticks: int) -> int:
-    """Convert ``ticks`` of an emulated board to instructions: the least number that takes so long.
-
-    Exact if a tick is no longer than an instruction. UsageError for a board without an emulator.
-    """
+    """Convert ``ticks`` of an emulated board's timer to instructions: the least number of instructions that takes so long.
+    Exact if a tick is no longer than an instruction. UsageError for a board without an emulator."""
     if "emulator" not in board.raw:
         raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
     ratio = Fraction(str(board.raw["emulator"]["ticks_per_instruction"]))
@@ -104,7 +101,8 @@ _HINT = "print a number and a unit: 1.25 mJ (all of it) or 18 mW (the mean power
 
 @dataclass
 class Reading:
-    """Result of a meter, available after the ``with``: joules of all inferences or mean watts; the other is None."""
+    """Result of an energy meter, available after the ``with`` of :func:`run_meter`: joules of all inferences or mean
+    watts; the other is None."""
 
     joules: float | None = None
     watts: float | None = None
@@ -124,7 +122,8 @@ class Reading:
 
 
 def split_command(command: str) -> list[str]:
-    """Split a command into words as a shell does, without running a shell. UsageError if it is malformed or empty."""
+    """Split the command of ``--meter`` into words as a shell does, without running a shell. UsageError if it is malformed
+    or empty."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -138,7 +137,8 @@ def split_command(command: str) -> list[str]:
 
 @contextmanager
 def run_meter(command: str, board: str, inferences: int) -> Iterator[Reading]:
-    """Run a meter for the length of a ``with``. ToolError if it cannot be started, does not end, or prints no energy."""
+    """Run the program of an energy meter for the length of a ``with``; yields its reading. ToolError if it cannot be
+    started, does not end, or prints no energy or power."""
     argv, reading = split_command(command), Reading(inferences=inferences)
     environment = {**os.environ, "MICROC_BOARD": board, "MICROC_INFERENCES": str(inferences)}
     pipe = subprocess.PIPE
@@ -303,7 +303,8 @@ class Profile:
 
 
 def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: SizeReport | None) -> Profile:
-    """Build a profile from the ticks of a project's kernels, in order."""
+    """Build the profile of a project from the ticks of its kernels, in order; ``size``: of its linked firmware, if there
+    is one."""
     times = [clock.amount(t) for t in ticks]
     total = sum(times) or 1
     arena = live_bytes(project.manifest)

@@ -98,7 +98,7 @@ def load_kernel(device: Device, what: Any, constants: Mapping[str, Any]) -> Load
 
 
 class Loader:
-    """Allocates the memory of a board that accepts code. Tracks the used part and the constants that are already there."""
+    """Allocator of the memory of a board that accepts code. Tracks the used part and the constants that are already there."""
 
     def __init__(self, client: Client, board: Board) -> None:
         self.client, self.board = client, board
@@ -107,9 +107,9 @@ class Loader:
         self._top = 0
 
     def load(self, module: Module) -> Loaded:
-        """Build and send a planned module. FitError if no room is left, ToolError if it does not build, UsageError if it
-        keeps state or its sizes vary."""
-        self._check(module)
+        """Build a planned module for the free memory, send it, and return it loaded. FitError if no room is left,
+        ToolError if it does not build, UsageError if it keeps state or its sizes vary."""
+        self._check_loadable(module)
         before = dict(self._constants), self._top
         try:
             return self._allocate_and_send(module)
@@ -136,11 +136,11 @@ class Loader:
         assert module.plan is not None
         begin = self._top
         own = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
-        arena = self._reserve(module.plan.size)
-        buffers = {name: self._reserve(module.values[name].nbytes) for name in own}
-        start = self._reserve(0)
-        code, entry, symbols = self._link(module, constants, start)
-        self._reserve(len(code))
+        arena = self._reserve_memory(module.plan.size)
+        buffers = {name: self._reserve_memory(module.values[name].nbytes) for name in own}
+        start = self._reserve_memory(0)
+        code, entry, symbols = self._link_at_offset(module, constants, start)
+        self._reserve_memory(len(code))
         for offset, data in (*fresh.items(), (start, code)):
             self.client.load(offset, data)
         image = Image(start, len(code), zlib.crc32(code), entry)
@@ -149,12 +149,12 @@ class Loader:
     def _constant_offset(self, data: bytes, fresh: dict[int, bytes]) -> int:
         """Return the offset of a constant. A new one is allocated and added to ``fresh``."""
         if data not in self._constants:
-            self._constants[data] = self._reserve(len(data))
+            self._constants[data] = self._reserve_memory(len(data))
             fresh[self._constants[data]] = data
         return self._constants[data]
 
-    def _reserve(self, nbytes: int) -> int:
-        """Allocate aligned memory; FitError if there is too little."""
+    def _reserve_memory(self, nbytes: int) -> int:
+        """Allocate aligned memory of the board, and return its offset; FitError if there is too little."""
         begin = -(-self._top // _ALIGN) * _ALIGN
         if begin + nbytes > self.region.nbytes:
             raise FitError(
@@ -165,8 +165,11 @@ class Loader:
         self._top = begin + nbytes
         return begin
 
-    def _link(self, module: Module, constants: dict[str, int], start: int) -> tuple[bytes, int, tuple[Symbol, ...]]:
-        """Link the module for the offset ``start``; return its code, its entry's offset, and its symbols."""
+    def _link_at_offset(
+        self, module: Module, constants: dict[str, int], start: int
+    ) -> tuple[bytes, int, tuple[Symbol, ...]]:
+        """Link a module for the memory offset ``start``; return its code, its entry's offset, and its symbols.
+        ``constants``: their offsets."""
         base = self.region.address
         addresses = {name: base + at for name, at in constants.items()}
         with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
@@ -179,8 +182,9 @@ class Loader:
             entry = next(s.address for s in sizes.symbols if s.name == "microc_enter")
             return join_segments(read_segments(elf)), (entry & ~1) - base, sizes.symbols
 
-    def _check(self, module: Module) -> None:
-        """Raise UsageError for a module that cannot be loaded."""
+    def _check_loadable(self, module: Module) -> None:
+        """Raise UsageError for a module that cannot be loaded into RAM: it keeps state, its sizes vary, or it has too many
+        inputs and outputs."""
         reason = ""
         if module.state:
             reason = "it keeps something from run to run"
@@ -201,10 +205,8 @@ class Loader:
 
 
 class Loaded:
-    """Kernels in a board's memory; ``loaded(x)`` runs them on arrays and returns arrays.
-
-    ``last``: timing of the last call, in ticks. Valid until the board restarts or :meth:`Device.unload`.
-    """
+    """Kernels that are loaded into a board's memory; ``loaded(x)`` runs them on arrays and returns arrays.
+    ``last``: timing of the last call, in ticks. Valid until the board restarts or :meth:`Device.unload`."""
 
     def __init__(
         self,
@@ -221,7 +223,7 @@ class Loaded:
         self.inputs = tuple(tensor_data(module, name) for name in module.inputs)
         self.outputs = tuple(tensor_data(module, name) for name in module.outputs)
         self._client, self._arena, self._buffers, self._symbols = loader.client, arena, buffers, symbols
-        self._addresses = (arena, *(self._offset(name) for name in (*module.inputs, *module.outputs)))
+        self._addresses = (arena, *(self._offset_of_value(name) for name in (*module.inputs, *module.outputs)))
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
         """Run once on arrays in the function's order; returns an array, or a tuple if there are several outputs."""
@@ -240,17 +242,17 @@ class Loaded:
         """
         count = validation.integer("repeat", repeat, 1, (1 << 32) - 1)
 
-        def time_runs(*arrays: Any) -> Timing:
+        def time_executions(*arrays: Any) -> Timing:
             self.set_inputs(*arrays)
             return self.run(repeat=count)
 
-        return time_runs
+        return time_executions
 
     def set_inputs(self, *arrays: Any) -> None:
         """Send all inputs; shapes and dtypes must match."""
         for tensor, array in zip(self.inputs, RunShapes({}).fitting(self.inputs, arrays), strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-            self._client.load(self._offset(tensor["name"]), data)
+            self._client.load(self._offset_of_value(tensor["name"]), data)
 
     def run(self, kernel: int | None = None, repeat: int = 1, timeout: float | None = None) -> Timing:
         """Execute one kernel by its number, or all in order. ``timeout``: seconds, see :meth:`Client.call`."""
@@ -261,24 +263,24 @@ class Loaded:
         """Read a value of the module from the board's memory, by its name."""
         value = self.module.values[name]
         dtype = dtypes.to_numpy(value.dtype)
-        data = self._client.fetch(self._offset(name), prod(value.shape) * dtype.itemsize)
+        data = self._client.fetch(self._offset_of_value(name), prod(value.shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(value.shape)
 
     def spoil(self, name: str, data: bytes) -> None:
         """Overwrite the first bytes of a value, so that a kernel that writes nothing is noticed."""
-        self._client.load(self._offset(name), data)
+        self._client.load(self._offset_of_value(name), data)
 
     def holds(self, name: str, array: Array) -> bool:
         """Test whether a value equals an array, bit by bit. The board returns a CRC-32 instead of the bytes."""
         data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-        return self._client.check(self._offset(name), len(data)) == zlib.crc32(data)
+        return self._client.check(self._offset_of_value(name), len(data)) == zlib.crc32(data)
 
     def code_of(self, kernel: str) -> int:
-        """Return the bytes of a kernel's function."""
+        """Return the bytes of code of a kernel's function."""
         return sum(s.size for s in self._symbols if s.name.partition(".")[0] == kernel)
 
-    def _offset(self, name: str) -> int:
-        """Return the offset of a value in the board's region."""
+    def _offset_of_value(self, name: str) -> int:
+        """Return the offset of a value in the board's memory for code."""
         base, offset = self.module.base_of(name)
         assert self.module.plan is not None
         if base in self._buffers:
@@ -297,7 +299,8 @@ _ATTEMPTS = 20.0
 def open_client(
     port: str, bauds: Sequence[int], patience: float, *, usual: int = BAUD, progress: Progress | None = None
 ) -> Client:
-    """Open a client on a line, whatever the board runs. ``usual``: the rate if ``bauds`` is empty."""
+    """Open a client on a serial line, whatever network the board runs. ``patience``: seconds without an answer before
+    giving up; ``usual``: the baud rate if ``bauds`` is empty."""
     return Client(open_line(port, bauds, usual), patience / _ATTEMPTS, reconnect=patience, progress=progress)
 
 
@@ -349,19 +352,19 @@ class Device:
             is_fresh = reconnect == 0.0  # an emulator or process that we have just started
             if load or (is_fresh and project.relocatable):
                 send_network(client, read_network_blob(project))
-            self._attach(project, client, emulated)
+            self._attach_to_client(project, client, emulated)
             self._stack = stack.pop_all()
 
     @classmethod
     def over(cls, project: Project, client: Client, *, emulated: bool = False) -> Device:
-        """Open a session on a client that the caller closes."""
+        """Open a session with a project's board on a client that is connected already; the caller closes the client."""
         device = cls.__new__(cls)
-        device._attach(project, client, emulated)
+        device._attach_to_client(project, client, emulated)
         device._stack = ExitStack()
         return device
 
-    def _attach(self, project: Project, client: Client, emulated: bool) -> None:
-        """Check that the board runs the project, and take its tables."""
+    def _attach_to_client(self, project: Project, client: Client, emulated: bool) -> None:
+        """Check that the board runs the project's build, and take its tables of tensors and kernels."""
         load = f"load it: microc load {shlex.quote(str(project.folder))} --port PORT"
         client.expect(project.manifest["fingerprint"], *([load] if project.relocatable else []))
         self.project = project
@@ -371,14 +374,14 @@ class Device:
         self.loader: Loader | None = None
         self.shapes = RunShapes(project.manifest)
         self._tensors = project.tensors
-        self._expect_tables()
+        self._check_board_tables()
         self._index = {name: k for k, name in enumerate(self._tensors)}
         self.inputs = tuple(self._tensors[n] for n in project.manifest["inputs"])
         self.outputs = tuple(self._tensors[n] for n in project.manifest["outputs"])
 
-    def _expect_tables(self) -> None:
-        """Raise DeviceError unless the board's tensors and kernels are the manifest's. The fingerprint matched, so firmware
-        that differs here is faulty."""
+    def _check_board_tables(self) -> None:
+        """Raise DeviceError unless the board's tensors and kernels are the manifest's. The fingerprint matched, so
+        firmware that differs here is faulty."""
         model = self.client.model
         sizes = [4 * len(self.shapes.sizes)] if self.shapes.sizes else []
         if [t.nbytes for t in model.tensors] != [t["bytes"] for t in self._tensors.values()] + sizes or (
@@ -510,7 +513,7 @@ class Device:
         """
         project = source if isinstance(source, Project) else self._open_project(source)
         send_network(self.client, read_network_blob(project))
-        self._attach(project, self.client, self.emulated)
+        self._attach_to_client(project, self.client, self.emulated)
 
     def _open_project(self, source: Program | str | Path) -> Project:
         """Open the project in a folder, or build a program in a temporary folder that lasts as long as the session."""
@@ -533,7 +536,7 @@ class Device:
         self.loader = None
 
     def stats(self) -> Stats:
-        """Read stack depth and counters of the line."""
+        """Read the board's stack depth and the counters of its line."""
         return self.client.stats()
 
     def reset(self) -> None:
@@ -553,10 +556,9 @@ def flash_project(
     dry_run: bool = False,
     patience: float = PATIENCE,
 ) -> tuple[tuple[tuple[str, ...], ...], bool]:
-    """Flash a project's firmware; return the commands, and True if the board then answered as this project.
-
+    """Flash a project's firmware; return the flashing commands, and True if the board then answered as this project.
     An emulated board is loaded through its debugger and queried at once; hardware is queried if ``port`` is given.
-    """
+    ``dry_run``: return the commands without running them."""
     selected = select_runner(project.board, runner)
     port = find_port(project.board) if port == AUTO else port
     if dry_run:

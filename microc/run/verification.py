@@ -31,7 +31,8 @@ TOLERANCE = 1e-6
 
 @frozen
 class LayerCheck:
-    """Comparison after one kernel, over all samples. ``error``: the largest tolerated difference; 0 if all bits agree."""
+    """Comparison of board and host after one kernel, over all samples. ``error``: the largest tolerated difference; 0 if
+    all bits agree."""
 
     kernel: int
     layer: str
@@ -43,7 +44,8 @@ class LayerCheck:
 
 @frozen
 class Difference:
-    """The first disagreement: at ``index`` in the tensor; ``count`` of its elements differ in ``sample``."""
+    """The first disagreement of board and host: at ``index`` in the tensor; ``count`` of its elements differ in
+    ``sample``."""
 
     sample: int
     kernel: int
@@ -57,7 +59,7 @@ class Difference:
     elements: int
 
     def error(self, where: str, details: Mapping[str, Any] | None = None) -> VerificationError:
-        """Return the error that reports it."""
+        """Return the error that reports this disagreement; ``where``: the board."""
         index_text = f"[{', '.join(map(str, self.index))}]"
         return VerificationError(
             f"board and host differ after kernel {self.kernel} ({self.op}): {self.tensor}{index_text} is {self.board} on the "
@@ -75,10 +77,11 @@ def random_inputs(
 
     ``shapes``: the sizes of the run, if they vary; None: the largest.
     """
-    return [_random(shapes.of(t) if shapes else t["shape"], t["dtype"], generator) for t in tensors]
+    return [_random_array(shapes.of(t) if shapes else t["shape"], t["dtype"], generator) for t in tensors]
 
 
-def _random(shape: Sequence[int], dtype: str, generator: np.random.Generator) -> Array:
+def _random_array(shape: Sequence[int], dtype: str, generator: np.random.Generator) -> Array:
+    """Generate integers over the whole dtype, or standard normal floats."""
     if dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)
     if dtypes.is_float(dtype):
@@ -135,38 +138,48 @@ def verify(
                 board, host = device.read(name), library.tensor(host_name)
                 comparison = compare(board, host, bounds.get(k, tolerance))
                 if comparison.wrong:
-                    checks = _checks(kernels, elements, errors)
-                    return checks[: len(kernels) if sample else k], _difference(
+                    checks = _layer_checks(kernels, elements, errors)
+                    return checks[: len(kernels) if sample else k], _describe_first_difference(
                         sample, k, kernel, name, board, host, comparison
                     )
                 if comparison.error:
                     library.set_tensor(host_name, board)
                 elements[k] += board.size
                 errors[k] = max(errors[k], comparison.error)
-    return _checks(kernels, elements, errors), None
+    return _layer_checks(kernels, elements, errors), None
 
 
-def _checks(
+def _layer_checks(
     kernels: Sequence[dict[str, Any]], elements: Sequence[int], errors: Sequence[float]
 ) -> tuple[LayerCheck, ...]:
-    """Summarise the kernels that were compared."""
+    """Summarise the comparison of each kernel. ``elements``: compared elements by kernel; ``errors``: largest tolerated
+    differences."""
     rows = enumerate(zip(kernels, elements, errors, strict=True))
     return tuple(LayerCheck(k, c["layer"], c["op"], tuple(c["outputs"]), n, e) for k, (c, n, e) in rows)
 
 
-def _difference(
-    sample: int, number: int, kernel: dict[str, Any], name: str, board: Array, host: Array, comparison: Comparison
+def _describe_first_difference(
+    sample: int,
+    kernel_number: int,
+    kernel: dict[str, Any],
+    tensor_name: str,
+    board: Array,
+    host: Array,
+    comparison: Comparison,
 ) -> Difference:
-    """Describe the first wrong element of a tensor."""
+    """Describe the first wrong element of a tensor that kernel ``number`` wrote."""
     at = comparison.first
     index = tuple(int(i) for i in np.unravel_index(at, board.shape))
     values = board.reshape(-1)[at].item(), host.reshape(-1)[at].item()
-    return Difference(sample, number, kernel["layer"], kernel["op"], name, index, *values, comparison.wrong, board.size)
+    return Difference(
+        sample, kernel_number, kernel["layer"], kernel["op"], tensor_name, index, *values, comparison.wrong, board.size
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Number of wrong elements, position of the first, and the largest tolerated difference."""
+    """Result of comparing two arrays: number of wrong elements, position of the first (-1 if none), and the largest
+    tolerated difference."""
 
     wrong: int
     first: int
@@ -174,7 +187,8 @@ class Comparison:
 
 
 def compare(board: Array, host: Array, tolerance: float) -> Comparison:
-    """Compare arrays of one shape and dtype. NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
+    """Compare arrays of the board and the host, of one shape and dtype. ``tolerance``: relative to the largest magnitude.
+    NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
     a, b = board.reshape(-1), host.reshape(-1)
     differs = (_element_bytes(a) != _element_bytes(b)).any(axis=1)
     error = 0.0
@@ -190,7 +204,7 @@ def compare(board: Array, host: Array, tolerance: float) -> Comparison:
 
 
 def _element_bytes(flat: Array) -> Array:
-    """View each element as a row of bytes."""
+    """View each element of a flat array as a row of bytes."""
     return np.ascontiguousarray(flat).view(np.uint8).reshape(flat.size, flat.dtype.itemsize)
 
 
@@ -201,8 +215,9 @@ _MAX_CLASSES = 10_000
 
 @frozen
 class Answers:
-    """The board's answers. ``outputs``: by name, of shape (samples, ...). ``differing``: samples whose outputs differ from
-    the host's in any bit. ``deviation``: the largest difference of floats in these."""
+    """The outputs of all samples on the board, compared with the host's. ``outputs``: by name, of shape (samples, ...).
+    ``differing``: samples whose outputs differ from the host's in any bit. ``deviation``: the largest difference of
+    floats in these."""
 
     outputs: Mapping[str, Array]
     differing: tuple[int, ...]
@@ -224,7 +239,7 @@ class Classification:
         return self.correct / self.total
 
     def recall(self, truth: int) -> float | None:
-        """Compute the share of a class's samples that are recognised; None if it has none."""
+        """Compute the share of the samples of class ``truth`` that are recognised; None if there are none."""
         count = int(self.confusion[truth].sum())
         return float(self.confusion[truth, truth]) / count if count else None
 
@@ -247,7 +262,8 @@ class Closeness:
 
 
 def run_samples(device: Device, library: Library, samples: Samples, progress: Progress | None = None) -> Answers:
-    """Run all samples on both sides in order. State is reset once and continues from sample to sample."""
+    """Run all samples in order on board and host, and compare the outputs. State is reset once and continues from sample
+    to sample."""
     device.reset()
     library.reset()
     rows: list[tuple[Array, ...]] = []
@@ -257,22 +273,22 @@ def run_samples(device: Device, library: Library, samples: Samples, progress: Pr
         if progress is not None:
             progress(f"sample {number + 1} of {len(samples)}", number, len(samples))
         arrays = samples.sample(number)
-        board, host = (_as_tuple(run(*arrays)) for run in (device.run, library))
+        board, host = (_outputs_as_tuple(run(*arrays)) for run in (device.run, library))
         if any(a.tobytes() != b.tobytes() for a, b in zip(board, host, strict=True)):
             differing.append(number)
-            deviation = max(deviation, *(_deviation(a, b) for a, b in zip(board, host, strict=True)))
+            deviation = max(deviation, *(_largest_float_deviation(a, b) for a, b in zip(board, host, strict=True)))
         rows.append(board)
     outputs = {t["name"]: np.stack([row[k] for row in rows]) for k, t in enumerate(device.outputs)}
     return Answers(outputs, tuple(differing), deviation)
 
 
-def _as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return outputs as a tuple."""
+def _outputs_as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the outputs of a run as a tuple, also if there is only one."""
     return result if isinstance(result, tuple) else (result,)
 
 
-def _deviation(a: Array, b: Array) -> float:
-    """Compute the largest difference of finite floats."""
+def _largest_float_deviation(a: Array, b: Array) -> float:
+    """Compute the largest difference of finite floats in two arrays; 0 for integers."""
     if a.dtype.kind != "f":
         return 0.0
     finite = np.isfinite(a) & np.isfinite(b)
@@ -282,20 +298,18 @@ def _deviation(a: Array, b: Array) -> float:
 def classify(
     outputs: Mapping[str, Array], tensors: Mapping[str, Mapping[str, Any]], labels: Array, answer: str = ""
 ) -> Classification:
-    """Compare classes with labels. ``answer``: the output with the class; by default the first that is a class number, else
-    the first.
-
-    An output of one integer without a scale is the class number. Another output of one element is the probability of class
-    1. Of several elements the largest wins, the first of equals. UsageError if a label is beyond the classes.
-    """
-    name = answer or next((n for n in outputs if _is_class(outputs[n], tensors[n])), next(iter(outputs)))
+    """Evaluate a classifier: compare the classes in its outputs with the labels. ``answer``: the output with the class; by
+    default the first that is a class number, else the first.
+    An output of one integer without a scale is the class number. Another output of one element is the probability of
+    class 1. Of several elements the largest wins, the first of equals. UsageError if a label is beyond the classes."""
+    name = answer or next((n for n in outputs if _is_class_number(outputs[n], tensors[n])), next(iter(outputs)))
     if name not in outputs:
         raise UsageError(f"there is no output {name!r}", hint=suggestion(name, outputs, "outputs"))
     rows = outputs[name].reshape(len(labels), -1)
-    if _is_class(outputs[name], tensors[name]):
+    if _is_class_number(outputs[name], tensors[name]):
         answers, classes = rows[:, 0].astype(np.int64), int(max(rows.max(), labels.max())) + 1
     elif rows.shape[1] == 1:
-        answers, classes = (_real(rows[:, 0], tensors[name]) >= 0.5).astype(np.int64), 2
+        answers, classes = (_dequantise_output(rows[:, 0], tensors[name]) >= 0.5).astype(np.int64), 2
     else:
         answers, classes = rows.argmax(axis=1), rows.shape[1]
     if classes > _MAX_CLASSES:
@@ -313,8 +327,8 @@ def classify(
     return Classification(name, int(np.trace(confusion)), len(labels), answers, confusion)
 
 
-def _is_class(output: Array, tensor: Mapping[str, Any]) -> bool:
-    """Test whether an output is a class number."""
+def _is_class_number(output: Array, tensor: Mapping[str, Any]) -> bool:
+    """Test whether an output is a class number: one integer without a scale."""
     return output[0].size == 1 and output.dtype.kind in "iu" and tensor["scale"] is None
 
 
@@ -324,7 +338,9 @@ def closeness(output: Array, tensor: Mapping[str, Any], expected: Array) -> Clos
     https://en.wikipedia.org/wiki/Root_mean_square_deviation, https://en.wikipedia.org/wiki/Cosine_similarity
     """
     real = expected.dtype.kind == "f" and output.dtype.kind != "f"
-    a, b = (x.astype(np.float64).reshape(-1) for x in (_real(output, tensor) if real else output, expected))
+    a, b = (
+        x.astype(np.float64).reshape(-1) for x in (_dequantise_output(output, tensor) if real else output, expected)
+    )
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     difference = a - b
     return Closeness(
@@ -335,7 +351,7 @@ def closeness(output: Array, tensor: Mapping[str, Any], expected: Array) -> Clos
     )
 
 
-def _real(stored: Array, tensor: Mapping[str, Any]) -> Array:
-    """Dequantise stored integers; other numbers are unchanged."""
+def _dequantise_output(stored: Array, tensor: Mapping[str, Any]) -> Array:
+    """Convert stored numbers to reals: dequantise integers that have a scale, leave other numbers unchanged."""
     real = stored.astype(np.float64)
     return real if tensor["scale"] is None else (real - tensor["zero_point"]) * tensor["scale"]

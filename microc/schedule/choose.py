@@ -27,8 +27,9 @@ TIE_RATIO = 1.02
 
 @frozen
 class Choice:
-    """The schedule that won, and its lowered function. ``verified``: the verifier has checked that. ``shipped``: the schedule
-    is bundled with the compiler."""
+    """The schedule that was chosen for a function, and its lowered function.
+
+    ``verified``: the verifier has checked the lowered function. ``shipped``: the schedule is bundled with the compiler."""
 
     schedule: Schedule
     func: ir.PrimFunc
@@ -38,7 +39,8 @@ class Choice:
 
 @frozen
 class CostedCandidate:
-    """A candidate with its cost: ``constants`` in bytes, ``weight`` as in :func:`weight`."""
+    """A candidate schedule with its cost; ``constants``: bytes of the constants that the kernel reads; ``weight`` as in
+    :func:`weighted_cost`."""
 
     choice: Choice
     cost: Cost
@@ -47,12 +49,12 @@ class CostedCandidate:
 
     @property
     def cycles(self) -> float:
-        """The estimated cycles."""
+        """The estimated cycles of one call."""
         return self.cost.cycles
 
     @property
     def workspace(self) -> int:
-        """The bytes of workspace."""
+        """The bytes of workspace that the lowered kernel takes."""
         return workspace_bytes(self.choice.func)
 
 
@@ -72,12 +74,12 @@ T = TypeVar("T", bound=WeightedAlternative)
 def choose_schedule(
     candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1, workspace: float = inf
 ) -> Choice:
-    """Choose the best of at least one schedule.
+    """Choose the best of at least one candidate schedule of a function.
 
-    For speed it has the fewest instructions, for size the fewest bytes of code and constants, in between the least sum at the
-    goal's price. ``uses``: equal kernels of the network, which share their code. Schedules that exceed ``workspace`` bytes are
-    considered only if all do; then those of the least workspace.
-    """
+    For speed, the best schedule has the fewest instructions; for size, the fewest bytes of code and constants; in
+    between, the least sum of both at the goal's price. ``uses``: number of equal kernels in the network, which share
+    their code. Schedules that exceed ``workspace`` bytes are considered only if all do; then those of the least
+    workspace."""
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
     original, goal = goal, scale_price(goal, candidates)
@@ -103,7 +105,8 @@ def _is_beaten_by_constants(schedule: Schedule, rivals: Iterable[CostedCandidate
 
 
 def scale_price(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
-    """Return the goal at the price that holds among the candidates (:data:`PACKED_PRICE_FACTOR`)."""
+    """Return the goal with its price multiplied by :data:`PACKED_PRICE_FACTOR` if some candidate packs weights or
+    dequantises them in the kernel; else the goal itself."""
     some_pack = any(schedule.packs_bits or _dequantises_weights(schedule) for schedule in candidates)
     return replace(goal, price=PACKED_PRICE_FACTOR * goal.price) if some_pack else goal
 
@@ -121,8 +124,8 @@ def best_candidate(rivals: Sequence[CostedCandidate], goal: Goal) -> CostedCandi
 
 
 def cheapest(rivals: Sequence[T], goal: Goal) -> T:
-    """Return the first candidate of the least weight; unless size alone counts, the fewest cycles among those within
-    :data:`TIE_RATIO`."""
+    """Return the first alternative of the least weight if size alone counts; else, of those whose weight is within
+    :data:`TIE_RATIO` of the least, the one of the fewest cycles."""
     least = min(rival.weight for rival in rivals)
     if isinf(goal.price):
         return next(rival for rival in rivals if rival.weight == least)
@@ -149,7 +152,7 @@ def _dequantises_weights(schedule: Schedule) -> bool:
 
 
 def explain_loss(rival: CostedCandidate, rivals: Sequence[CostedCandidate], goal: Goal) -> str:
-    """Explain why another candidate was chosen."""
+    """Explain why another candidate than ``rival`` was chosen from ``rivals``."""
     best, packing = best_candidate(rivals, goal), _packing_candidates(rivals, goal)
     if packing and rival not in packing:
         return "stores weights wider than they need"
@@ -181,7 +184,10 @@ def _format_difference(one: float, other: float) -> str:
 
 
 def weighted_cost(cost: Cost, constants: int, goal: Goal, uses: int) -> tuple[float, float]:
-    """Return the weighted cost that a goal minimises, and a tie breaker; equal kernels share code, but not constants (bytes)."""
+    """Return the cost that a goal minimises (instructions plus price times bytes of flash; flash alone for size), and a
+    tie breaker.
+
+    ``constants`` in bytes. The ``uses`` equal kernels share their code, but not their constants."""
     flash, instructions = cost.code_bytes + uses * constants, uses * cost.instructions
     return (flash, instructions) if isinf(goal.price) else (instructions + goal.price * flash, flash)
 

@@ -21,21 +21,22 @@ Function = Callable[[list[Any]], Any]
 
 
 def intrinsic_functions() -> Mapping[str, Function]:
-    """Return the intrinsics' functions by name, as :func:`microc.tir.interp.run` calls them. A vector is a tuple of its lanes."""
-    return MappingProxyType({name: _function(intrin) for name, intrin in SCALAR.items()})
+    """Return a Python function for every intrinsic, by name, as :func:`microc.tir.interp.run` calls them. A vector is a
+    tuple of its lanes."""
+    return MappingProxyType({name: _intrinsic_function(intrin) for name, intrin in SCALAR.items()})
 
 
 @lru_cache(maxsize=1024)
-def _function(intrin: Intrin) -> Function:
-    """Build the Python function of an intrinsic."""
+def _intrinsic_function(intrin: Intrin) -> Function:
+    """Build the Python function that computes an intrinsic by its meaning in TIR."""
 
     @lru_cache(maxsize=64)
     def compile_for(sizes: tuple[int, ...]) -> Callable[..., None]:
-        return compile_func(_interpreted_func(intrin, sizes))
+        return compile_func(_meaning_as_func(intrin, sizes))
 
     # None for a pointer.
-    element_types = [None if isinstance(p, ir.Buffer) else to_numpy(_element(p.dtype)) for p in intrin.params]
-    result = to_numpy(_element(intrin.result)) if intrin.result else None
+    element_types = [None if isinstance(p, ir.Buffer) else to_numpy(_lane_dtype(p.dtype)) for p in intrin.params]
+    result = to_numpy(_lane_dtype(intrin.result)) if intrin.result else None
 
     def call(args: list[Any]) -> Any:
         arrays: list[Array] = []
@@ -56,17 +57,17 @@ def _function(intrin: Intrin) -> Function:
     return call
 
 
-def _element(dtype: str) -> str:
-    """Return the dtype of a lane; packed vectors of 32 bits (int16x2) are numbers."""
+def _lane_dtype(dtype: str) -> str:
+    """Return the dtype of one lane of a vector dtype; packed vectors of 32 bits (int16x2) count as numbers and stay as
+    they are."""
     base, bits, _ = dtypes.info(dtype)
     return f"{base}{bits}" if dtypes.is_vector(dtype) else dtype
 
 
-def _interpreted_func(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
-    """Build the function that interprets an intrinsic's meaning.
+def _meaning_as_func(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
+    """Build the TIR function whose interpretation computes an intrinsic, for buffers of these sizes.
 
-    Its parameters: for each pointer the whole memory and an offset, for each scalar or vector an array, and the result.
-    """
+    Its parameters: for each pointer the whole memory and an offset, for each scalar or vector an array, and the result."""
     params: list[ir.Buffer] = []
     pointers: dict[ir.Buffer, tuple[ir.Buffer, ir.Load]] = {}
     values: dict[ir.Expr, ir.Expr] = {}
@@ -80,8 +81,8 @@ def _interpreted_func(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
             params += [memory, start]
             pointers[param] = memory, start[0]
         else:
-            params.append(ir.Buffer(f"{param.name}_in", (size,), _element(param.dtype)))
-            values[ir.Var(param.name, _element(param.dtype))] = params[-1][LANE if size > 1 else 0]
+            params.append(ir.Buffer(f"{param.name}_in", (size,), _lane_dtype(param.dtype)))
+            values[ir.Var(param.name, _lane_dtype(param.dtype))] = params[-1][LANE if size > 1 else 0]
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Load) and expr.buffer in pointers:

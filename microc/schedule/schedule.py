@@ -165,7 +165,8 @@ class Schedule:
         return self.apply("transform_layout", buffer, factors, order)
 
     def packed(self, buffer: ir.Buffer, array: Array) -> Array:
-        """Repack the data of a constant parameter (``buffer`` before scheduling) as this schedule reads it."""
+        """Repack the data of a constant parameter into the layout that this schedule reads. ``buffer``: the parameter
+        before scheduling."""
         return storage.repack_constant(array, buffer, ((step.primitive, step.args) for step in self.trace))
 
     def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
@@ -288,7 +289,7 @@ class Schedule:
         return replace(self, rule=rule)
 
     def without(self, step: str, refusal: MicrocError) -> Schedule:
-        """Record a step that was refused, with the reason; the schedule is unchanged."""
+        """Record that ``step`` was refused, with the reason; function and trace are unchanged."""
         return replace(self, refused=(*self.refused, f"{step}: {refusal.what}"))
 
     def renamed(self, name: str) -> Schedule:
@@ -313,7 +314,7 @@ def trace_from_json(text: str) -> tuple[Step, ...]:
 
 
 def replay_trace(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
-    """Apply a trace to ``func``."""
+    """Apply all steps of a trace to ``func``, and return the schedule."""
     schedule = Schedule(func)
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)
@@ -321,7 +322,7 @@ def replay_trace(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
 
 
 def iterate_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
-    """Iterate over the steps of a trace, with the function after each."""
+    """Replay a trace on ``func``; yield every step with the function after it."""
     schedule = Schedule(func)
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)

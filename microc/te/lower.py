@@ -19,7 +19,7 @@ from microc.tir.text.print import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 
 
 def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return every tensor that the outputs depend on, producers first (placeholders included)."""
+    """Return the outputs and every tensor that they depend on, producers first (placeholders included)."""
     order: dict[int, Tensor] = {}
 
     def visit(tensor: Tensor) -> None:
@@ -40,8 +40,8 @@ def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
-    """Yield every tensor element that an expression reads, outer ones before those in their indices; shared ones
-    once."""
+    """Yield every element of a tensor that an expression reads, outer ones before those in their indices; a shared
+    subexpression is visited once."""
     seen: set[int] = set()
     waiting = [expr]
     while waiting:
@@ -60,7 +60,7 @@ def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
 
 
 class _Lowering:
-    """Buffers and names of one function."""
+    """Lowering of tensors to loops: the buffers and names of one function."""
 
     def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor], sizes: Iterable[Var]) -> None:
         self.taken = {size.name for size in sizes}
@@ -71,7 +71,7 @@ class _Lowering:
             self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype)
 
     def fresh(self, stem: str) -> str:
-        """Return a new name."""
+        """Return a name that the function does not use yet."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}_{number}", number + 1
@@ -91,6 +91,7 @@ class _Lowering:
         return self.buffers[id(tensor)]
 
     def expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
+        """Lower an expression of tensors to one of buffers, with variables replaced by ``values``."""
         return self.lower_shared(x, values, {})
 
     def lower_shared(self, x: Expr, values: Mapping[Var, Expr], known: dict[int, Expr]) -> Expr:
@@ -99,24 +100,24 @@ class _Lowering:
             known[id(x)] = self.lower_with(x, values, lambda part: self.lower_shared(part, values, known))
         return known[id(x)]
 
-    def lower_with(self, x: Expr, values: Mapping[Var, Expr], go: ExprMap) -> Expr:
-        """Lower an expression whose operands ``go`` lowers."""
+    def lower_with(self, x: Expr, values: Mapping[Var, Expr], lower_operand: ExprMap) -> Expr:
+        """Lower an expression whose operands ``lower_operand`` lowers."""
         match x:
             case Var():
                 return values.get(x, x)
             case TensorRead(tensor, indices):
-                return ir.Load(self.buffer(tensor), tuple([go(i) for i in indices]))
+                return ir.Load(self.buffer(tensor), tuple([lower_operand(i) for i in indices]))
             case Reduce():
                 raise ProgramError(
                     "a reduction is a part of an expression; expected the whole body of its compute",
                     hint="compute it by itself, and the rest in a compute that reads it",
                 )
             case _:
-                return map_children(x, go)
+                return map_children(x, lower_operand)
 
-    def extern(self, definition: ExternDef, made: Sequence[Tensor]) -> ir.Stmt:
-        """Lower an operator's own loops to a block without iterators; results that are not needed (not in ``made``)
-        are allocated in it."""
+    def lower_extern(self, definition: ExternDef, made: Sequence[Tensor]) -> ir.Stmt:
+        """Lower an operator's own loops to a block without iterators; results that are not needed (not in ``made``) are
+        allocated in it."""
         operands = tuple(self.buffer(operand) for operand in definition.operands)
         known = {tensor.position: self.buffer(tensor) for tensor in made}
         unread: list[Buffer] = []
@@ -130,8 +131,8 @@ class _Lowering:
             body = ir.Alloc(buffer, body)
         return body
 
-    def stage(self, tensor: Tensor, name: str) -> ir.Stmt:
-        """Build the loops of one tensor around a block ``name``."""
+    def lower_compute(self, tensor: Tensor, name: str) -> ir.Stmt:
+        """Lower a computed tensor to loops around a block ``name``."""
         definition = tensor.definition
         assert isinstance(definition, ComputeDef)
         buffer, body = self.buffer(tensor), definition.body
@@ -164,14 +165,13 @@ class _Lowering:
 def create_prim_func(
     name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], consts: Sequence[Tensor] = ()
 ) -> ir.PrimFunc:
-    """Return the loops that compute ``outputs``.
+    """Return the function whose loops compute ``outputs``.
 
     Parameters in order: inputs, constants, outputs. Intermediate tensors become ``workspace`` buffers allocated around
     the body. Blocks are named after their tensors, with a number if names repeat. Symbolic extents make it a function
-    whose scalars are the sizes in them.
-    """
+    whose scalars are the sizes in them."""
     order = stages(outputs)
-    scalars = sizes_in(extent for tensor in (*inputs, *consts, *order) for extent in _extents(tensor))
+    scalars = sizes_in(extent for tensor in (*inputs, *consts, *order) for extent in _all_extents(tensor))
     lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs, scalars)
     body: list[ir.Stmt] = []
     workspaces: list[Buffer] = []
@@ -184,7 +184,7 @@ def create_prim_func(
             case ExternDef() as definition:
                 made = [t for t in order if t.definition is definition]
                 if tensor is made[0]:
-                    body.append(lowering.extern(definition, made))
+                    body.append(lowering.lower_extern(definition, made))
                 if id(tensor) not in kept:
                     workspaces.append(lowering.buffer(tensor))
                 continue
@@ -192,7 +192,7 @@ def create_prim_func(
         while block in blocks:
             block, number = f"{tensor.name}_{number}", number + 1
         blocks.add(block)
-        body.append(lowering.stage(tensor, block))
+        body.append(lowering.lower_compute(tensor, block))
         if id(tensor) not in kept:
             workspaces.append(lowering.buffer(tensor))
     result = ir.seq(*body)
@@ -202,7 +202,7 @@ def create_prim_func(
     return ir.PrimFunc(name, params, result, scalars=scalars)
 
 
-def _extents(tensor: Tensor) -> tuple[int, ...]:
+def _all_extents(tensor: Tensor) -> tuple[int, ...]:
     """Return the extents of a tensor's axes and of its reduction axes."""
     body = tensor.definition.body if isinstance(tensor.definition, ComputeDef) else None
     return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
@@ -241,7 +241,7 @@ _SUMS = {"add": ("sum", "+"), "mul": ("product", "*")}
 def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
     """Print the expressions that ``outputs`` are computed from; placeholders in ``consts`` are marked as constant."""
     known = {id(tensor) for tensor in consts}
-    return "".join(f"{_tensor(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
+    return "".join(f"{_tensor_text(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
 
 
 def formula(tensor: Tensor) -> str:
@@ -249,11 +249,11 @@ def formula(tensor: Tensor) -> str:
     < 9)``."""
     made = tensor.definition
     assert isinstance(made, ComputeDef)
-    return f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_body(_drop_types(made.body))}"
+    return f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_body_text(_drop_types(made.body))}"
 
 
 def _drop_types(expr: Expr) -> Expr:
-    """Drop casts between integers, and the dtypes of literals."""
+    """Rewrite an expression for display: without casts between integers, and without the dtypes of literals."""
     match expr:
         case ir.Cast(dtype, a) if dtypes.is_integer(dtype) and dtypes.is_integer(a.dtype):
             return _drop_types(a)
@@ -267,12 +267,13 @@ def _drop_types(expr: Expr) -> Expr:
             return map_children(expr, _drop_types)
 
 
-def _tensor(tensor: Tensor, *, constant: bool) -> str:
-    shape = ", ".join(map(_extent, tensor.shape))
+def _tensor_text(tensor: Tensor, *, constant: bool) -> str:
+    """Return the line that defines a tensor: its expression, its loops' name, or its type."""
+    shape = ", ".join(map(_extent_text, tensor.shape))
     match tensor.definition:
         case ComputeDef(axes, body, notes):
-            axes_text = ", ".join(f"{v.name} < {_extent(n)}" for v, n in zip(axes, tensor.shape, strict=True))
-            head, value = f"{tensor.name}[{axes_text}]: {tensor.dtype} =", _body(body)
+            axes_text = ", ".join(f"{v.name} < {_extent_text(n)}" for v, n in zip(axes, tensor.shape, strict=True))
+            head, value = f"{tensor.name}[{axes_text}]: {tensor.dtype} =", _body_text(body)
             line = f"{head} {value}" if len(head) + len(value) < WIDTH else f"{head}\n    {value}"
             return line + "".join(f"\n    # {name} = {note}" for name, note in notes)
         case ExternDef(name, operands):
@@ -282,59 +283,62 @@ def _tensor(tensor: Tensor, *, constant: bool) -> str:
             return f"{tensor.name}: {tensor.dtype}[{shape}]{' constant' if constant else ''}"
 
 
-def _extent(extent: object) -> str:
-    return _at(extent, COMPARISON + 1) if isinstance(extent, Expr) else str(extent)
+def _extent_text(extent: object) -> str:
+    return _bracketed_text(extent, COMPARISON + 1) if isinstance(extent, Expr) else str(extent)
 
 
-def _body(body: Expr) -> str:
+def _body_text(body: Expr) -> str:
+    """Return the text of a tensor's defining expression, which may be a reduction."""
     if not isinstance(body, Reduce):
-        return _expr(body)[0]
-    over = ", ".join(f"{axis.var.name} < {_extent(axis.extent)}" for axis in body.axes)
+        return _text_and_precedence(body)[0]
+    over = ", ".join(f"{axis.var.name} < {_extent_text(axis.extent)}" for axis in body.axes)
     name, sign = _SUMS.get(body.combine, (body.combine, ""))
-    reduced = f"{name}({_expr(body.value)[0]} for {over})"
+    reduced = f"{name}({_text_and_precedence(body.value)[0]} for {over})"
     if not sign:
-        return f"{name}({_expr(body.init)[0]}, {reduced})"
+        return f"{name}({_text_and_precedence(body.init)[0]}, {reduced})"
     neutral = isinstance(body.init, ir.Const) and body.init.value == (0 if sign == "+" else 1)
-    return reduced if neutral else f"{_at(body.init, INFIX[body.combine][1])} {sign} {reduced}"
+    return reduced if neutral else f"{_bracketed_text(body.init, INFIX[body.combine][1])} {sign} {reduced}"
 
 
-def _expr(expr: Expr) -> tuple[str, int]:
-    """Return text and precedence."""
+def _text_and_precedence(expr: Expr) -> tuple[str, int]:
+    """Return the text of an expression, and the precedence of its outermost operator."""
     match expr:
         case ir.Const(value, dtype):
-            return _literal(value, dtype)
+            return _literal_text(value, dtype)
         case ir.Var(name):
             return name, ATOM
         case TensorRead(tensor, indices):
-            return f"{tensor.name}[{_list(indices)}]", ATOM
+            return f"{tensor.name}[{_list_text(indices)}]", ATOM
         case ir.Bin(op, a, b) if op in NAMED_BINARY:
-            return f"{op}({_list((a, b))})", ATOM
+            return f"{op}({_list_text((a, b))})", ATOM
         case ir.Bin(op, a, b):
             sign, level = INFIX[op]
-            return f"{_at(a, level + (level == COMPARISON))} {sign} {_at(b, level + 1)}", level
+            return f"{_bracketed_text(a, level + (level == COMPARISON))} {sign} {_bracketed_text(b, level + 1)}", level
         case ir.Un(op, a):
             sign, level = PREFIX[op]
-            return f"{sign}{_at(a, level)}", level
+            return f"{sign}{_bracketed_text(a, level)}", level
         case ir.Cast(dtype, a):
-            return f"{dtype}({_expr(a)[0]})", ATOM
+            return f"{dtype}({_text_and_precedence(a)[0]})", ATOM
         case ir.Select(condition, a, b):
-            return f"select({_list((condition, a, b))})", ATOM
+            return f"select({_list_text((condition, a, b))})", ATOM
         case ir.Call(name, args):
-            return f"{name}({_list(args)})", ATOM
+            return f"{name}({_list_text(args)})", ATOM
         case _:
             return f"<{type(expr).__name__}>", ATOM
 
 
-def _at(expr: Expr, level: int) -> str:
-    text, binds = _expr(expr)
+def _bracketed_text(expr: Expr, level: int) -> str:
+    """Return the text of an operand, in brackets if its operator's precedence is below ``level``."""
+    text, binds = _text_and_precedence(expr)
     return text if binds >= level else f"({text})"
 
 
-def _list(exprs: Iterable[Expr]) -> str:
-    return ", ".join(_expr(e)[0] for e in exprs)
+def _list_text(exprs: Iterable[Expr]) -> str:
+    return ", ".join(_text_and_precedence(e)[0] for e in exprs)
 
 
-def _literal(value: int | float | bool, dtype: str) -> tuple[str, int]:
+def _literal_text(value: int | float | bool, dtype: str) -> tuple[str, int]:
+    """Return the text of a literal, and its precedence."""
     if dtype == "bool":
         return str(bool(value)), ATOM
     if dtype == "int32":

@@ -14,7 +14,7 @@ from microc.tir.symbolic import extent_of
 
 @dataclass(frozen=True, slots=True)
 class ReduceAxis:
-    """An axis that is reduced: summed, maximised ... Use ``axis.var`` in expressions."""
+    """An axis over which a tensor is reduced: summed, maximised ... Use ``axis.var`` in expressions."""
 
     var: Var
     extent: int
@@ -104,21 +104,22 @@ class Tensor:
 
 
 def var(name: str) -> Var:
-    """Return a size that is given later, int32. It and expressions over it may be extents, and be computed with."""
+    """Return an int32 variable that stands for a size given later. It, and expressions over it, may be extents and may be
+    computed with."""
     return Var(name)
 
 
 def placeholder(shape: Sequence[int | Expr], dtype: str, name: str) -> Tensor:
     """Return an input tensor."""
-    return Tensor(name, _extents(name, shape), dtype)
+    return Tensor(name, _convert_extents(name, shape), dtype)
 
 
 def reduce_axis(extent: int | Expr, name: str) -> ReduceAxis:
     """Return an axis to reduce over, 0..extent."""
-    return ReduceAxis(Var(name), *_extents(name, (extent,)))
+    return ReduceAxis(Var(name), *_convert_extents(name, (extent,)))
 
 
-def _extents(name: str, shape: Sequence[object]) -> tuple[int, ...]:
+def _convert_extents(name: str, shape: Sequence[object]) -> tuple[int, ...]:
     return tuple(extent_of(extent, name) for extent in shape)
 
 
@@ -136,7 +137,7 @@ def compute(
     names = axes or tuple(f"i{k}" for k in range(len(shape)))
     variables = tuple(Var(axis) for axis in names)
     body = f(*variables)
-    return Tensor(name, _extents(name, shape), body.dtype, ComputeDef(variables, body, notes))
+    return Tensor(name, _convert_extents(name, shape), body.dtype, ComputeDef(variables, body, notes))
 
 
 def extern(
@@ -147,7 +148,8 @@ def extern(
     return tuple(Tensor(*result, definition, position) for position, result in enumerate(results))
 
 
-def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:
+def _make_reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:
+    """Return a reduction; ProgramError if the dtype of ``init`` is not that of ``value``."""
     start = ir.as_expr(init, value.dtype)
     if start.dtype != value.dtype:
         raise ProgramError(
@@ -158,20 +160,20 @@ def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr 
 
 def sum_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
     """Return the sum of ``value`` over ``axes``, plus ``init``."""
-    return _reduce("add", value, axes, init)
+    return _make_reduce("add", value, axes, init)
 
 
 def fma_reduce(a: Expr, b: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
     """Return the sum of ``a * b`` over ``axes``, plus ``init``, in the order of the axes. Every term is added with a
     single rounding, to the dtype of the factors."""
-    return _reduce("fma", ir.binary("mul", a, b), axes, init)
+    return _make_reduce("fma", ir.binary("mul", a, b), axes, init)
 
 
 def max_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
     """Return the largest ``value`` over ``axes``, at least ``init``."""
-    return _reduce("max", value, axes, init)
+    return _make_reduce("max", value, axes, init)
 
 
 def min_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
     """Return the smallest ``value`` over ``axes``, at most ``init``."""
-    return _reduce("min", value, axes, init)
+    return _make_reduce("min", value, axes, init)

@@ -48,7 +48,8 @@ def bits_of(array: Array) -> int:
 
 
 def packed_width(rows: Array) -> tuple[int, int]:
-    """Return bits and block (0: no multipliers) of the smallest form that holds rows (N, K); 8 bits if none does."""
+    """Return (bits, block) of the smallest storage form that holds rows (N, K) of numbers; block is 0 without multipliers,
+    bits are 8 if no form does."""
     bits = bits_of(rows)
     forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]
     parts = (rows[:1], rows)  # the first row refutes most forms
@@ -56,8 +57,8 @@ def packed_width(rows: Array) -> tuple[int, int]:
 
 
 def multipliers(rows: Array, bits: int, block: int) -> Array:
-    """Return the smallest multiplier of every block, (N, K / block) with zeros after the last number; 0 if there is
-    none."""
+    """Return the smallest multiplier of every block of rows (N, K), shape (N, ceil(K / block)); 0 if a block has none.
+    Rows are padded with zeros to whole blocks."""
     parts = np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block).astype(np.int64)
     found = np.zeros(parts.shape[:2], np.int64)
     for factor in range(MOST, 0, -1):
@@ -68,25 +69,24 @@ def multipliers(rows: Array, bits: int, block: int) -> Array:
 
 
 def few_values(rows: Array) -> tuple[int, int] | None:
-    """Return the bits of an index and the number of tables of the smallest form for rows (N, K) of bytes; None above 16
-    values.
+    """Return (bits of an index, number of tables) of the smallest form with tables for rows (N, K) of bytes; None if a
+    table would need more than 16 values.
 
-    Rows that do not fill whole bytes are padded with zeros.
-    """
+    Rows that do not fill whole bytes are padded with zeros."""
     forms = []
-    if _most_values(rows[:1]) > 1 << INDICES[-1]:  # the first row refutes most
+    if _max_distinct_values(rows[:1]) > 1 << INDICES[-1]:  # the first row refutes most
         return None
     for bits in INDICES:
         whole = np.pad(rows, ((0, 0), (0, -rows.shape[1] % (8 // bits))))
         for tables in dict.fromkeys((1, len(rows))):
-            if _most_values(whole.reshape(tables, -1)) <= 1 << bits:
+            if _max_distinct_values(whole.reshape(tables, -1)) <= 1 << bits:
                 forms.append((whole.size * bits // 8 + (tables << bits), bits, tables))
     return min(forms)[1:] if forms else None
 
 
-def _most_values(parts: Array) -> int:
-    """Return the largest number of distinct values in a part."""
-    changes = np.diff(np.sort(parts, axis=1), axis=1) != 0
+def _max_distinct_values(rows: Array) -> int:
+    """Return the largest number of distinct values in a row of an array."""
+    changes = np.diff(np.sort(rows, axis=1), axis=1) != 0
     return 1 + int(changes.sum(axis=1).max())
 
 
@@ -101,8 +101,8 @@ def value_tables(rows: Array, bits: int, tables: int) -> Array:
 
 @frozen
 class BitFields:
-    """A storage form (see the module's docstring): ``bits`` of a number, ``order``, numbers in a ``block`` with a
-    multiplier, and number of ``tables``; 0 if there are none."""
+    """A storage form of packed numbers (see the module's docstring): ``bits`` of a number, ``order``, numbers in a
+    ``block`` with a multiplier (0: no multipliers), and number of ``tables`` (0: none)."""
 
     bits: int
     order: str
@@ -111,12 +111,12 @@ class BitFields:
 
     @property
     def dtype(self) -> str:
-        """Dtype of an element."""
+        """Dtype of an element that holds several packed numbers."""
         return "int32" if self.order == HALVES else "int8"
 
     @property
     def count(self) -> int:
-        """Numbers in an element."""
+        """Packed numbers in an element."""
         return (32 if self.order == HALVES else 8) // self.bits
 
     @property
@@ -130,8 +130,8 @@ class BitFields:
         return HALF - self.bits
 
     def place(self, k: Any) -> tuple[Any, Any]:
-        """Return the element that holds number ``k`` of a row, and the number's lowest bit in it; for integers,
-        arrays or expressions."""
+        """Return the index of the element that holds number ``k`` of a row, and the position of the number's lowest bit in
+        it; for integers, arrays or expressions."""
         match self.order:
             case "halves":
                 return k // self.count, k % 2 * HALF + k % self.count // 2 * self.bits
@@ -141,28 +141,28 @@ class BitFields:
                 return k // self.count, k % self.count * self.bits
 
     def length(self, depth: int) -> int:
-        """Return the number of elements of a row, without its multipliers."""
+        """Return the number of elements that hold a row of ``depth`` numbers, without its multipliers."""
         return -(-depth // self.group) * self.group // self.count
 
     def size(self, depth: int) -> int:
-        """Return the number of elements of a row, multipliers included."""
+        """Return the number of elements that hold a row of ``depth`` numbers, multipliers included."""
         multipliers = -(-depth // self.block) if self.block else 0
         return self.length(depth) + (-(-multipliers // 4) if self.order == HALVES else multipliers)
 
     def multiplier(self, row: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
-        """Return the multiplier of a block, as int32; ``row`` loads an element of the row."""
+        """Return the multiplier of a block of a row as an int32 expression; ``row`` loads an element of the row."""
         if self.order != HALVES:
             return row(self.length(depth) + block).astype("int32")
         return (row(self.length(depth) + block // 4) >> block % 4 * 8) & MOST
 
     def shape(self, rows: int, depth: int) -> tuple[int, ...]:
-        """Return the shape of the elements of ``rows`` rows of numbers."""
+        """Return the shape of the packed elements of ``rows`` rows of ``depth`` numbers."""
         size = self.size(depth)
         return (rows * size + (self.tables << self.bits),) if self.tables else (rows, size)
 
     def looked_up(self, load: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr) -> Expr:
-        """Return number ``k`` of a row by its table, as int32; ``load`` loads an element, ``shape`` is that of the
-        numbers."""
+        """Return the value of number ``k`` of a row, looked up in its table, as an int32 expression; ``load`` loads an
+        element, ``shape`` is that of the numbers."""
         rows, size = shape[0], self.size(shape[1])
         element, bit = self.place(k)
         index = load(row * size + element).astype("int32") >> bit & (1 << self.bits) - 1
@@ -192,13 +192,14 @@ class BitFields:
         return unsigned.view(np.int32 if self.order == HALVES else np.int8)
 
     def number(self, element: Expr, bit: Expr) -> Expr:
-        """Extract the number whose lowest bit is ``bit`` of an element, as int32, with its sign."""
+        """Return the number in an element whose lowest bit is ``bit``, sign-extended to int32, as an expression."""
         # Shifting left, unsigned, drops the numbers above; the arithmetic shift right extends the sign.
         top = ir.const(32 - self.bits, "int32")
         return ir.cast("int32", ir.cast("uint32", element.astype("int32")) << ir.cast("uint32", top - bit)) >> top
 
     def pair(self, word: Expr, k: Expr) -> Expr:
-        """Extract numbers ``k`` (even) and ``k`` + 1 of a row in ``halves`` as two int16 in a word, times 2**shift."""
+        """Return numbers ``k`` (even) and ``k`` + 1 of a row in ``halves`` as an expression of two int16 in a word, times
+        2**shift."""
         mask = ((1 << self.bits) - 1 << self.shift) * 0x10001
         # ``hold`` keeps the mask in a register: no compiler replaces it by an immediate in every instruction.
         mask_in_register = ir.call("hold", ir.const(mask - (1 << 32), "int32"))

@@ -180,7 +180,7 @@ class Bin(Expr):
 
 @node
 class Un(Expr):
-    """``neg``, ``not`` (of bool), ``bitnot``."""
+    """A unary operation: ``neg``, ``not`` (of bool) or ``bitnot``."""
 
     op: str
     a: Expr
@@ -252,7 +252,7 @@ class Buffer(Node):
 
 @node
 class Load(Expr):
-    """One element of a buffer."""
+    """The value of one element of a buffer."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -278,7 +278,7 @@ class AddressOf(Expr):
 
     @property
     def reach(self) -> int:
-        """Elements from the first to the last that is accessed."""
+        """Number of elements from the first to the last that is accessed."""
         return (self.extent - 1) * self.step + 1
 
     @property
@@ -296,14 +296,15 @@ class Call(Expr):
 
 
 @lru_cache(maxsize=1 << 12)
-def _index(value: int) -> Const:
+def _int32_literal(value: int) -> Const:
+    """Return an int32 literal. Memoised."""
     return Const(value, "int32")
 
 
 def const(value: int | float | bool, dtype: str) -> Const:
     """Return a literal of ``dtype``. ProgramError if the value does not fit."""
     if type(value) is int and dtype == "int32" and -(1 << 31) <= value < 1 << 31:
-        return _index(value)
+        return _int32_literal(value)
     if dtypes.is_float(dtype):
         return Const(float(dtypes.to_numpy(dtype).type(value)), dtype)
     low, high = dtypes.int_range(dtype)
@@ -314,15 +315,17 @@ def const(value: int | float | bool, dtype: str) -> Const:
 
 
 def as_index(value: Expr | int) -> Expr:
+    """Return ``value`` as an expression; a Python integer becomes an int32 literal."""
     return value if isinstance(value, Expr) else const(value, "int32")
 
 
 def as_expr(value: Expr | int | float, dtype: str) -> Expr:
+    """Return ``value`` as an expression; a Python number becomes a literal of ``dtype``."""
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
 def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
-    """Return a binary expression. ProgramError if dtypes differ; a Python number takes the other operand's dtype."""
+    """Return the expression ``a op b``. ProgramError if dtypes differ; a Python number takes the other operand's dtype."""
     right = as_expr(b, a.dtype)
     if a.dtype != right.dtype:
         raise ProgramError(

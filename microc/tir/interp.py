@@ -25,20 +25,22 @@ _DEEPEST = 40  # brackets within one Python expression (the parser allows 200, w
 
 
 class Code(NamedTuple):
-    """Python source of a value, its range (integers), and how deeply its brackets nest."""
+    """Python source of an expression, the interval of its value (integers), and how deeply its brackets nest."""
 
     text: str
     range: Interval = intervals.UNKNOWN
     depth: int = 0
 
 
-def _int_range(dtype: str) -> Interval:
+def _dtype_interval(dtype: str) -> Interval:
+    """Return the interval of all values of an integer dtype; unknown for floats and vectors."""
     kind, _, lanes = dtypes.info(dtype)
     return intervals.UNKNOWN if kind == "float" or lanes > 1 else dtypes.int_range(dtype)
 
 
 class ExpressionWriter:
-    """Writer of a function's expressions and lines. ``constants``: names that the source needs bound."""
+    """Translator of a function's expressions to lines of Python source. ``constants``: values that the source refers to by
+    name."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
@@ -52,9 +54,11 @@ class ExpressionWriter:
         self.names: dict[ir.Var, str] = {}
 
     def line(self, text: str, offset: int = 0) -> None:
+        """Append a line of source at the current indentation plus ``offset`` columns."""
         self.lines.append(" " * (self.indent + offset) + text)
 
     def fresh(self, stem: str) -> str:
+        """Return a name that the source does not use yet."""
         self.counter += 1
         return f"{stem}{self.counter}"
 
@@ -63,14 +67,14 @@ class ExpressionWriter:
     def value(self, expr: ir.Expr) -> Code:
         """Translate an expression. Deep nesting moves into a local function, which is evaluated only when it is
         called."""
-        code = self._value(expr)
+        code = self._translate_expr(expr)
         if code.depth < _DEEPEST:
             return code
         name = self.fresh("part")
         self.line(f"def {name}(): return {code.text}")
         return Code(f"{name}()", code.range, 1)
 
-    def _value(self, expr: ir.Expr) -> Code:
+    def _translate_expr(self, expr: ir.Expr) -> Code:
         match expr:
             case ir.Const():
                 return self._literal(expr)
@@ -80,10 +84,10 @@ class ExpressionWriter:
                 return Code(self.names[expr], self.ranges[expr])
             case ir.Load(buffer, indices):
                 element = self.element(buffer, indices)
-                return Code(element.text, _int_range(buffer.dtype), element.depth)
+                return Code(element.text, _dtype_interval(buffer.dtype), element.depth)
             case ir.Bin(("and" | "or") as op, a, b):
                 x, y = self.value(a), self.value(b)
-                return Code(f"({x.text} {op} {y.text})", intervals.BOOLEAN, _deeper(x, y))
+                return Code(f"({x.text} {op} {y.text})", intervals.BOOLEAN, _enclosing_depth(x, y))
             case ir.Bin():
                 return self._binary(expr)
             case ir.Un(op, a):
@@ -93,13 +97,14 @@ class ExpressionWriter:
             case ir.Select(condition, a, b):
                 c, x, y = self.value(condition), self.value(a), self.value(b)
                 text = f"({x.text} if {c.text} else {y.text})"
-                return Code(text, intervals.union(x.range, y.range), _deeper(c, x, y))
+                return Code(text, intervals.union(x.range, y.range), _enclosing_depth(c, x, y))
             case ir.Call(name, args, dtype):
                 return self._call(name, args, dtype)
             case _:
                 raise InternalError(f"{type(expr).__name__} has no value of its own", where=self.func.name)
 
     def _literal(self, expr: ir.Const) -> Code:
+        """Translate a literal; a float becomes a constant of its dtype that is bound to a name."""
         if isinstance(expr.value, int) and not dtypes.is_float(expr.dtype):
             text = str(expr.value) if expr.value >= 0 else f"({expr.value})"
             return Code(text, (expr.value, expr.value))
@@ -108,11 +113,12 @@ class ExpressionWriter:
         return Code(name)
 
     def _binary(self, expr: ir.Bin) -> Code:
+        """Translate a binary operator on operands of equal dtype; integer results are checked or wrapped."""
         op, dtype = expr.op, expr.a.dtype
         if dtype != expr.b.dtype:
             raise InternalError(f"{op} of {dtype} and {expr.b.dtype}", where=self.func.name)
         x, y = self.value(expr.a), self.value(expr.b)
-        depth = _deeper(x, y)
+        depth = _enclosing_depth(x, y)
         if op in ("min", "max"):
             first, second = self.fresh("t"), self.fresh("t")
             sign = "<" if op == "min" else ">"
@@ -126,24 +132,25 @@ class ExpressionWriter:
         if op == "div":
             raise InternalError(f"div of {dtype}: choose floordiv or truncdiv", where=self.func.name)
         if op in ("shl", "shr"):
-            y = self._shift_count(op, dtype, y)
+            y = self._checked_shift_count(op, dtype, y)
         if op in ("floormod", "truncmod"):
-            x, y = self._with_quotient(op, dtype, x, y)
+            x, y = self._checked_remainder_operands(op, dtype, x, y)
         text = f"{op}({x.text}, {y.text})" if op not in _INFIX else f"({x.text} {_INFIX[op]} {y.text})"
         return self._check_range(op, dtype, Code(text, intervals.binary(op, x.range, y.range), depth))
 
-    def _with_quotient(self, op: str, dtype: str, x: Code, y: Code) -> tuple[Code, Code]:
-        """Return the operands of a remainder. The lowest integer by -1 is an error, since C computes the quotient,
-        too, which overflows."""
+    def _checked_remainder_operands(self, op: str, dtype: str, x: Code, y: Code) -> tuple[Code, Code]:
+        """Return the operands of a remainder, with a check at run time where it is needed. The lowest integer by -1 is an
+        error, since C computes the quotient, too, which overflows."""
         low = dtypes.int_range(dtype)[0]
         if not low or not (x.range[0] <= low and y.range[0] <= -1 <= y.range[1]):
             return x, y
         a, b = self.fresh("t"), self.fresh("t")
         fits = f"(({a} := {x.text}) != {low}) | (({b} := {y.text}) != -1)"
         text = f"({a} if {fits} else overflow(_func, {op!r}, {dtype!r}, -{a}))"
-        return Code(text, x.range, _deeper(x, y) + 3), Code(b, y.range)
+        return Code(text, x.range, _enclosing_depth(x, y) + 3), Code(b, y.range)
 
-    def _shift_count(self, op: str, dtype: str, y: Code) -> Code:
+    def _checked_shift_count(self, op: str, dtype: str, y: Code) -> Code:
+        """Return the count of a shift, with a check at run time unless its range is 0 to the width less one."""
         bits = dtypes.info(dtype).bits
         if intervals.within(y.range, (0, bits - 1)):
             return y
@@ -198,16 +205,18 @@ class ExpressionWriter:
     # ------------------------------------------------------------ memory and calls
 
     def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
-        flat = self._flat(buffer, indices)
-        return Code(f"{self._buffer(buffer)}[{flat.text}]", flat.range, flat.depth + 1)
+        """Return the source that reads or assigns an element of a buffer."""
+        flat = self._flat_index(buffer, indices)
+        return Code(f"{self._buffer_name(buffer)}[{flat.text}]", flat.range, flat.depth + 1)
 
-    def _buffer(self, buffer: ir.Buffer) -> str:
+    def _buffer_name(self, buffer: ir.Buffer) -> str:
+        """Return the name of a buffer in the source; InternalError if it is not in scope."""
         if buffer not in self.buffers:
             raise InternalError(f"{buffer.name} is neither a parameter nor allocated", where=self.func.name)
         return self.buffers[buffer]
 
-    def _flat(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
-        """Return the flat index of an element; every axis is checked unless its range is within bounds."""
+    def _flat_index(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
+        """Return the row-major index of an element; every axis is checked at run time unless its range is within bounds."""
         if len(indices) != len(buffer.shape):
             raise InternalError(
                 f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices", where=self.func.name
@@ -223,17 +232,17 @@ class ExpressionWriter:
                 text = f"({t} if 0 <= ({t} := {text}) < {extent} else {fault})"
             if text != "0" or stride == 1:
                 parts.append(f"{text} * {stride}" if stride != 1 else text)
-        return Code(" + ".join(parts) or "0", intervals.UNKNOWN, _deeper(*codes) + 2)
+        return Code(" + ".join(parts) or "0", intervals.UNKNOWN, _enclosing_depth(*codes) + 2)
 
     def _call(self, name: str, args: tuple[ir.Expr, ...], dtype: str) -> Code:
         if name in FUNCTIONS:
             codes = [self.value(a) for a in args]
             text = f"_math[{name!r}]({', '.join(c.text for c in codes)})"
-            code = Code(text, depth=_deeper(*codes) + 1)
+            code = Code(text, depth=_enclosing_depth(*codes) + 1)
             return code if dtypes.is_float(dtype) else self._check_range(name, dtype, code)
         if name == ir.REINTERPRET:
             (x,) = (self.value(a) for a in args)
-            return Code(f"reinterpret({args[0].dtype!r}, {dtype!r}, {x.text})", _int_range(dtype), x.depth + 1)
+            return Code(f"reinterpret({args[0].dtype!r}, {dtype!r}, {x.text})", _dtype_interval(dtype), x.depth + 1)
         self.intrinsics.add(name)
         texts, deepest = [], 0
         for a in args:
@@ -241,20 +250,22 @@ class ExpressionWriter:
             texts.append(code.text)
             deepest = max(deepest, code.depth)
         text = f"intrinsics[{name!r}]([{', '.join(texts)}])"
-        return Code(text, _int_range(dtype), deepest + 2)
+        return Code(text, _dtype_interval(dtype), deepest + 2)
 
     def _address(self, a: ir.AddressOf) -> Code:
+        """Translate an address to a pair: the flat array, and the index of the element, which is checked."""
         if a.writes and a.buffer.scope == "const":
             raise InternalError(f"store to constant {a.buffer.name}", where=self.func.name)
-        flat = self._flat(a.buffer, a.indices)
+        flat = self._flat_index(a.buffer, a.indices)
         t = self.fresh("t")
         last = a.buffer.size - a.reach
         fault = f"out_of_bounds(_func, {a.buffer.name!r}, {a.buffer.shape!r}, ({t} + {a.reach - 1},))"
-        text = f"({self._buffer(a.buffer)}_array, {t} if ({t} := {flat.text}) <= {last} else {fault})"
+        text = f"({self._buffer_name(a.buffer)}_array, {t} if ({t} := {flat.text}) <= {last} else {fault})"
         return Code(text, depth=flat.depth + 2)
 
 
-def _deeper(*codes: Code) -> int:
+def _enclosing_depth(*codes: Code) -> int:
+    """Return how deeply brackets nest in an expression of these operands."""
     return 1 + max((code.depth for code in codes), default=0)
 
 
@@ -264,13 +275,14 @@ _NESTED = 12  # loops within one Python function (CPython allows 20 nested block
 
 
 class SourceWriter(ExpressionWriter):
-    """Writer of ``def kernel(buffers, intrinsics)`` for a function."""
+    """Translator of a function to Python source: ``def kernel(buffers, intrinsics)``."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         super().__init__(func)
         self.blocks = 0
 
     def source(self) -> str:
+        """Return the source of the whole function."""
         self.line("def kernel(buffers, intrinsics):", -1)
         for k, buffer in enumerate(self.func.params):
             self._bind_buffer(buffer, f"buffers[{k}]")
@@ -301,6 +313,7 @@ class SourceWriter(ExpressionWriter):
         self.indent -= 1
 
     def statement(self, stmt: ir.Stmt) -> None:
+        """Translate a statement at the current indentation."""
         match stmt:
             case ir.Store(buffer, indices, value):
                 if buffer.scope == "const":
@@ -323,7 +336,7 @@ class SourceWriter(ExpressionWriter):
                     self.line("pass")
             case ir.Let(var, value, body):
                 code = self.value(value)
-                self.line(f"{self._declare(var, code.range)} = {code.text}")
+                self.line(f"{self._declare_variable(var, code.range)} = {code.text}")
                 self.statement(body)
             case ir.Alloc(buffer, body):
                 self._allocate(buffer)
@@ -335,14 +348,15 @@ class SourceWriter(ExpressionWriter):
             case _:
                 raise InternalError(f"unknown statement {type(stmt).__name__}")
 
-    def _declare(self, var: ir.Var, bounds: Interval) -> str:
+    def _declare_variable(self, var: ir.Var, bounds: Interval) -> str:
+        """Name a variable in the source, and record its range; return the name."""
         self.names[var] = self.fresh("v")
         self.ranges[var] = bounds
         return self.names[var]
 
     def _loop(self, loop: ir.For) -> None:
         extent = self.value(loop.extent)
-        name = self._declare(loop.var, (0, max(extent.range[1] - 1, 0)))
+        name = self._declare_variable(loop.var, (0, max(extent.range[1] - 1, 0)))
         wrapped = self.blocks >= _NESTED
         outer = self.blocks
         if wrapped:
@@ -365,7 +379,7 @@ class SourceWriter(ExpressionWriter):
             self.line(f"{function}()")
 
     def _loop_body(self, loop: ir.For, head: str) -> None:
-        """Translate a loop and its early end."""
+        """Translate the head and the body of a loop; a condition that ends it early becomes a ``break``."""
         self.line(head)
         ends = early_end(loop)
         if ends is not None:
@@ -376,13 +390,14 @@ class SourceWriter(ExpressionWriter):
         self.body(loop.body if ends is None else ends.then)
 
     def _block(self, block: ir.Block) -> None:
+        """Translate a block: its predicate, its iterators (checked against their domain), ``init`` and body."""
         start = self.indent
         if block.predicate is not None:
             self.line(f"if {self.value(block.predicate).text}:")
             self.indent += 1
         for i in block.iters:
             code = self.value(i.binding)
-            name = self._declare(i.var, (0, i.extent - 1))
+            name = self._declare_variable(i.var, (0, i.extent - 1))
             self.line(f"{name} = {code.text}")
             if not intervals.within(code.range, (0, i.extent - 1)):
                 self.line(f"if not 0 <= {name} < {i.extent}:")
@@ -465,6 +480,7 @@ def _check_arguments(func: ir.PrimFunc, args: Sequence[Array]) -> None:
 
 
 def _overflow(func: str, op: str, dtype: str, value: int) -> NoReturn:
+    """Raise InternalError for an operator whose result exceeds its dtype."""
     raise InternalError(f"{op} overflows {dtype}: {value}", where=func)
 
 
@@ -477,10 +493,12 @@ def _out_of_domain(func: str, block: str, var: str, extent: int, value: int) -> 
 
 
 def _bad_shift(func: str, op: str, dtype: str, value: int) -> NoReturn:
+    """Raise InternalError for a shift by a negative count, or by the width or more."""
     raise InternalError(f"{op} of {dtype} by {value}", where=func)
 
 
 def _float_to_int(func: str, dtype: str, low: int, high: int, value: Any) -> int:
+    """Truncate a float toward zero. InternalError if it is not finite or not in low..high."""
     if not np.isfinite(value) or not low <= int(value) <= high:
         raise InternalError(f"{value} does not fit {dtype}", where=func)
     return int(value)
@@ -492,6 +510,7 @@ def _int_to_float32(value: int) -> np.float32:
 
 
 def _reinterpret(source: str, dtype: str, value: Any) -> Any:
+    """Return the bits of a value of dtype ``source`` as a value of ``dtype``."""
     bits = np.array([value], to_numpy(source)).view(to_numpy(dtype))[0]
     return bits if dtypes.is_float(dtype) else int(bits)
 

@@ -135,7 +135,7 @@ QUEUES = MappingProxyType(
 
 
 def instruction(stmt: ir.Stmt) -> ir.Call | None:
-    """Return the call if the statement is an instruction that accesses memory; else None."""
+    """Return the call if a statement is a tensor unit's instruction that accesses memory; else None."""
     match stmt:
         case ir.Evaluate(ir.Call(name) as call) if name in QUEUES:
             return call
@@ -144,5 +144,5 @@ def instruction(stmt: ir.Stmt) -> ir.Call | None:
 
 
 def instructions(stmt: ir.Stmt) -> list[ir.Call]:
-    """Return all such calls under a statement, in order."""
+    """Return all calls of a tensor unit's instructions under a statement, in order."""
     return [call for s in walk_stmt(stmt) if (call := instruction(s)) is not None]

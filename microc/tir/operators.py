@@ -23,12 +23,12 @@ Notation = tuple[str, int]
 
 
 def truncdiv(a: int, b: int) -> int:
-    """Return the quotient rounded toward zero."""
+    """Return ``a / b`` rounded toward zero."""
     return a // b if (a >= 0) == (b > 0) else -(-a // b)
 
 
 def truncmod(a: int, b: int) -> int:
-    """Return the remainder with the sign of ``a``."""
+    """Return the remainder of ``a / b`` rounded toward zero; it has the sign of ``a``."""
     return a - truncdiv(a, b) * b
 
 
@@ -44,12 +44,11 @@ return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"""
 
 @frozen
 class Operator:
-    """An operator.
+    """An operator of TIR: its meaning, and how TIR text and C write it.
 
     ``value``: its value for Python numbers, exact. ``array``: for numpy arrays, if that is another function. ``text``:
     sign in TIR text and in Python; None for a function of its name. ``c``: sign in C; None for a helper function of its
-    name, whose ``body`` computes with a and b. ``integers``: defined for integers only.
-    """
+    name, whose ``body`` computes with a and b. ``integers``: defined for integers only."""
 
     value: Callable[..., Any]
     text: Notation | None = None
@@ -114,8 +113,8 @@ UNARY: Mapping[str, Operator] = MappingProxyType(
 )
 
 
-def _token(text: str) -> type[ast.AST]:
-    """Return the class of Python's syntax tree for the operator in a text."""
+def _syntax_class(text: str) -> type[ast.AST]:
+    """Return the class of the operator node that Python's parser makes of a text."""
     found: Any = ast.parse(text, mode="eval").body
     token: type[ast.AST] = type(found.ops[0] if isinstance(found, ast.Compare) else found.op)
     return token
@@ -123,7 +122,7 @@ def _token(text: str) -> type[ast.AST]:
 
 TOKENS: Mapping[type[ast.AST], str] = MappingProxyType(
     {
-        _token(f"{first}{each.text[0]} b"): name
+        _syntax_class(f"{first}{each.text[0]} b"): name
         for first, table in (("a ", BINARY), ("", UNARY))
         for name, each in table.items()
         if each.text is not None

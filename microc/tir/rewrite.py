@@ -48,7 +48,7 @@ _LEAVES = (ir.Var, ir.Const)
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """Return the direct operands."""
+    """Return the direct operands of an expression."""
     return _OPERANDS.get(type(expr), _no_children)(expr)
 
 
@@ -65,7 +65,7 @@ def map_children(expr: Expr, f: ExprMap) -> Expr:
     return expr if all(map(is_, new, old)) else _REBUILDERS[kind](expr, new)
 
 
-class _Mapper:
+class _BottomUpRewriter:
     """Bottom-up rewriting of an expression.
 
     A shared operand is rewritten once and remains shared: polynomials and transforms are far smaller as graphs than as
@@ -90,55 +90,55 @@ class _Mapper:
 def map_expr(expr: Expr, f: ExprMap) -> Expr:
     """Rewrite bottom-up: operands first, then ``f`` on the rebuilt expression. ``f`` is called once for a shared
     operand."""
-    return _Mapper(f)(expr)
+    return _BottomUpRewriter(f)(expr)
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
     """Rewrite statements bottom-up. ``on_expr`` gets every whole expression in them; ``on_stmt`` gets the same
     object if nothing in it changed."""
-    return on_stmt(_with_parts(stmt, on_stmt, on_expr or _same))
+    return on_stmt(_rewrite_parts(stmt, on_stmt, on_expr or _identity_expr))
 
 
-def _with_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], e: ExprMap) -> Stmt:
-    """Rewrite the parts of a statement; the same object if nothing changed."""
+def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap) -> Stmt:
+    """Rewrite the expressions and sub-statements of a statement; return the same object if nothing changed."""
     match stmt:
         case ir.Store(buffer, indices, value):
             # Identity is compared, not structure: it is cheap, and unchanged statements keep their memoised facts.
-            places, stored = tuple([e(i) for i in indices]), e(value)
+            places, stored = tuple([on_expr(i) for i in indices]), on_expr(value)
             same = stored is value and all(map(is_, places, indices))
             return stmt if same else ir.Store(buffer, places, stored)
         case ir.For(var, extent, body, kind, annotations):
-            count, inner = e(extent), map_stmt(body, on_stmt, e)
+            count, inner = on_expr(extent), map_stmt(body, on_stmt, on_expr)
             return stmt if count is extent and inner is body else ir.For(var, count, inner, kind, annotations)
         case ir.If(condition, then, otherwise):
-            test, first = e(condition), map_stmt(then, on_stmt, e)
-            second = map_stmt(otherwise, on_stmt, e) if otherwise else None
+            test, first = on_expr(condition), map_stmt(then, on_stmt, on_expr)
+            second = map_stmt(otherwise, on_stmt, on_expr) if otherwise else None
             same = test is condition and first is then and second is otherwise
             return stmt if same else ir.If(test, first, second)
         case ir.Seq(body):
-            parts = [map_stmt(child, on_stmt, e) for child in body]
+            parts = [map_stmt(child, on_stmt, on_expr) for child in body]
             return stmt if all(map(is_, parts, body)) else ir.seq(*parts)
         case ir.Let(var, value, body):
-            named, inner = e(value), map_stmt(body, on_stmt, e)
+            named, inner = on_expr(value), map_stmt(body, on_stmt, on_expr)
             return stmt if named is value and inner is body else ir.Let(var, named, inner)
         case ir.Alloc(buffer, body):
-            inner = map_stmt(body, on_stmt, e)
+            inner = map_stmt(body, on_stmt, on_expr)
             return stmt if inner is body else ir.Alloc(buffer, inner)
         case ir.Evaluate(value):
-            effect = e(value)
+            effect = on_expr(value)
             return stmt if effect is value else ir.Evaluate(effect)
         case ir.Block():
-            return _block_with_parts(stmt, on_stmt, e)
+            return _rewrite_block_parts(stmt, on_stmt, on_expr)
         case _:
             raise InternalError(f"unknown statement {type(stmt).__name__}")
 
 
-def _block_with_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], e: ExprMap) -> ir.Block:
-    """Rewrite the parts of a block; the same object if nothing changed."""
-    bindings = [e(i.binding) for i in block.iters]
-    init = map_stmt(block.init, on_stmt, e) if block.init else None
-    predicate = e(block.predicate) if block.predicate else None
-    body = map_stmt(block.body, on_stmt, e)
+def _rewrite_block_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap) -> ir.Block:
+    """Rewrite the bindings, predicate and sub-statements of a block; return the same object if nothing changed."""
+    bindings = [on_expr(i.binding) for i in block.iters]
+    init = map_stmt(block.init, on_stmt, on_expr) if block.init else None
+    predicate = on_expr(block.predicate) if block.predicate else None
+    body = map_stmt(block.body, on_stmt, on_expr)
     pairs = zip(block.iters, bindings, strict=True)
     iters = tuple([i if new is i.binding else ir.IterVar(i.var, i.extent, i.kind, new) for i, new in pairs])
     same = body is block.body and init is block.init and predicate is block.predicate
@@ -147,12 +147,12 @@ def _block_with_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], e: ExprM
     return ir.Block(block.name, iters, body, init, predicate, block.annotations)
 
 
-def _same(expr: Expr) -> Expr:
+def _identity_expr(expr: Expr) -> Expr:
     return expr
 
 
 class _Substitution:
-    """Substitution of variables; shared operands remain shared, as in :class:`_Mapper`."""
+    """Substitution of variables; shared operands remain shared, as in :class:`_BottomUpRewriter`."""
 
     __slots__ = ("known", "names", "values")
 
@@ -173,12 +173,12 @@ class _Substitution:
 
 
 def substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
-    """Replace variables in ``expr``."""
+    """Replace variables in ``expr`` by the expressions in ``values``."""
     return _Substitution(values)(expr)
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[ir.Var, Expr]) -> Stmt:
-    """Replace free variables in ``stmt``."""
+    """Replace free variables in ``stmt`` by the expressions in ``values``."""
     return map_stmt(stmt, _identity_stmt, _Substitution(values)) if values else stmt
 
 
@@ -243,7 +243,7 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
-    """Return the direct sub-statements."""
+    """Return the direct sub-statements of a statement."""
     return _PARTS.get(type(stmt), _no_parts)(stmt)
 
 
@@ -251,14 +251,14 @@ def _no_parts(_: Stmt) -> tuple[Stmt, ...]:
     return ()
 
 
-def _body(stmt: Any) -> tuple[Stmt, ...]:
+def _sole_body(stmt: Any) -> tuple[Stmt, ...]:
     return (stmt.body,)
 
 
 _PARTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
-    ir.For: _body,
-    ir.Let: _body,
-    ir.Alloc: _body,
+    ir.For: _sole_body,
+    ir.Let: _sole_body,
+    ir.Alloc: _sole_body,
     ir.If: lambda s: (s.then, s.otherwise) if s.otherwise else (s.then,),
     ir.Seq: attrgetter("body"),
     ir.Block: lambda s: (s.init, s.body) if s.init else (s.body,),

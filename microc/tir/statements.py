@@ -54,6 +54,8 @@ class For(Stmt):
 
 @node
 class If(Stmt):
+    """``if condition: then``, with ``else: otherwise`` if there is one."""
+
     condition: Expr
     then: Stmt
     otherwise: Stmt | None = None
@@ -68,7 +70,7 @@ class Seq(Stmt):
 
 @node
 class Let(Stmt):
-    """A name for a value that is used more than once."""
+    """Binding of a variable to a value that ``body`` uses more than once."""
 
     var: Var
     value: Expr
@@ -77,7 +79,7 @@ class Let(Stmt):
 
 @node
 class Alloc(Stmt):
-    """A buffer that exists during ``body``."""
+    """Allocation of a buffer that exists during ``body``."""
 
     buffer: Buffer
     body: Stmt

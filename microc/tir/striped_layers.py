@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def held(self) -> int:
-        """Rows in the window; if the stride exceeds the reach, some are skipped."""
+        """Rows that the window holds; if the stride exceeds the reach, some are skipped."""
         return max((self.block - 1) * self.window.stride + self.window.reach, self.step)
 
     @property
@@ -76,8 +76,8 @@ class Shape:
         return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
 
     def serving(self, reader: Shape | None, block: int) -> Shape:
-        """Return the shape with ``block`` rows at a time, aligned to the requests of the next layer (None: this is
-        the last one)."""
+        """Return the geometry with ``block`` rows at a time, whose phase is aligned to the requests of the next layer,
+        ``reader`` (None: this is the last layer)."""
         phase = (reader.phase * reader.window.stride + reader.lead) % block if reader is not None else 0
         return replace(self, block=block, phase=phase)
 
@@ -97,8 +97,8 @@ def choose_blocks(shapes: Sequence[Shape], height: int) -> tuple[Shape, ...]:
 
 
 def first_row(shapes: Sequence[Shape], position: int) -> int:
-    """Return how many rows before its row 0 a layer must start so that its window, and those before it, are full by
-    then."""
+    """Return the number of rows before its row 0 at which a layer must start, so that its window, and those of the layers
+    before it, are full by then."""
     shape = shapes[position]
     if position == 0 and not shape.window.padded:
         return 0
@@ -107,22 +107,22 @@ def first_row(shapes: Sequence[Shape], position: int) -> int:
 
 
 def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = frozenset()) -> tuple[list[int], list[int]]:
-    """Return the time of the last read of each row of the source, and the time at which each row of the result is
-    written.
+    """Return the time of the last read of each row of the source, and the time at which each row of the result is written,
+    in computed blocks.
 
-    The clock advances with every block. Layers whose positions are in ``beside`` also read the source by row.
-    """
-    clock = _Clock(shapes, [-1] * source_rows, [-1] * shapes[-1].rows, beside)
+    The clock advances with every block of any layer. Layers whose positions are in ``beside`` also read the source by
+    row."""
+    clock = _BlockOrder(shapes, [-1] * source_rows, [-1] * shapes[-1].rows, beside)
     block = shapes[-1].block
     early = -(-first_row(shapes, len(shapes) - 1) // block) * block
     for row in range(-early, shapes[-1].rows, block):
-        clock.make(len(shapes) - 1, row)
+        clock.compute_block(len(shapes) - 1, row)
     return clock.read, clock.written
 
 
 @dataclass(slots=True)
-class _Clock:
-    """Simulation of the order in which blocks are computed."""
+class _BlockOrder:
+    """Simulation of the order in which the layers' blocks are computed; it records when rows are read and written."""
 
     shapes: Sequence[Shape]
     read: list[int]
@@ -130,23 +130,23 @@ class _Clock:
     beside: Set[int]
     now: int = 0
 
-    def make(self, position: int, row: int) -> None:
+    def compute_block(self, position: int, row: int) -> None:
         """Compute one block of a layer, from ``row`` on, after the blocks that it needs."""
         shape = self.shapes[position]
         new = row * shape.window.stride + shape.lead
         if position:
             for start in range(new, new + shape.step, self.shapes[position - 1].block):
-                self.make(position - 1, start)
+                self.compute_block(position - 1, start)
         else:
-            self.touch(self.read, new + shape.step - shape.held, new + shape.step)
+            self.set_times(self.read, new + shape.step - shape.held, new + shape.step)
         if position in self.beside:
-            self.touch(self.read, row, row + shape.block)
+            self.set_times(self.read, row, row + shape.block)
         self.now += 1
         if position == len(self.shapes) - 1:
-            self.touch(self.written, row, row + shape.block)
+            self.set_times(self.written, row, row + shape.block)
 
-    def touch(self, times: list[int], start: int, stop: int) -> None:
-        """Set the times of rows to now."""
+    def set_times(self, times: list[int], start: int, stop: int) -> None:
+        """Set the times of the rows from ``start`` to ``stop`` that exist to now."""
         for y in range(max(start, 0), min(stop, len(times))):
             times[y] = self.now
 
@@ -161,11 +161,10 @@ class _Clock:
 
 @frozen
 class Layer:
-    """A layer: ``func``, lowered, computes a block of rows of the shape.
+    """A layer of a chain: ``func``, lowered, computes a block of rows of its result.
 
     ``data`` and ``result`` are its parameters for the window and for the computed rows; ``by_row`` those for the same
-    rows of tensors that are shaped like the result. All are dense.
-    """
+    rows of tensors that are shaped like the result. All are dense."""
 
     shape: Shape
     func: ir.PrimFunc
@@ -176,21 +175,20 @@ class Layer:
 
 @frozen
 class Stream:
-    """The function, and for every parameter except workspaces the layer (by position) and the layer's parameter that
-    it serves."""
+    """One function for a chain of layers. ``origins``: for every parameter except workspaces the position of the layer,
+    and the layer's parameter, that it serves."""
 
     func: ir.PrimFunc
     origins: tuple[tuple[int, ir.Buffer], ...]
 
 
 def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool) -> Stream:
-    """Return one function for a chain of layers. ``source_rows``: rows of the first layer's input, which is in memory
-    as a whole.
+    """Return one function that computes a chain of layers row by row. ``source_rows``: rows of the first layer's input,
+    which is in memory as a whole.
 
     Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``words``: rows of
-    bytes are moved by (unaligned) words. Blocks are those of :func:`~microc.tir.striped_layers.choose_blocks`.
-    """
-    return _Stream(name, tuple(layers), source_rows, words).build()
+    bytes are moved by (unaligned) words. Blocks are those of :func:`~microc.tir.striped_layers.choose_blocks`."""
+    return _StripedFunctionBuilder(name, tuple(layers), source_rows, words).build()
 
 
 @frozen
@@ -212,8 +210,8 @@ _Key = tuple[str, int]
 _ZERO = ir.const(0, "int32")
 
 
-class _Stream:
-    """Builder of one function for a chain of layers."""
+class _StripedFunctionBuilder:
+    """Builder of one function that computes a chain of layers row by row."""
 
     def __init__(self, name: str, layers: tuple[Layer, ...], source_rows: int, words: bool) -> None:
         self.name, self.layers, self.source_rows = name, layers, source_rows
@@ -221,14 +219,14 @@ class _Stream:
         self.taken = {name for layer in layers for name in function_names(layer.func)}
         self.origins: dict[ir.Buffer, tuple[int, ir.Buffer]] = {}
         first, last = layers[0], layers[-1]
-        self.source = self.parameter("data", 0, first.data, source_rows * first.shape.window.width)
-        self.places = [self.operands(k) for k in range(len(layers))]
-        self.result = self.parameter(
+        self.source = self.add_parameter("data", 0, first.data, source_rows * first.shape.window.width)
+        self.places = [self.add_operands(k) for k in range(len(layers))]
+        self.result = self.add_parameter(
             "out", len(layers) - 1, last.result, _row_size(last, last.result) * last.shape.rows
         )
         self.scratch = self.shared_workspaces()
         for layer, places in zip(layers, self.places, strict=True):
-            places |= {own: Place(self.scratch[key], _ZERO) for key, own in _workspaces(layer)}
+            places |= {own: Place(self.scratch[key], _ZERO) for key, own in _numbered_workspaces(layer)}
         self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
     def build(self) -> Stream:
@@ -252,26 +250,27 @@ class _Stream:
     # ------------------------------------------------------------ buffers
 
     def fresh(self, stem: str) -> str:
-        """Return a new name."""
+        """Return a name that no layer and no parameter has yet."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}{number}", number + 1
         self.taken.add(name)
         return name
 
-    def parameter(self, stem: str, layer: int, serves: ir.Buffer, size: int) -> ir.Buffer:
-        """Add a parameter that serves a layer's parameter."""
+    def add_parameter(self, stem: str, layer: int, serves: ir.Buffer, size: int) -> ir.Buffer:
+        """Add a parameter to the function, which serves parameter ``serves`` of a layer; return it."""
         buffer = ir.Buffer(self.fresh(stem), (size,), serves.dtype, serves.scope)
         self.origins[buffer] = (layer, serves)
         return buffer
 
-    def operands(self, position: int) -> dict[ir.Buffer, Place]:
-        """Add the layer's constants and the tensors it reads by row (whose start is set for each block)."""
+    def add_operands(self, position: int) -> dict[ir.Buffer, Place]:
+        """Add parameters for a layer's constants and for the tensors it reads by row (whose start is set for each block);
+        return their locations."""
         layer = self.layers[position]
         found: dict[ir.Buffer, Place] = {}
         for param in layer.by_row:
             size = _row_size(layer, param) * layer.shape.rows
-            found[param] = Place(self.parameter(param.name, position, param, size), _ZERO)
+            found[param] = Place(self.add_parameter(param.name, position, param, size), _ZERO)
         for param in layer.func.params:
             if param.scope == "const":
                 own = replace(param, name=self.fresh(param.name))
@@ -283,7 +282,7 @@ class _Stream:
         """Share workspaces: layers run one after another, so the n-th workspace of a dtype serves all of them."""
         sizes: dict[_Key, int] = {}
         for layer in self.layers:
-            for key, own in _workspaces(layer):
+            for key, own in _numbered_workspaces(layer):
                 sizes[key] = max(sizes.get(key, 0), own.size)
         return {key: ir.Buffer(self.fresh("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
 
@@ -305,7 +304,7 @@ class _Stream:
         layer, shape = self.layers[position], self.layers[position].shape
         index = ir.Var(self.fresh("row"))
         if position in self.windows:
-            window: ir.Stmt | None = self.advance(position, index)
+            window: ir.Stmt | None = self.advance_window(position, index)
             data = Place(self.windows[position], _ZERO)
         else:
             window, data = None, Place(self.source, index * (shape.window.stride * shape.window.width))
@@ -317,38 +316,38 @@ class _Stream:
         border = self.border(into(index), index, shape.rows, shape.block, reader)
         return ir.Let(index, row, ir.seq(window, made, border))
 
-    def advance(self, position: int, row: ir.Expr) -> ir.Stmt:
-        """Move the window of a layer down by one step, and fill in the new rows for the block at ``row``."""
+    def advance_window(self, position: int, row: ir.Expr) -> ir.Stmt:
+        """Move the window of a layer down by one step, and compute or copy the new rows for the block at ``row``."""
         shape, buffer = self.layers[position].shape, self.windows[position]
         width, kept = shape.window.width, shape.held - shape.step
-        shift = self.move(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
+        shift = self.copy_ascending(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
         block = self.layers[position - 1].shape.block if position else 1
         iteration = ir.Var(self.fresh("turn"))
         place = Place(buffer, (iteration * block + kept) * width)
         new = row * shape.window.stride + shape.lead + iteration * block
-        source = self.source_row(new, place, shape) if not position else None
+        source = self.copy_source_row(new, place, shape) if not position else None
         made = source or self.next_block(position - 1, new, lambda _: place, shape)
         return ir.seq(shift if kept else None, ir.For(iteration, ir.const(shape.step // block, "int32"), made))
 
-    def source_row(self, row: ir.Expr, into: Place, reader: Shape) -> ir.Stmt:
-        """Copy a row of the source."""
+    def copy_source_row(self, row: ir.Expr, into: Place, reader: Shape) -> ir.Stmt:
+        """Copy a row of the source into a window, or padding if the row is outside the image."""
         index, width = ir.Var(self.fresh("row")), reader.window.width
         assert into.start is not None
-        copy = self.move(into.buffer, into.start, self.source, index * width, width)
-        made = ir.If(_within(index, self.source_rows), copy)
+        copy = self.copy_ascending(into.buffer, into.start, self.source, index * width, width)
+        made = ir.If(_inside_condition(index, self.source_rows), copy)
         return ir.Let(index, row, ir.seq(made, self.border(into, index, self.source_rows, 1, reader)))
 
     def border(self, into: Place, row: ir.Var, rows: int, block: int, reader: Shape | None) -> ir.Stmt | None:
-        """Fill those rows of a block with padding that are outside the image."""
+        """Fill those rows of a block with padding that are above or below the image; None if the reader needs no padding."""
         if reader is None or not reader.window.padded:
             return None
         k, width = ir.Var(self.fresh("k")), reader.window.width
         assert into.start is not None
         fill = self.fill(into.buffer, into.start + k * width, width, reader.window)
-        each = ir.For(k, ir.const(block, "int32"), ir.If(ir.Un("not", _within(row + k, rows)), fill))
+        each = ir.For(k, ir.const(block, "int32"), ir.If(ir.Un("not", _inside_condition(row + k, rows)), fill))
         return ir.If(ir.Bin("or", row < 0, row > rows - block), each)
 
-    def move(self, into: ir.Buffer, to: ir.Expr, source: ir.Buffer, start: ir.Expr, size: int) -> ir.Stmt:
+    def copy_ascending(self, into: ir.Buffer, to: ir.Expr, source: ir.Buffer, start: ir.Expr, size: int) -> ir.Stmt:
         """Copy ``size`` elements in ascending order, so that a window may move to lower addresses in place."""
         k = ir.Var(self.fresh("k"))
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (to + k,), source[start + k]), self.copying)
@@ -366,7 +365,7 @@ class _Stream:
 
 
 def function_names(func: ir.PrimFunc) -> set[str]:
-    """Return every name in a function."""
+    """Return the names of all parameters, variables and buffers of a function."""
     found = {p.name for p in func.params}
     for stmt in walk_stmt(func.body):
         match stmt:
@@ -379,7 +378,7 @@ def function_names(func: ir.PrimFunc) -> set[str]:
     return found
 
 
-def _workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
+def _numbered_workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
     """Yield the workspaces of a layer, numbered per dtype."""
     counts: dict[str, int] = {}
     for param in layer.func.params:
@@ -390,19 +389,19 @@ def _workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
 
 
 def _row_size(layer: Layer, buffer: ir.Buffer) -> int:
-    """Return the elements of one row of a tensor that a layer computes, or reads by row."""
+    """Return the number of elements in one row of a tensor that a layer computes, or reads by row."""
     return buffer.size // layer.shape.block
 
 
-def _within(row: ir.Expr, rows: int) -> ir.Expr:
-    """Return the condition that a row is in the image."""
+def _inside_condition(row: ir.Expr, rows: int) -> ir.Expr:
+    """Return the condition that a row is inside an image of ``rows`` rows."""
     return ir.Bin("and", row >= 0, row < rows)
 
 
 def rewrite_buffers(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt:
-    """Rewrite a layer's statements to the buffers of the stream."""
+    """Redirect accesses in a layer's statements from its buffers to their locations."""
 
-    def at(place: Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def indices_at(place: Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         if place.start is None:
             return indices
         flat = place.start
@@ -413,16 +412,18 @@ def rewrite_buffers(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Load(buffer, indices) if buffer in places:
-                return ir.Load(places[buffer].buffer, at(places[buffer], buffer, indices))
+                return ir.Load(places[buffer].buffer, indices_at(places[buffer], buffer, indices))
             case ir.AddressOf(buffer, indices, extent, writes, step) if buffer in places:
-                return ir.AddressOf(places[buffer].buffer, at(places[buffer], buffer, indices), extent, writes, step)
+                return ir.AddressOf(
+                    places[buffer].buffer, indices_at(places[buffer], buffer, indices), extent, writes, step
+                )
             case _:
                 return e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer in places:
             place = places[s.buffer]
-            return ir.Store(place.buffer, at(place, s.buffer, s.indices), s.value)
+            return ir.Store(place.buffer, indices_at(place, s.buffer, s.indices), s.value)
         return s
 
     return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))

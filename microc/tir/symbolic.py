@@ -48,7 +48,7 @@ def extent_of(value: object, what: str) -> Any:
 
 
 def sizes_in(extents: Iterable[object]) -> tuple[ir.Var, ...]:
-    """Return the sizes in extents, in order of appearance."""
+    """Return the size variables in extents, in order of appearance."""
     exprs = (x for extent in extents if isinstance(extent, ir.Expr) for x in walk_expr(extent))
     return tuple(dict.fromkeys(x for x in exprs if isinstance(x, ir.Var)))
 
@@ -64,11 +64,10 @@ def require_constant_sizes(func: ir.PrimFunc) -> None:
 
 
 def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
-    """Return the function for some sizes, by the names of its scalars; a function without scalars is returned
+    """Return the function for some sizes, given by the names of its scalars; a function without scalars is returned
     unchanged.
 
-    ProgramError for a scalar without a size, and for an extent below 1.
-    """
+    ProgramError for a scalar without a size, and for an extent below 1."""
     if not func.scalars:
         return func
     for scalar in func.scalars:
@@ -146,7 +145,8 @@ def fault(loop: ir.For) -> str:
 
 
 def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | None:
-    """Return the number of remaining iterations, as a linear form, of which the active lanes are taken."""
+    """Return the number of iterations left from which the active lanes of a scalable loop are taken, as a linear form;
+    None if it takes none."""
     known, stmt = Scope({}), loop.body
     while isinstance(stmt, ir.Let):
         if stmt == active_lanes_let(loop) and isinstance(stmt.value, ir.Call):
@@ -157,7 +157,7 @@ def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | N
 
 
 def in_order(body: ir.Stmt) -> bool:
-    """Test whether all reads from memory that results may be in precede all writes to it."""
+    """Test whether all reads from memory that results may be in precede all writes to it (:data:`FOLLOWED` scopes)."""
     written = False
     for reads, writes in _memory_effects(body):
         if reads and written:

@@ -69,8 +69,8 @@ def verify(
 
 
 def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
-    """Return what :func:`verify` finds wrong, for callers that can do without the function; empty if it is
-    well-formed."""
+    """Return the message of the first rule that :func:`verify` finds violated, for callers that can do without the
+    function; empty if it is well-formed."""
     try:
         verify(func, tables=tables)
     except (IllFormedError, ProgramError) as error:
@@ -79,11 +79,14 @@ def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> st
 
 
 def constants_of(func: ir.PrimFunc) -> frozenset[str]:
-    """Name all constants of a function, as ``tables`` of one whose loops were verified with their own before."""
+    """Return the names of all constants of a function: the ``tables`` to verify it with if its loops were verified with
+    their own before."""
     return frozenset(buffer.name for buffer in func.params if buffer.scope == "const")
 
 
 class _Verifier:
+    """Walk over one function that checks every rule. ``place``: what is declared and known at a position of the walk."""
+
     def __init__(
         self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, intervals.Interval]
     ) -> None:
@@ -122,8 +125,8 @@ class _Verifier:
                 if var.dtype != value.dtype:
                     self.fail(f"{var.name} is {var.dtype} and bound to {value.dtype}")
                 names = declare(place.names, var, self.where)
-                self.looked_up |= {var} if self.made_of_data(value) else set()
-                if constant := self.unjudged_constant(value):
+                self.looked_up |= {var} if self.depends_on_data(value) else set()
+                if constant := self.unchecked_constant(value):
                     self.unjudged[var] = constant
                 known = let_context(var, value, place.known)
                 if dtypes.is_integer(value.dtype) and (
@@ -157,6 +160,7 @@ class _Verifier:
         self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
 
     def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: Place) -> None:
+        """Check one branch of an ``If`` under the outcome of its condition."""
         known = branch_context(condition, holds, body, place.known)
         self.statement(body, place.under(place.names, known, condition if holds else ir.Un("not", condition)))
 
@@ -252,6 +256,7 @@ class _Verifier:
             self.fail(f"{expr.value} is no {expr.dtype}")
 
     def operator(self, op: str, dtype: str, expr: ir.Expr) -> None:
+        """Check that an operator is defined for a dtype."""
         kind, _, lanes = dtypes.info(dtype)
         if op not in ir.COMPARISONS and op not in ir.ARITHMETIC and op not in ir.UNARY:
             self.fail(f"unknown operator {op} of {dtype}")
@@ -276,6 +281,7 @@ class _Verifier:
     # ------------------------------------------------------------ memory
 
     def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: Place) -> None:
+        """Check an access: the buffer is declared, and every index is int32 and within its axis."""
         if place.names.get(buffer.name) != buffer:
             self.fail(f"buffer {buffer.name} is not declared here (or with another shape, dtype or scope)")
         if len(indices) != len(buffer.shape):
@@ -286,9 +292,10 @@ class _Verifier:
             self.expr(index, place)
             if index.dtype != "int32":
                 self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}, expected int32")
-            self.within(index, extent, place, partial(_axis, axis, buffer))
+            self.within(index, extent, place, partial(_axis_text, axis, buffer))
 
     def address(self, a: ir.AddressOf, place: Place) -> None:
+        """Check an address: its element, that constants are not written, and that all accessed elements are in the buffer."""
         self.element(a.buffer, a.indices, place)
         if a.writes and a.buffer.scope == "const":
             self.fail(f"{a.buffer.name} is constant and written")
@@ -312,8 +319,8 @@ class _Verifier:
         if not intervals.within(reach, allowed):  # few: most indices are proved by loops alone
             reach = self.reach(index, place)
         if not intervals.within(reach, allowed):
-            if self.tables is not None and self.made_of_data(index):
-                if constant := self.unjudged_constant(index, through=True):
+            if self.tables is not None and self.depends_on_data(index):
+                if constant := self.unchecked_constant(index, through=True):
                     known, bounds = constant in self.numbers, f"allowed is 0..{extent - 1}"
                     what_is_known = (
                         f" and may be {_range_text(reach)}" if known else ", whose numbers nobody has judged"
@@ -328,10 +335,9 @@ class _Verifier:
         return reach
 
     def reach(self, value: ir.Expr, place: Place) -> intervals.Interval:
-        """Return the range of a value, also by the ranges of saturating intrinsics and of constants' numbers.
+        """Return the range of a value, narrowed by the ranges of saturating intrinsics and of constants' numbers.
 
-        Only the verifier knows these ranges: simplification by them would change generated code.
-        """
+        Only the verifier knows these ranges: simplification by them would change generated code."""
         found = place.known.reach(value)
         bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
@@ -349,11 +355,11 @@ class _Verifier:
         low, high = known.reach(named) if bounded else found
         return max(low, found[0]), min(high, found[1])
 
-    def unjudged_constant(self, value: ir.Expr, *, through: bool = False) -> str:
-        """Return a constant that a value is loaded from, itself or by a name, and that is none of the tables, else nothing.
+    def unchecked_constant(self, value: ir.Expr, *, through: bool = False) -> str:
+        """Return the name of a constant from which a value is loaded, directly or through a variable, and that is none of
+        the tables, so that nobody has checked its numbers; empty if there is none.
 
-        ``through``: by way of the function's own buffers, too.
-        """
+        ``through``: also through buffers of the function that store such numbers."""
         if self.tables is None:
             return ""
         for x in rewrite.walk_expr(value):
@@ -367,8 +373,8 @@ class _Verifier:
 
     @cached_property
     def carriers(self) -> dict[str, str]:
-        """Buffers of the function that store numbers of a constant which is none of the tables, by name, with that
-        constant."""
+        """The function's own buffers that store numbers of a constant which is none of the tables: names of buffers, with
+        the name of that constant."""
         found: dict[str, str] = {}
         assigned = [
             (s.var, s.value) if isinstance(s, ir.Let) else (s.buffer, s.value)
@@ -393,8 +399,8 @@ class _Verifier:
                         found.setdefault(target.name, constant)
         return found
 
-    def made_of_data(self, value: ir.Expr) -> bool:
-        """Test whether a value is computed from loads, or from names of such values."""
+    def depends_on_data(self, value: ir.Expr) -> bool:
+        """Test whether a value is computed from loads or calls, or from variables bound to such values."""
         return any(isinstance(x, (ir.Load, ir.Call)) or x in self.looked_up for x in rewrite.walk_expr(value))
 
 
@@ -403,7 +409,8 @@ def _saturated_range(x: ir.Expr) -> intervals.Interval | None:
     return SATURATED.get(x.name.removesuffix("_half")) if isinstance(x, ir.Call) else None
 
 
-def _axis(axis: int, buffer: ir.Buffer) -> str:
+def _axis_text(axis: int, buffer: ir.Buffer) -> str:
+    """Return an axis of a buffer as text for an error."""
     return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
 
 

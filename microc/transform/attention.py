@@ -1,9 +1,8 @@
 """Attention as loops over heads and over blocks of queries, so that only a block of scores is in memory.
 
-:func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Operands are traced back
-through transposes, reshapes and slices to the value that they are cut from (:func:`pieces`), so that each iteration can gather
-its part of that value (:func:`cut`).
-"""
+:func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Operands are traced
+back through transposes, reshapes and slices to the value that they are cut from (:func:`find_source_views`), so that
+each iteration can gather its part of that value (:func:`cut_along_axis`)."""
 
 from __future__ import annotations
 
@@ -45,6 +44,7 @@ class Attention:
 
     @property
     def queries(self) -> str:
+        """Name of the queries: the first operand of the product that computes the scores."""
         return self.scores[0].inputs[0]
 
 
@@ -114,7 +114,7 @@ class Piece:
     @property
     def start(self) -> int:
         """Offset of the first element."""
-        return _address(self.places) - _address(self.whole)
+        return _memory_address(self.places) - _memory_address(self.whole)
 
 
 @frozen
@@ -143,12 +143,12 @@ class Dense:
 
 
 def pieces(graph: Graph, producers: Mapping[str, Node], name: str, labels: tuple[str, ...]) -> list[Piece]:
-    """Return a value as a view of each value from which only moves lead to it, the farthest first and itself last.
+    """Return a value as a view of each value from which only moves lead to it, the farthest first and the value itself
+    last.
 
-    ``labels`` name its last axes; axes before them have extent 1. A source in a wider dtype than the value is skipped, since a
-    copy of its part would be larger; so is one that stays inside of a kernel.
-    """
-    trail = _trail(graph, producers, name)
+    ``labels`` name its last axes; axes before them have extent 1. A source in a wider dtype than the value is skipped,
+    since a copy of its part would be larger; so is one that stays inside of a kernel."""
+    trail = _path_of_moves(graph, producers, name)
     options = []
     for depth in reversed(range(len(trail))):
         source = trail[depth]
@@ -170,11 +170,11 @@ def pieces(graph: Graph, producers: Mapping[str, Node], name: str, labels: tuple
     return options
 
 
-def _trail(graph: Graph, producers: Mapping[str, Node], name: str) -> list[str]:
-    """Return a value and those before it on a path of moves and of elementwise operators with one number for all elements.
+def _path_of_moves(graph: Graph, producers: Mapping[str, Node], name: str) -> list[str]:
+    """Return a value and the values before it, on a path of moves and of elementwise operators with one number for all
+    elements.
 
-    A value with other readers is passed through views only, which compute nothing again.
-    """
+    A value with other readers is passed through views only, which compute nothing again."""
     path, has_other_readers = [name], False
     while (maker := producers.get(path[-1])) is not None and maker.inputs[0] not in graph.consts:
         definition = registry.get(maker.op)
@@ -212,10 +212,9 @@ def _apply_move(places: Array, node: Node) -> Array | None:
 
 
 def cut(piece: Piece, label: str) -> Cut | None:
-    """Return the part of a piece that one iteration along an axis reads.
+    """Return the part of a piece that one iteration of a loop along the axis ``label`` reads.
 
-    None if no reshape of the value has an axis that is this one.
-    """
+    None if no reshape of the value has an axis that is this one."""
     # With the axis' stride ``step`` and the next larger stride ``block``, the value as (size / block, block / step, step) has
     # it as axis 1, if all strides above are multiples of block and all offsets below stay within step.
     axis = piece.labels.index(label)
@@ -254,7 +253,8 @@ def dense(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
     return Dense(tuple(extents.get(label, 1) for label in ordered), tuple(ordered.index(label) for label in labels))
 
 
-def _address(array: Array) -> int:
+def _memory_address(array: Array) -> int:
+    """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -262,7 +262,7 @@ def _address(array: Array) -> int:
 
 
 class Body:
-    """Nodes under construction, for ``graph`` itself or (with a ``parent``) for the body of a loop there."""
+    """Nodes under construction, for the graph ``graph`` itself or (with a ``parent``) for the body of a loop in it."""
 
     def __init__(self, graph: Graph, loc: Loc, parent: Body | None = None) -> None:
         self.graph, self.loc, self.parent = graph, loc, parent
@@ -344,7 +344,7 @@ class Body:
         return self.emit("transpose", (name,), {"axes": axes})
 
     def gather_part(self, name: str, iteration: str, first: int, axis: int) -> str:
-        """Gather element ``first + iteration`` along an axis."""
+        """Gather element ``first + iteration`` of a value along an axis."""
         if first:
             offset = self.constant("first", np.array(first, np.int32))
             iteration = self.emit("add", (iteration, offset), {"activation": "", "rounding": Rounding.DOUBLE})
@@ -426,7 +426,7 @@ def block_attention(graph: Graph, attentions: Sequence[Attention], rows: int) ->
 
 def _rewrite_attention(graph: Graph, attention: Attention, rows: int) -> Graph:
     """Replace one attention by loops, at the position of its last node."""
-    plan = _Plan(graph, attention, rows)
+    plan = _BlockedAttention(graph, attention, rows)
     operands = plan.operands()
     if operands is None:
         return graph
@@ -445,11 +445,11 @@ def _rewrite_attention(graph: Graph, attention: Attention, rows: int) -> Graph:
     return without_dead_nodes(replace(graph, types=types, consts={**graph.consts, **body.consts}).with_nodes(nodes))
 
 
-class _Plan:
-    """Decides how one attention becomes loops.
+class _BlockedAttention:
+    """Decides how one attention becomes loops over blocks of ``rows`` queries, and emits them.
 
-    ``transposed``: right operands of integer products whose matrices stay transposed; ``matmul`` reads them by ``axes_b``.
-    """
+    ``transposed``: right operands of integer products whose matrices stay transposed; ``matmul`` reads them by
+    ``axes_b``."""
 
     def __init__(self, graph: Graph, attention: Attention, rows: int) -> None:
         self.graph, self.attention, self.rows = graph, attention, rows
@@ -477,7 +477,7 @@ class _Plan:
                 if labels is None:
                     continue
                 options = pieces(self.graph, producers, name, labels)
-                ends = [(piece, self.innermost_matrix(piece, self.matrix_of(number, position))) for piece in options]
+                ends = [(piece, self.innermost_matrix(piece, self.matrix_axes(number, position))) for piece in options]
                 piece, matrix = next(((p, e) for p, e in ends if e is not None), (None, None))
                 if piece is None or matrix is None:
                     return None
@@ -497,27 +497,27 @@ class _Plan:
                 piece = part.rest
         return dense(piece, wanted)
 
-    def matrix_of(self, number: int, position: int) -> tuple[str, str]:
-        """Return the axes of an operand's matrices, in the order of the original operators."""
-        node = self.attention.nodes[number]
-        scores = number < len(self.attention.scores)
+    def matrix_axes(self, node_index: int, position: int) -> tuple[str, str]:
+        """Return the names of the axes of an operand's matrices, in the order of the original operators."""
+        node = self.attention.nodes[node_index]
+        scores = node_index < len(self.attention.scores)
         if node.op == "matmul":
             return ((ROWS, DEPTH), (DEPTH, COLUMNS))[position] if scores else (COLUMNS, WIDTH)
-        return ROWS, COLUMNS if number < len(self.attention.nodes) - len(self.attention.product) else WIDTH
+        return ROWS, COLUMNS if node_index < len(self.attention.nodes) - len(self.attention.product) else WIDTH
 
     def emit_matrix(self, body: Body, key: _Key, piece: Piece) -> str:
         """Emit the matrix that a piece is inside all batch loops."""
-        matrix = dense(piece, self.matrix_of(*key))
+        matrix = dense(piece, self.matrix_axes(*key))
         assert matrix is not None
         value = body.apply_scaling(body.reshape(piece.value, matrix.shape), piece.scaled)
         return value if matrix.ordered or key in self.transposed else body.transpose(value, matrix.axes)
 
-    def labels(self, number: int, position: int) -> tuple[str, ...] | None:
+    def labels(self, node_index: int, position: int) -> tuple[str, ...] | None:
         """Return the names of an operand's axes; None for one that every iteration reads whole."""
-        node = self.attention.nodes[number]
+        node = self.attention.nodes[node_index]
         kind = self.graph.types[node.inputs[position]]
         rank = len(self.graph.types[self.attention.product[0].outputs[0]].shape)
-        ends = self.matrix_of(number, position)
+        ends = self.matrix_axes(node_index, position)
         labels = (*(f"batch{axis}" for axis in range(rank - 2)), *ends)[rank - len(kind.shape) :]
         if node.op == "matmul":
             axes = node.attr("axes_b" if position else "axes_a")
@@ -579,7 +579,7 @@ class _Plan:
         return key == (0, 0) or self.attention.nodes[key[0]].op != "matmul"
 
     def emit_operators(self, body: Body, operands: Mapping[_Key, str]) -> str:
-        """Emit the attention's operators on matrices."""
+        """Emit the attention's operators on matrices; return the name of the result."""
         results: dict[str, str] = {}
         for number, node in enumerate(self.attention.nodes):
             inputs, attrs = list[str](), dict(node.attrs)

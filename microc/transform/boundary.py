@@ -60,7 +60,8 @@ class Preparation:
 
 @frozen
 class Step:
-    """One preprocessing operator: ``op`` applied to a value of type ``outer`` and constant ``operands``."""
+    """An operator of the preprocessing: ``op`` applied to a value of type ``outer``, which is nearer to the application,
+    and constant ``operands``."""
 
     op: str
     outer: TensorType
@@ -90,7 +91,7 @@ def normalisation_steps(
     if not (dtypes.is_float(kind.dtype) or (kind.quant is not None and kind.quant.axis is None)):
         raise refuse(f"is {kind.dtype} and stands for no reals", "only floats and quantised inputs are normalised")
     mean, deviation = (
-        _by_channel(numbers, what, kind, axis, refuse)
+        _numbers_by_channel(numbers, what, kind, axis, refuse)
         for numbers, what in zip(wanted, ("mean", "deviation"), strict=True)
     )
     if dtypes.is_integer(kind.dtype):
@@ -108,7 +109,7 @@ def normalisation_steps(
         yield Step("cast", replace(kind, dtype=raw), {"dtype": kind.dtype})
 
 
-def _by_channel(numbers: Numbers, what: str, kind: TensorType, axis: int, refuse: Refuse) -> Array:
+def _numbers_by_channel(numbers: Numbers, what: str, kind: TensorType, axis: int, refuse: Refuse) -> Array:
     """Return one number, or one per channel, in a shape that broadcasts along ``axis``."""
     rank, count = len(kind.shape), len(set(numbers))
     if len(numbers) > 1 and (not rank or kind.shape[axis] != len(numbers)):
@@ -122,7 +123,7 @@ def _by_channel(numbers: Numbers, what: str, kind: TensorType, axis: int, refuse
 
 
 def frame_steps(wanted: Preparation, kind: TensorType, axes: tuple[int, int, int], refuse: Refuse) -> Iterator[Step]:
-    """Yield steps from the network's pixels outwards to the frame. ``axes``: those of rows, columns and channels."""
+    """Yield steps from the network's pixels outwards to the camera's frame. ``axes``: those of rows, columns and channels."""
     if kind.dtype not in _FRAMED:
         raise refuse(f"is {kind.dtype}, which no camera gives", "dtypes of frames: " + ", ".join(_FRAMED))
     channels = kind.shape[axes[2]]
@@ -169,11 +170,10 @@ def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) 
 def _resize_step(
     rule: str, outer: TensorType, axes: tuple[int, ...], first: list[int], crop: tuple[int, int], size: tuple[int, int]
 ) -> Step:
-    """Crop a frame, ``crop`` pixels from ``first`` on, and resize it to ``size``.
+    """Return the step that crops a frame, to ``crop`` pixels from ``first`` on, and resizes it to ``size``.
 
-    Bilinear weights are 2048ths. So an 8-bit result is within 0.5 + 255 / 2048 steps of that of exact weights: along each axis
-    a weight is off by at most 2**-12, between pixels at most 255 apart.
-    """
+    Bilinear weights are 2048ths. So an 8-bit result is within 0.5 + 255 / 2048 steps of that of exact weights: along
+    each axis a weight is off by at most 2**-12, between pixels at most 255 apart."""
     indices, weights = [], []
     for start, extent, count in zip(first, crop, size, strict=True):
         positions = (np.arange(count) + 0.5) * (extent / count)
@@ -302,11 +302,11 @@ def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
         if wanted:
             dtype = boundary.input_dtypes.get(name) or boundary.input_dtypes.get(EVERY, "uint8")
             layout = boundary.input_layouts.get(name) or boundary.input_layouts.get(EVERY, "")
-            graph = end.prepare(wanted, dtype, layout)
+            graph = end.insert_preprocessing(wanted, dtype, layout)
         else:
-            graph = end.convert(boundary.input_dtypes, boundary.input_layouts)
+            graph = end.convert_to_request(boundary.input_dtypes, boundary.input_layouts)
     for name in graph.outputs:
-        graph = _End(graph, name, "output").convert(boundary.output_dtypes, boundary.output_layouts)
+        graph = _End(graph, name, "output").convert_to_request(boundary.output_dtypes, boundary.output_layouts)
     return graph
 
 
@@ -323,10 +323,11 @@ class _End:
         return self.graph.types[self.name]
 
     def refusal(self, reason: str, hint: str = "") -> UsageError:
+        """Return the error that this input or output cannot have a requested form."""
         return UsageError(f"{self.what} {self.name!r} {reason}", where=self.graph.name, hint=hint)
 
-    def convert(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
-        """Convert the end to the dtype and layout that are requested for it, if any."""
+    def convert_to_request(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
+        """Convert this input or output to the dtype and layout that are requested for it, if any."""
         end, kind = self, self.kind
         layout = wanted_layouts.get(self.name) or (wanted_layouts.get(EVERY) if len(kind.shape) == 4 else None)
         real = kind.quant is not None or dtypes.is_float(kind.dtype)
@@ -340,12 +341,13 @@ class _End:
         return end.graph if dtype is None else end.to_dtype(dtype)
 
     def check_dtype(self, dtype: str) -> None:
+        """Raise UsageError for a dtype that inputs and outputs cannot have."""
         if dtype not in _DTYPES:
             raise self.refusal(f"cannot be {dtype!r}", "dtypes: " + ", ".join(_DTYPES))
 
     # ------------------------------------------------------------ preparation
 
-    def prepare(self, wanted: Preparation, dtype: str, layout: str) -> Graph:
+    def insert_preprocessing(self, wanted: Preparation, dtype: str, layout: str) -> Graph:
         """Insert the preprocessing from raw numbers of ``dtype`` in ``layout``.
 
         An empty layout means channels last for images; other inputs keep their own.
@@ -367,16 +369,16 @@ class _End:
         channels = 1 if layout == "NCHW" and rank in CHANNELS_FIRST else rank - 1
         if wanted.normalize is not None:
             for step in normalisation_steps(wanted.normalize, end.kind, channels, dtype, self.refusal):
-                end = replace(end, graph=end.insert(step.op, step.attrs, step.outer, step.operands))
+                end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
         elif dtypes.is_float(end.kind.dtype) and dtype != end.kind.dtype:
-            cast = end.insert("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
+            cast = end.insert_operator("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
             end = replace(end, graph=cast)
         else:
             end = replace(end, graph=end.to_dtype(dtype))
         if wanted.is_image:
             axes = (2, 3, 1) if layout == "NCHW" else (1, 2, 3)
             for step in frame_steps(wanted, end.kind, axes, self.refusal):
-                end = replace(end, graph=end.insert(step.op, step.attrs, step.outer, step.operands))
+                end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
         return end.graph
 
     # ------------------------------------------------------------ layout
@@ -388,7 +390,7 @@ class _End:
         return own.pop() if len(own) == 1 else ""
 
     def to_layout(self, wanted: str, own: str) -> Graph:
-        """Convert the end to a layout; ``own`` is that of the network."""
+        """Convert this input or output to a layout; ``own`` is the network's."""
         if wanted not in LAYOUTS:
             raise self.refusal(f"cannot have the layout {wanted!r}", "layouts: " + ", ".join(LAYOUTS))
         rank = len(self.kind.shape)
@@ -406,24 +408,24 @@ class _End:
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
         to_wanted, back = (first, last) if wanted == "NCHW" else (last, first)
         axes: dict[str, Attr] = {"axes": back if self.what == "input" else to_wanted}
-        return self.insert("transpose", axes, permute_type(self.kind, to_wanted))
+        return self.insert_operator("transpose", axes, permute_type(self.kind, to_wanted))
 
     # ------------------------------------------------------------ dtype
 
     def to_dtype(self, wanted: str) -> Graph:
-        """Convert the end to a dtype: quantise or dequantise, change the signedness, or cast."""
+        """Convert this input or output to a dtype: quantise or dequantise, change the signedness, or cast."""
         kind, quant = self.kind, self.kind.quant
         if wanted == kind.dtype:
             return self.graph
         if quant is not None and quant.axis is None and wanted == "float32":
             outer = TensorType(kind.shape, wanted, layout=kind.layout)
             if self.what == "output":
-                return self.insert("dequantize", _parameters(quant), outer)
-            return self.insert("quantize", self.quantize_attrs(kind, Ties.AWAY), outer)
-        if quant is not None and quant.axis is None and _is_twin(wanted, kind.dtype):
+                return self.insert_operator("dequantize", _quant_attributes(quant), outer)
+            return self.insert_operator("quantize", self.quantize_attrs(kind, Ties.AWAY), outer)
+        if quant is not None and quant.axis is None and _differ_in_sign_only(wanted, kind.dtype):
             moved = quant.zero_point[0] + dtypes.int_range(wanted)[0] - dtypes.int_range(kind.dtype)[0]
             outer = replace(kind, dtype=wanted, quant=Quant(quant.scale, (moved,)))
-            return self.insert(
+            return self.insert_operator(
                 "quantize", self.quantize_attrs(kind if self.what == "input" else outer, Multiplier.DOUBLE), outer
             )
         same_category = dtypes.is_float(wanted) == dtypes.is_float(kind.dtype)
@@ -434,14 +436,18 @@ class _End:
             )
             raise self.refusal(f"is {prefix}{kind.dtype} and cannot be {wanted}", hint)
         inner = kind.dtype if self.what == "input" else wanted
-        return self.insert("cast", {"dtype": inner}, replace(kind, dtype=wanted))
+        return self.insert_operator("cast", {"dtype": inner}, replace(kind, dtype=wanted))
 
     def quantize_attrs(self, target: TensorType, rounding: str) -> dict[str, Attr]:
         """Return the attributes of the ``quantize`` that computes ``target``. A network that rounds ties to even does so
         here too."""
         assert target.quant is not None
         even = rounding_of_ties(self.graph) is Ties.EVEN
-        return {**_parameters(target.quant), "out_dtype": target.dtype, "rounding": Ties.EVEN if even else rounding}
+        return {
+            **_quant_attributes(target.quant),
+            "out_dtype": target.dtype,
+            "rounding": Ties.EVEN if even else rounding,
+        }
 
     def to_stored_integers(self) -> Graph:
         """Replace the float at this end by the integers that it is quantised to at once or dequantised from."""
@@ -479,11 +485,13 @@ class _End:
 
     # ------------------------------------------------------------ edit
 
-    def insert(self, op: str, attrs: Mapping[str, Attr], outer: TensorType, operands: Sequence[Array] = ()) -> Graph:
-        """Insert an operator at this end: the end becomes ``outer`` and keeps its name, the network's value gets another.
+    def insert_operator(
+        self, op: str, attrs: Mapping[str, Attr], outer: TensorType, operands: Sequence[Array] = ()
+    ) -> Graph:
+        """Insert an operator at this input or output, which becomes ``outer`` and keeps its name; the network's value gets
+        another.
 
-        For an input, constant ``operands`` follow it.
-        """
+        For an input, constant ``operands`` follow it."""
         graph, name = self.graph, self.name
         inner = fresh_name(graph.types, f"{name}.inner")
         renamed = with_names(graph, {name: inner})
@@ -505,13 +513,17 @@ def rounding_of_ties(graph: Graph) -> Ties:
     return Ties.EVEN if even else Ties.AWAY
 
 
-def _parameters(quant: Quant) -> dict[str, Attr]:
+def _quant_attributes(quant: Quant) -> dict[str, Attr]:
+    """Return a quantisation of one scale as attributes of ``quantize`` and ``dequantize``."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
 
 
-def _is_twin(one: str, other: str) -> bool:
+def _differ_in_sign_only(first: str, second: str) -> bool:
     """Test whether two dtypes are integers of one width, exactly one of them signed."""
-    return dtypes.info(one).bits == dtypes.info(other).bits and {dtypes.info(one).kind, dtypes.info(other).kind} == {
+    return dtypes.info(first).bits == dtypes.info(second).bits and {
+        dtypes.info(first).kind,
+        dtypes.info(second).kind,
+    } == {
         "int",
         "uint",
     }

@@ -80,7 +80,7 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
         if not is_constant or not _may_fold(replace(graph, consts=consts), node):
             nodes.append(node)
             continue
-        consts.update(_evaluate(graph, node, [consts[name] for name in inputs]))
+        consts.update(_evaluate_constants(graph, node, [consts[name] for name in inputs]))
     return replace(graph, consts=consts).with_nodes(nodes) if len(nodes) != len(graph.nodes) else graph
 
 
@@ -94,8 +94,8 @@ def _may_fold(graph: Graph, node: Node) -> bool:
     return not needs_legalizing and set(graph.updates.values()).isdisjoint(node.outputs)
 
 
-def _evaluate(graph: Graph, node: Node, arrays: list[Array]) -> dict[str, Array]:
-    """Compute a node with its reference implementation."""
+def _evaluate_constants(graph: Graph, node: Node, arrays: list[Array]) -> dict[str, Array]:
+    """Compute a node with its reference implementation; return its results by name."""
     definition = registry.get(node.op)
     with np.errstate(all="ignore"):
         results = definition.reference({**definition.defaults, **node.attrs}, arrays)
@@ -117,14 +117,13 @@ FOLD_CONSTANTS_PASS = Pass("fold_constants", fold_constants, 2)
 def merge_common_subexpressions(graph: Graph, context: PassContext) -> Graph:
     """Keep the first of equal nodes. Nodes that compute graph outputs or state updates stay too, since their names must
     remain."""
-    return _Merger(graph).run()
+    return _SubexpressionMerger(graph).run()
 
 
-class _Merger:
+class _SubexpressionMerger:
     """Common subexpression elimination by hashing.
 
-    ``equal`` maps values to the first equal one; ``instead`` only those that need not be computed again.
-    """
+    ``equal`` maps values to the first equal one; ``instead`` only values that need not be computed again."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -140,7 +139,7 @@ class _Merger:
         for node in self.graph.nodes:
             inputs = tuple(self.instead.get(name, name) for name in node.inputs)
             node = node if inputs == node.inputs else replace(node, inputs=inputs)
-            first = seen.setdefault(self.key(node), node)
+            first = seen.setdefault(self.hash_key(node), node)
             pairs = dict(zip(node.outputs, first.outputs, strict=True))
             if first is not node:
                 self.equal.update(pairs)
@@ -150,7 +149,7 @@ class _Merger:
                 self.instead.update(pairs)
         return self.graph.with_nodes(nodes)
 
-    def key(self, node: Node) -> object:
+    def hash_key(self, node: Node) -> object:
         """Return the hash key of a node. ``repr`` distinguishes 0 from 0.0 and -0.0. Nodes with subgraphs are never equal."""
         if any(map(_holds_graph, node.attrs.values())):
             return id(node)
@@ -265,7 +264,7 @@ def _fixed_rules() -> tuple[Rule, ...]:
 
 
 def _to_integer_norm(match: Match) -> Replacement | None:
-    """Merge a norm of integers with gamma, beta and the quantisation behind it into ``qlayer_norm``."""
+    """Merge a layer norm of integers with gamma, beta and the quantisation behind it into ``qlayer_norm``."""
     kind, epsilon = match.type(match["x"]), match.nodes["normal"].attr("epsilon")
     if kind.dtype not in DTYPES or kind.shape[-1] > QUANTISED_DEPTH:
         return None
@@ -317,6 +316,7 @@ def canonicalise(graph: Graph, context: PassContext) -> Graph:
 
 
 def _identity_rules() -> tuple[Rule, ...]:
+    """Return rules that remove operators without effect."""
     return (
         (P.op(_SAME_SHAPE, P.any("x")), _remove_identity),
         (
@@ -333,6 +333,7 @@ def _identity_rules() -> tuple[Rule, ...]:
 
 
 def _merging_rules() -> tuple[Rule, ...]:
+    """Return rules that merge two neighbouring transpositions, clamps or paddings."""
     return (
         *joining_rules(),
         (P.op(_CLAMPS, P.op(_CLAMPS, P.any("x"), name="first")), _merge_clamps),
@@ -365,10 +366,15 @@ def _remove_one(match: Match) -> Replacement | None:
     return _remove_neutral(match, 1)
 
 
-def _remove_neutral(match: Match, number: int) -> Replacement | None:
-    """Remove the combination with a neutral element. The integers of a quantised constant are not real numbers: left alone."""
+def _remove_neutral(match: Match, neutral_element: int) -> Replacement | None:
+    """Remove an operator whose constant is its neutral element. The integers of a quantised constant are not real numbers:
+    left alone."""
     quantised = match.type(match["c"]).quant is not None
-    return match.same("x") if match.is_like("x") and not quantised and (match.const("c") == number).all() else None
+    return (
+        match.same("x")
+        if match.is_like("x") and not quantised and (match.const("c") == neutral_element).all()
+        else None
+    )
 
 
 # ---------------------------------------------------------------- neighbours
@@ -381,7 +387,7 @@ def _merge_clamps(match: Match) -> Replacement | None:
     stored = first.attrs.get("rounding") == Rounding.NONE == second.attrs.get("rounding")
     if not dtypes.is_float(match.type(match["x"]).dtype) and not stored:
         return None
-    (a, b), (low, high) = _bounds(match, "first"), _bounds(match, "")
+    (a, b), (low, high) = _clamp_bounds(match, "first"), _clamp_bounds(match, "")
     least, most = min(max(a, low), high), max(min(b, high), low)
     rounding: Attr = second.attrs.get("rounding", Rounding.DOUBLE)
     if (least, most) == (0.0, inf):
@@ -391,7 +397,8 @@ def _merge_clamps(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _bounds(match: Match, capture: str) -> tuple[float, float]:
+def _clamp_bounds(match: Match, capture: str) -> tuple[float, float]:
+    """Return the bounds of a relu or clip: of the node ``capture``, or of the rule's root if that is empty."""
     node = match.nodes[capture] if capture else match.root
     return (0.0, inf) if node.op == "relu" else (node.attr("minimum"), node.attr("maximum"))
 

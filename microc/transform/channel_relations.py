@@ -21,8 +21,8 @@ MOST_CHANNELS = 1 << 22
 
 @frozen
 class Link:
-    """Channel ``source[k]`` of operand number ``operand`` and channel ``target[k]`` of the result are kept or removed
-    together."""
+    """A dependency between channels: channel ``source[k]`` of operand number ``operand`` and channel ``target[k]`` of the
+    result are kept or removed together."""
 
     operand: int
     source: Array
@@ -30,7 +30,7 @@ class Link:
 
 
 def channel_count(graph: Graph, value: str) -> int:
-    """Return the extent of the last axis; 1 for a scalar."""
+    """Return the number of channels of a value: the extent of its last axis, 1 for a scalar."""
     return (1, *graph.types[value].shape)[-1]
 
 

@@ -86,10 +86,9 @@ def _read_constants(graph: Graph, node: Node, vectors: Mapping[str, str]) -> Nod
 
 
 def _fold_into_bias(graph: Graph, node: Node, data: Range) -> tuple[Array, Array] | None:
-    """Return a layer's weights without those of constant channels, and the bias with their sums.
+    """Return a layer's weights with zeros for constant channels, and its bias plus what these channels add to the sums.
 
-    None if there are none, or if the bias would overflow.
-    """
+    None if no channel can be folded, or if the bias would overflow."""
     weights, dtype = graph.consts[node.inputs[1]], graph.types[node.outputs[0]].dtype
     has_weights = weights.any(axis=tuple(range(weights.ndim - 1)))
     folds = data.constant & has_weights & _reads_value_only(graph, node, data.low)
@@ -150,10 +149,9 @@ def eliminate_dead_channels(graph: Graph, context: PassContext) -> Graph:
 
 
 class _Liveness:
-    """Channels that are needed, as masks by value that grow to a fixed point.
+    """Channels of a graph's values that are needed, as masks by value that grow to a fixed point.
 
-    ``live``: channels that are read; ``masks``: channels that stay, fillers included.
-    """
+    ``live``: channels that are read; ``masks``: channels that stay, fillers included."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -165,11 +163,11 @@ class _Liveness:
         for name in {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()} & values:
             self.masks[name][:] = True
         self.live = self.masks
-        self.iterate(self.mark_reads, self.mark_link_ends)
+        self.iterate_to_fixed_point(self.mark_reads, self.mark_link_ends)
         self.live = {name: mask.copy() for name, mask in self.masks.items()}
         self.add_fillers()
 
-    def iterate(self, *steps: Callable[[Node], None]) -> None:
+    def iterate_to_fixed_point(self, *steps: Callable[[Node], None]) -> None:
         """Apply the steps to every node, in reverse order, until no mask changes."""
         before, count = -1, 0
         while before != count:
@@ -210,14 +208,14 @@ class _Liveness:
                 fillers = np.flatnonzero(~mask)[:missing]
                 if len(fillers):
                     mask[fillers] = True
-                    self.iterate(self.mark_link_ends)
+                    self.iterate_to_fixed_point(self.mark_link_ends)
         for mask in self.masks.values():
             mask[:1] |= not mask.any()
-        self.iterate(self.mark_link_ends)
+        self.iterate_to_fixed_point(self.mark_link_ends)
 
 
 class _ChannelRemover:
-    """Rewrites a graph for the channels that stay."""
+    """Rewrites a graph without the channels that are not needed."""
 
     def __init__(self, graph: Graph, liveness: _Liveness) -> None:
         self.graph, self.live, self.masks = graph, liveness.live, liveness.masks
@@ -235,6 +233,7 @@ class _ChannelRemover:
         return new_name
 
     def type_without_dead(self, name: str) -> TensorType:
+        """Return a value's type with only the channels that stay."""
         kind, kept = self.graph.types[name], self.kept[name]
         return _type_of_part(kind, len(kind.shape) - 1, kept)
 
@@ -301,7 +300,7 @@ class _ChannelRemover:
         return names
 
     def elementwise_constants(self, node: Node, out: Array) -> dict[int, str]:
-        """Take the part ``out`` of constant operands with a number for every channel."""
+        """Take the channels ``out`` of constant operands with a number for every channel. Returns names by operand number."""
         whole, count = registry.get(node.op).whole, channel_count(self.graph, node.outputs[0])
         names = {}
         for k, name in enumerate(node.inputs):
@@ -374,7 +373,7 @@ def _merge_weights(weights: Array, first: Array) -> Array:
 
 
 def _first_with_key(keys: Sequence[Hashable]) -> Array:
-    """Return for each channel the first one with the same key."""
+    """Return for each channel the index of the first one with the same key."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(key, k) for k, key in enumerate(keys)], np.int64)
 
@@ -383,7 +382,7 @@ def _channel_keys(graph: Graph, node: Node, first: Mapping[str, Array]) -> list[
     """Return a key for each channel of the node's result; equal keys mean equal channels. None for an unknown node."""
     if _is_integer_layer(graph, node):
         weights = _merge_weights(graph.consts[node.inputs[1]].astype(np.int64), first[node.inputs[0]])
-        return _append_parameters([() for _ in weights], weights, *_bias(graph, node))
+        return _append_parameters([() for _ in weights], weights, *_bias_vectors(graph, node))
     node_links = channel_links(graph, node)
     if node_links is None:
         return None
@@ -396,7 +395,7 @@ def _channel_keys(graph: Graph, node: Node, first: Mapping[str, Array]) -> list[
                 graph.consts[name][..., source].tobytes() if name in graph.consts else int(first[name][source])
             )
             keys[target] += (name if name in first else "", source_key, period)
-    return _append_parameters(keys, *_parameters(graph, node))
+    return _append_parameters(keys, *_channel_parameters(graph, node))
 
 
 def _append_parameters(keys: Sequence[Sequence[Hashable]], *parameters: Array) -> list[tuple[Hashable, ...]]:
@@ -404,14 +403,15 @@ def _append_parameters(keys: Sequence[Sequence[Hashable]], *parameters: Array) -
     return [(*key, *(array[k].tobytes() for array in parameters)) for k, key in enumerate(keys)]
 
 
-def _bias(graph: Graph, node: Node) -> tuple[Array, ...]:
+def _bias_vectors(graph: Graph, node: Node) -> tuple[Array, ...]:
+    """Return a layer's constant bias, a number per output channel; empty without one."""
     return tuple(graph.consts[name].reshape(-1) for name in node.inputs[2:] if name)
 
 
-def _parameters(graph: Graph, node: Node) -> tuple[Array, ...]:
+def _channel_parameters(graph: Graph, node: Node) -> tuple[Array, ...]:
     """Return the constants of a linked node that differ between channels, with channels as first axis."""
     if node.op == "conv2d":
-        return graph.consts[node.inputs[1]], *_bias(graph, node)
+        return graph.consts[node.inputs[1]], *_bias_vectors(graph, node)
     definition, count = registry.get(node.op), channel_count(graph, node.outputs[0])
     names = [name for k, name in enumerate(node.inputs) if name in graph.consts and k not in definition.whole]
     if not definition.elementwise:

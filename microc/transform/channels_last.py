@@ -74,7 +74,8 @@ def _sink_reshape(match: Match) -> Replacement | None:
 
 
 def _reshape_source(match: Match, value: str, shape: Shape) -> str:
-    """Return the operand of the reshape that makes ``value``, if it has all elements of the result; else empty."""
+    """Return the operand of the reshape that computes ``value``, if ``value`` has all elements of the result's ``shape``;
+    else empty."""
     producer = match.scope.producer(value)
     if producer is None or producer.op != "reshape" or match.type(value).shape != shape:
         return ""
@@ -145,22 +146,25 @@ def channels_last(graph: Graph, context: PassContext) -> Graph:
     """
     if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
         return rewrite(rewrite(graph, transpose_rules()), resting_rules())
-    images = _images(graph)
+    images = _image_inputs(graph)
     candidates = [_convert_graph(graph, swapped) for swapped in ((images, {}) if images else ({},))]
     return min(candidates, key=_transposed_size)
 
 
 def _convert_graph(graph: Graph, swapped: Mapping[str, str]) -> Graph:
-    converted = rewrite(_Converter(graph, swapped).run(), (*transpose_rules(), *reshape_rules()))
+    """Convert a graph to channels last, and move and merge the transpositions. Inputs in ``swapped`` are transposed before
+    anything else."""
+    converted = rewrite(_LayoutConverter(graph, swapped).run(), (*transpose_rules(), *reshape_rules()))
     converted = rewrite(_restore_inputs(converted, graph, swapped), joining_rules())
     return rewrite(converted, (*resting_rules(), *reshape_rules()))
 
 
 def _transposed_size(graph: Graph) -> int:
+    """Return the number of elements that a graph's transpositions move."""
     return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
 
 
-def _images(graph: Graph) -> dict[str, str]:
+def _image_inputs(graph: Graph) -> dict[str, str]:
     """Map inputs that feed convolutions or pools, directly or through elementwise operators and views, to a name for them in
     NHWC."""
     feeding: set[str] = set()
@@ -178,7 +182,7 @@ def _images(graph: Graph) -> dict[str, str]:
     return images
 
 
-class _Converter:
+class _LayoutConverter:
     """Converts NCHW operators to NHWC, each between two transpositions.
 
     The inputs in ``swapped`` are temporarily replaced by NHWC ones, so that transpositions behind them can cancel.
@@ -197,25 +201,27 @@ class _Converter:
             self.nodes.append(Node("transpose", (image,), (name,), {"axes": CHANNELS_FIRST[len(kind.shape)]}))
         for node in self.graph.nodes:
             if node.attrs.get("layout") == "NCHW":
-                self.convert(node)
+                self.convert_operator(node)
             else:
                 self.nodes.append(node)
         inputs = tuple(self.swapped.get(name, name) for name in self.graph.inputs)
         graph = replace(self.graph, inputs=inputs, types=self.types, consts=self.consts)
         return graph.with_nodes(self.nodes)
 
-    def convert(self, node: Node) -> None:
+    def convert_operator(self, node: Node) -> None:
+        """Convert an operator to NHWC, between two transpositions."""
         data, *rest = node.inputs
         output = node.outputs[0]
         if rest:
             rest[0] = self.convert_weight(rest[0], node)
-        image = self.transpose(data, node, CHANNELS_LAST[4])
+        image = self.add_transpose(data, node, CHANNELS_LAST[4])
         result = new_value(self.types, f"{output}.nhwc", permute_type(self.graph.types[output], CHANNELS_LAST[4]))
         attrs = {**node.attrs, "layout": "NHWC"}
         self.nodes.append(replace(node, inputs=(image, *rest), outputs=(result,), attrs=attrs))
         self.nodes.append(Node("transpose", (result,), (output,), {"axes": CHANNELS_FIRST[4]}, node.loc))
 
-    def transpose(self, value: str, node: Node, axes: Axes) -> str:
+    def add_transpose(self, value: str, node: Node, axes: Axes) -> str:
+        """Add a transposition of a value, and return the name of its result."""
         name = new_value(self.types, f"{value}.nhwc", permute_type(self.types[value], axes))
         self.nodes.append(Node("transpose", (value,), (name,), {"axes": axes}, node.loc))
         return name
@@ -227,7 +233,7 @@ class _Converter:
             return self.convert_constant(value)
         producer = next((n for n in self.graph.nodes if value in n.outputs), None)
         if producer is None or producer.op != "dequantize" or producer.inputs[0] not in self.consts:
-            return self.transpose(value, node, axes)
+            return self.add_transpose(value, node, axes)
         axis = producer.attr("axis")
         attrs: dict[str, Attr] = {**producer.attrs, "axis": None if axis is None else axes.index(axis)}
         name = new_value(self.types, f"{value}.ohwi", permute_type(self.types[value], axes))
@@ -237,6 +243,7 @@ class _Converter:
         return name
 
     def convert_constant(self, value: str) -> str:
+        """Add constant OIHW weights as OHWI, and return their name."""
         axes = CHANNELS_LAST[4]
         name = new_value(self.types, f"{value}.ohwi", permute_type(self.types[value], axes))
         array: Array = np.ascontiguousarray(self.consts[value].transpose(axes))
@@ -331,19 +338,20 @@ def _pad_before(match: Match) -> Node | None:
     pad = match.scope.producer(match.root.inputs[0])
     if pad is None or pad.op != "pad" or len(pad.attr("padding")) != 4:
         return None
-    height, width = _spatial(match)
+    height, width = _spatial_axes(match)
     others = [pair for axis, pair in enumerate(pad.attr("padding")) if axis not in (height, width)]
     same = match.type(pad.inputs[0]).quant == match.type(pad.outputs[0]).quant
     return pad if same and not any(sum(pair) for pair in others) else None
 
 
-def _spatial(match: Match) -> tuple[int, int]:
+def _spatial_axes(match: Match) -> tuple[int, int]:
+    """Return the axes of height and width of the operator's data."""
     return (2, 3) if match.root.attrs.get("layout") == "NCHW" else (1, 2)
 
 
 def _absorb_padding(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacement | None:
     """Apply the operator to the unpadded data, with ``padding`` enlarged, if type inference accepts it."""
-    (above, below), (before, after) = (pad.attr("padding")[axis] for axis in _spatial(match))
+    (above, below), (before, after) = (pad.attr("padding")[axis] for axis in _spatial_axes(match))
     top, left, bottom, right = match.root.attr("padding")
     attrs["padding"] = (top + above, left + before, bottom + below, right + after)
     inputs = (pad.inputs[0], *match.root.inputs[1:])

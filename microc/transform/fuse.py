@@ -1,8 +1,7 @@
 """Operator fusion: group nodes into kernels.
 
-:func:`fuse` duplicates widening nodes for each elementwise reader, merges every elementwise node with the kernels of its
-operands (:class:`_Groups`), and puts the nodes of a group side by side, the anchor first.
-"""
+:func:`fuse` duplicates widening nodes for each elementwise reader, merges every elementwise node with the kernels of
+its operands (:class:`_FusionGroups`), and puts the nodes of a group side by side, the anchor first."""
 
 from __future__ import annotations
 
@@ -79,7 +78,7 @@ def fuse(graph: Graph, context: PassContext) -> Graph:
     """
     if context.opt_level > 0:
         graph = _duplicate_widening(graph)
-    return _order_by_group(graph, _Groups(graph, context).run())
+    return _order_by_group(graph, _FusionGroups(graph, context).run())
 
 
 def _duplicate_widening(graph: Graph) -> Graph:
@@ -95,7 +94,7 @@ def _duplicate_widening(graph: Graph) -> Graph:
         inputs = tuple(copies.get((name, positions[id(node)]), name) for name in node.inputs)
         nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
         value = node.outputs[0]
-        if not _widens(graph, node) or len(readers.get(value, ())) < 2:
+        if not _only_widens(graph, node) or len(readers.get(value, ())) < 2:
             continue
         for reader in readers[value]:
             if registry.get(reader.op).elementwise and graph.types[reader.outputs[0]].size == types[value].size:
@@ -107,7 +106,7 @@ def _duplicate_widening(graph: Graph) -> Graph:
     return _remove_unread(replace(graph, types=types).with_nodes(nodes)) if copies else graph
 
 
-def _widens(graph: Graph, node: Node) -> bool:
+def _only_widens(graph: Graph, node: Node) -> bool:
     """Test whether a node's result is its operand in a larger dtype."""
     if node.op not in _WIDENING:
         return False
@@ -121,14 +120,14 @@ def _remove_unread(graph: Graph) -> Graph:
     return graph.with_nodes(node for node in graph.nodes if not read.isdisjoint(node.outputs))
 
 
-class _Groups:
-    """Groups under construction. A group is named ``k`` and the number of the node that began it.
+class _FusionGroups:
+    """Groups of nodes that become kernels, under construction. A group is named ``k`` and the number of the node that
+    began it.
 
-    ``merged`` maps a group to the one that it was merged into. ``maker`` maps the value of a node with one result to its group,
-    ``made`` a group to its values. ``anchored`` are groups with an anchor, ``reused`` elementwise values that are used more
-    than once. ``loads`` counts the operands that a value's expression names. ``left`` is the rest of LOADS_IN_ALL, and
-    ``spent`` the part of it that each group takes.
-    """
+    ``merged`` maps a group to the one that it was merged into. ``maker`` maps the value of a node with one result to
+    its group, ``made`` a group to its values. ``anchored`` are groups with an anchor, ``reused`` elementwise values
+    that are used more than once. ``loads`` counts the operands that a value's expression names. ``left`` is the rest of
+    LOADS_IN_ALL, and ``spent`` the part of it that each group takes."""
 
     def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph, self.context = graph, context
@@ -149,7 +148,7 @@ class _Groups:
         return [self.find(group) for group in groups]
 
     def find(self, group: str) -> str:
-        """Return the group that ``group`` is now part of: union-find with path compression."""
+        """Return the group that ``group`` is part of after all mergers: union-find with path compression."""
         last = group
         while last in self.merged:
             last = self.merged[last]
@@ -188,7 +187,7 @@ class _Groups:
             return
         operand_groups = {self.find(self.maker[name]) for name in varying if name in self.maker}
         # A kernel has one anchor. The one that runs last is taken, since the others' results must exist before it starts.
-        anchors = sorted(operand_groups & self.anchored, key=_number)
+        anchors = sorted(operand_groups & self.anchored, key=_group_number)
         chosen = (operand_groups - self.anchored if self.context.opt_level > 0 else set()) | set(anchors[-1:])
         size = self.graph.types[node.outputs[0]].size
         # Dropping a group makes its values leave the kernel, so groups that feed it may no longer be closed: repeat.
@@ -248,7 +247,8 @@ def _reads_from_memory(node: Node, name: str) -> bool:
     return not definition.elementwise or definition.repeats or any(node.inputs[k] == name for k in definition.whole)
 
 
-def _number(group: str) -> int:
+def _group_number(group: str) -> int:
+    """Return the number of the node that began a group."""
     return int(group[1:])
 
 

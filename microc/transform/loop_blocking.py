@@ -43,7 +43,7 @@ class _Layer:
 
 
 def block_loops(graph: Graph, context: PassContext) -> Graph:
-    """Block every loop over time that has such a product."""
+    """Block every loop over time whose iterations multiply a row of the data by constant weights."""
     nodes: list[Node] = []
     types = dict(graph.types)
     for node in graph.nodes:
@@ -97,7 +97,8 @@ def _find_layer(body: Graph, carried: int, count: int) -> _Layer | None:
 
 
 def _block_size(count: int) -> int:
-    """Return the iterations of a block that leave the fewest over in the last one; 0 if there are too few iterations."""
+    """Return the number of iterations in a block for which the last block has the fewest surplus iterations; 0 if the loop
+    has too few iterations for any block."""
     return min((n for n in BLOCK_SIZES if n < count), key=lambda n: -count % n, default=0)
 
 
@@ -161,7 +162,7 @@ LOOP_BLOCKING_PASS = Pass("blocked_turns", block_loops, WHERE_REQUIRED, around=T
 
 
 def scan_rows_in_place(graph: Graph, context: PassContext) -> Graph:
-    """Turn such gathers of every loop into scanned inputs."""
+    """Turn values that iterations gather by their number into scanned inputs of their loops."""
     nodes: list[Node] = []
     types = dict(graph.types)
     for node in graph.nodes:
@@ -230,7 +231,7 @@ BYTE = 8
 
 
 def prewiden_weights(graph: Graph, context: PassContext) -> Graph:
-    """Widen all such weights first."""
+    """Widen all weights of :func:`find_widenable_weights` in RAM before their layers run."""
     levels = find_widenable_weights(graph)
     return widen_weights(graph, levels, levels) if levels else graph
 

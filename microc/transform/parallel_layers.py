@@ -61,7 +61,7 @@ class _LayerMerger:
     def run(self) -> Graph:
         for branches in self.find_candidates():
             if self.rows(branches[0]) == 1:
-                self.join(branches)
+                self.join_with_slices(branches)
             else:
                 self.join_in_concat(branches)
         if not self.joined:
@@ -78,12 +78,12 @@ class _LayerMerger:
             if len(self.readers.get((*node.inputs, "")[0], ())) > 1 and is_mixing(self.graph, node):
                 branch = self.branch(node)
                 if branch is not None:
-                    by_signature.setdefault(self.signature(branch), []).append(branch)
+                    by_signature.setdefault(self.merge_key(branch), []).append(branch)
         for branches in by_signature.values():
             if len(branches) > 1:
                 forms: dict[Hashable, list[Branch]] = {}
                 for branch in branches:
-                    forms.setdefault(_form(self.consts[branch[0].inputs[1]]), []).append(branch)
+                    forms.setdefault(_storage_form(self.consts[branch[0].inputs[1]]), []).append(branch)
                 yield from (same for same in forms.values() if len(same) > 1)
 
     def branch(self, layer: Node) -> Branch | None:
@@ -117,8 +117,8 @@ class _LayerMerger:
         are_constant = all(name in self.consts for name in node.inputs if name and name != value)
         return keeps_shape and are_constant and all(size == 1 or size == last == count for size, last in sizes)
 
-    def signature(self, branch: Branch) -> Hashable:
-        """Return a key that is equal for branches that can be merged."""
+    def merge_key(self, branch: Branch) -> Hashable:
+        """Return a key that is equal for branches that can be merged: all that must not differ between them."""
         layer = branch[0]
         weights = self.consts[layer.inputs[1]]
         parts: list[Hashable] = [layer.inputs[0], weights.shape[1:], weights.dtype.name]
@@ -133,12 +133,13 @@ class _LayerMerger:
         return tuple(parts)
 
     def rows(self, branch: Branch) -> int:
+        """Return the number of rows of a branch's result: its elements divided by its channels."""
         return prod(self.types[branch[-1].outputs[0]].shape[:-1])
 
     # ------------------------------------------------------------ the merged layer
 
-    def join(self, branches: Sequence[Branch]) -> None:
-        """Put the merged nodes where the first layer was, and a slice for each result behind them."""
+    def join_with_slices(self, branches: Sequence[Branch]) -> None:
+        """Put the merged nodes of branches where the first layer was, and a slice for each result behind them."""
         nodes, value = self.merged_nodes(branches)
         shape, start = self.types[value].shape, 0
         for branch in branches:
@@ -181,6 +182,7 @@ class _LayerMerger:
         return readers[0] if last and readers[0].inputs.count(value) == 1 else None
 
     def replace(self, branches: Sequence[Branch], nodes: list[Node]) -> None:
+        """Record that ``nodes`` replace the branches, at the position of the first layer."""
         self.gone |= {id(node) for branch in branches for node in branch}
         self.joined[id(min((branch[0] for branch in branches), key=self.graph.nodes.index))] = nodes
 
@@ -198,21 +200,23 @@ class _LayerMerger:
         return made, made[-1].outputs[0]
 
     def merge_layers(self, column: Sequence[Node]) -> Node:
+        """Return the first layer of ``column`` with the weights and biases of all, concatenated along the output channels."""
         first, out = column[0], self.types[column[0].outputs[0]]
         weights = np.concatenate([self.consts[node.inputs[1]] for node in column])
-        inputs = [first.inputs[0], self.constant(first.inputs[1], weights, self.types[first.inputs[1]].layout)]
+        inputs = [first.inputs[0], self.add_constant(first.inputs[1], weights, self.types[first.inputs[1]].layout)]
         biases = [(*node.inputs, "")[2] for node in column]
         if any(biases):
             units = [self.types[node.outputs[0]].shape[-1] for node in column]
             zeros = [np.zeros(count, out.dtype) for count in units]
             parts = [self.consts[name].reshape(-1) if name else none for name, none in zip(biases, zeros, strict=True)]
-            inputs.append(self.constant(f"{first.outputs[0]}.bias", np.concatenate(parts)))
+            inputs.append(self.add_constant(f"{first.outputs[0]}.bias", np.concatenate(parts)))
         return replace(first, inputs=tuple(inputs))
 
     def merge_elementwise(self, column: Sequence[Node], before: str) -> Node:
-        """The first of ``column``, reading ``before``, with the numbers of all channels."""
+        """Return the first node of ``column``, reading ``before``, with the constants of all nodes concatenated along the
+        channels."""
         first, definition, attrs = column[0], registry.get(column[0].op), dict(column[0].attrs)
-        operands = list(zip(*(_constants(node, self.consts) for node in column), strict=True))
+        operands = list(zip(*(_constants_by_operand(node, self.consts) for node in column), strict=True))
         counts = [channel_count(self.graph, node.outputs[0]) for node in column]
         inputs: list[str] = []
         for k, arrays in enumerate(operands):
@@ -220,7 +224,7 @@ class _LayerMerger:
             if known and k not in definition.whole:
                 name = f"{first.outputs[0]}.{(definition.operand_names or 'abc')[k]}"
                 parts = (np.broadcast_to(array.reshape(-1), n) for array, n in zip(known, counts, strict=True))
-                inputs.append(self.constant(name, np.concatenate(list(parts))))
+                inputs.append(self.add_constant(name, np.concatenate(list(parts))))
             else:
                 inputs.append(before if first.inputs[k] and not known else first.inputs[k])
         if first.op == "requantize":
@@ -229,14 +233,15 @@ class _LayerMerger:
             attrs["bound"] = -1 if min(bounds) < 0 else max(bounds)
         return replace(first, inputs=tuple(inputs), attrs=attrs)
 
-    def constant(self, stem: str, array: Array, layout: str = "") -> str:
+    def add_constant(self, stem: str, array: Array, layout: str = "") -> str:
+        """Add a constant of the merged nodes, and return its name."""
         name = self.names.fresh(f"{stem}.joined")
         self.consts[name] = array
         self.types[name] = TensorType(array.shape, array.dtype.name, layout=layout)
         return name
 
 
-def _constants(node: Node, consts: Mapping[str, Array]) -> list[Array | None]:
+def _constants_by_operand(node: Node, consts: Mapping[str, Array]) -> list[Array | None]:
     """Return the constants of a node by operand, None for others. The attributes of a ``requantize`` count as operands."""
     found = [consts.get(name) for name in node.inputs]
     if node.op != "requantize":
@@ -245,8 +250,9 @@ def _constants(node: Node, consts: Mapping[str, Array]) -> list[Array | None]:
     return [None, *(left.pop(0) if n is None else np.array([n], dtype) for n, dtype in numbers)]
 
 
-def _form(weights: Array) -> Hashable:
-    """Return a key of the storage form of weights: bits and block."""
+def _storage_form(weights: Array) -> Hashable:
+    """Return a key of the form in which weights are stored: bits and block; None for floats that are no integers times
+    scales."""
     rows = weights.reshape(len(weights), -1)
     if weights.dtype == np.int8:
         return packed_width(rows)

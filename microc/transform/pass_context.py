@@ -52,12 +52,13 @@ class DumpInstrument:
 
     def before(self, name: str, graph: Graph) -> None:
         if self._count == 0:
-            self._dump("read", graph)
+            self._write_dump("read", graph)
 
     def after(self, name: str, graph: Graph) -> None:
-        self._dump(name, graph)
+        self._write_dump(name, graph)
 
-    def _dump(self, name: str, graph: Graph) -> None:
+    def _write_dump(self, name: str, graph: Graph) -> None:
+        """Write a graph under the number of the dump and ``name``."""
         write_graph(self.folder, f"{self._count:02}-{name}", graph)
         self._count += 1
 
@@ -119,12 +120,12 @@ class PassContext:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named function from graph to graph that runs from ``opt_level`` on.
+    """A named function from graph to graph that runs at optimisation level ``opt_level`` and above.
 
-    ``before``: for a user's own pass, the built-in pass before whose first run it is inserted. Before ``legalize`` a graph has
-    the operators of the formats in canonical layout; after it, before ``fuse`` say, exact integers. ``around``: the pass
-    changes values that nodes hand to their subgraphs. Such passes come first, and subgraphs go through the passes after them.
-    """
+    ``before``: for a user's own pass, the built-in pass before whose first run it is inserted. Before ``legalize`` a
+    graph has the operators of the formats in canonical layout; after it, before ``fuse`` say, exact integers.
+    ``around``: the pass changes values that nodes hand to their subgraphs. Such passes come first, and subgraphs go
+    through the passes after them."""
 
     name: str
     function: Callable[[Graph, PassContext], Graph]
@@ -197,6 +198,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known
 
 
 def _run_in_order(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
+    """Run the passes that ``context`` selects, and verify the graph after each."""
     for pass_ in passes:
         if not context.runs(pass_):
             continue

@@ -124,6 +124,7 @@ def fold_scale_axis(graph: Graph, context: PassContext) -> Graph:
 
 
 def _fold_term(match: Match) -> Replacement | None:
+    """Fold an addition or subtraction of a constant in front of a layer into the layer's bias."""
     path = path_to(match, _TERMS, ("reshape",))
     term = by_channel(match, path)
     if term is None or not stays_inside(match) or not _is_term_worth_it(match):
@@ -142,6 +143,7 @@ def _is_term_worth_it(match: Match) -> bool:
 
 
 def _fold_factor(match: Match) -> Replacement | None:
+    """Fold a multiplication or division by a constant in front of a layer into the layer's weights."""
     path = path_to(match, ("mul", "div"), (*_LINEAR, *_POSITIVE, *_TERMS))
     factor = by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
@@ -182,10 +184,11 @@ def _may_scale_weights(match: Match) -> bool:
 
 
 def path_to(match: Match, wanted: Sequence[str], through: Sequence[str]) -> list[Node]:
-    """Return the nodes from one of ``wanted``, which combines a value with a constant, through those of ``through`` to the
-    layer's data.
+    """Return the path to a layer's data from a node whose operator is one of ``wanted``, which combines a value with a
+    constant, through operators of ``through``.
 
-    Each is read by the next one alone. Empty if the layer is not a float one with constant weights or there is no such path."""
+    Each node is read by the next one alone. Empty if the layer is not a float one with constant weights or there is no
+    such path."""
     scope, layer = match.scope, match.root
     are_constant = all(name in scope.consts for name in layer.inputs[1:] if name)
     if not are_constant or scope.consts[layer.inputs[1]].dtype.kind != "f":
@@ -218,10 +221,9 @@ def _split_operands(scope: Scope, node: Node) -> tuple[str, str]:
 
 
 def by_channel(match: Match, path: Sequence[Node]) -> Array | None:
-    """Return the constant of a path's first node for each channel that the layer reads.
+    """Return the constant of a path's first node as a number for each channel that the layer reads.
 
-    None if it differs within a channel, or if a reshape splits or mixes channels.
-    """
+    None if it differs within a channel, or if a reshape splits or mixes channels."""
     if not path:
         return None
     shape, width = match.type(path[0].outputs[0]).shape, match.type(match.root.inputs[0]).shape[-1]
@@ -245,11 +247,10 @@ def emit_layer(
     bias: Array | None = None,
     constants: Mapping[str, Array] = MappingProxyType({}),
 ) -> Replacement:
-    """Emit the layer with other weights or another bias, behind the path.
+    """Emit the layer with other weights or another bias, behind the nodes of the path to it.
 
-    ``constants`` replaces constants of the path by the values that their nodes compute. The first node of the path is dropped
-    unless it has one.
-    """
+    ``constants`` replaces constants of the path by the values that their nodes compute. The first node of the path is
+    dropped unless it has one."""
     layer, (data, _) = match.root, _split_operands(match.scope, path[0])
     for node in path if path[0].outputs[0] in constants else path[1:]:
         inputs, value = [data, *node.inputs[1:]], node.outputs[0]
@@ -275,7 +276,7 @@ def scale_weights(match: Match, factor: Array) -> Array:
 
 
 def shift_bias(match: Match, means: Array) -> Array:
-    """Return the layer's bias minus its sums of ``means``."""
+    """Return the layer's bias minus the sums of ``means`` (a number per input channel) times the weights."""
     layer, consts = match.root, match.scope.consts
     weights = consts[layer.inputs[1]]
     bias = consts[layer.inputs[2]].reshape(-1) if len(layer.inputs) > 2 and layer.inputs[2] else 0.0
@@ -350,6 +351,7 @@ def centre(graph: Graph, context: PassContext) -> Graph:
 
 
 def _fold_raw_factors(match: Match) -> Replacement | None:
+    """Fold the factors of a raw input into the weights of the layer that reads it."""
     path = _find_raw_path(match, "mul")
     factor = by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
@@ -360,6 +362,7 @@ def _fold_raw_factors(match: Match) -> Replacement | None:
 
 
 def _fold_raw_means(match: Match) -> Replacement | None:
+    """Fold the means that are subtracted from a raw input into the bias of the layer that reads it."""
     path = _find_raw_path(match, "sub")
     means = by_channel(match, path)
     if means is None or not stays_inside(match):
@@ -393,6 +396,7 @@ def _find_raw_path(match: Match, op: str) -> list[Node]:
 
 
 def _sole_producer(scope: Scope, value: str) -> Node | None:
+    """Return the node that computes a value, if at most one node reads the value and it is no output."""
     return scope.producer(value) if scope.is_alone(value) else None
 
 
@@ -411,6 +415,7 @@ def _is_raw(scope: Scope, value: str) -> bool:
 
 
 def _reverse_weights(match: Match) -> Replacement | None:
+    """Reverse the channels of a layer's weights instead of those of its data."""
     scope, layer = match.scope, match.root
     node, weight = _sole_producer(scope, layer.inputs[0]), layer.inputs[1]
     if node is None or not _reverses_channels(match, node) or not _can_reverse_weights(scope, layer):
@@ -455,7 +460,8 @@ def _can_reverse_weights(scope: Scope, layer: Node) -> bool:
 
 
 def _reaches_layer(match: Match, value: str) -> bool:
-    """Test whether a value, through elementwise operators read by one node each, is only a layer's data."""
+    """Test whether a value, through elementwise operators with one reader each, is read only as the data of a layer that
+    can absorb a reversal."""
     scope = match.scope
     readers = scope.readers.get(value, ())
     if len(readers) != 1 or not scope.is_alone(value) or readers[0].inputs[0] != value:

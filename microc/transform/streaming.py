@@ -17,30 +17,37 @@ from microc.transform.streaming_rewrite import LOOKAHEAD, WINDOW, Frames, HopToo
 # ---- Signal operators: frames of samples and filters. A step takes samples.
 
 
-def _frame(writer: Writer, node: Node) -> bool:
-    """Window samples; each window is a frame of the result."""
+def _stream_frame(writer: Writer, node: Node) -> bool:
+    """Write a ``frame`` node, which windows samples: each window is a frame of the result. False if it works along another
+    axis than time."""
     track = writer.data_frames(node)
-    if track is None or track.axis != _axis(writer, node):
+    if track is None or track.axis != _axis_from_front(writer, node):
         return False
     return _write_window(writer, node, track, node.attr("length"), node.attr("step"), 1)
 
 
-def _fir(writer: Writer, node: Node) -> bool:
-    """Window as many samples as there are taps; each stride computes as many samples as there are phases."""
+def _stream_fir(writer: Writer, node: Node) -> bool:
+    """Write a ``fir`` node: a window has as many samples as there are taps; each stride computes as many samples as there
+    are phases. False if it works along another axis than time."""
     track = writer.data_frames(node)
-    if track is None or track.axis != _axis(writer, node):
+    if track is None or track.axis != _axis_from_front(writer, node):
         return False
     phases, taps = writer.graph.types[node.inputs[1]].shape
     return _write_window(writer, node, track, taps, node.attr("down"), phases)
 
 
-def _biquads(writer: Writer, node: Node) -> bool:
-    """Make the filter's initial state a state of the graph.
+def _stream_biquads(writer: Writer, node: Node) -> bool:
+    """Write a ``biquads`` node whose initial state is a state of the graph. False if it works along another axis than
+    time.
 
-    Samples before the first are masked to zero; from a zero state they leave it zero.
-    """
+    Samples before the first are masked to zero; from a zero state they leave it zero."""
     track, constant = writer.data_frames(node), writer.graph.consts.get(node.inputs[2])
-    if track is None or track.axis != _axis(writer, node) or constant is None or (track.delay > 0 and constant.any()):
+    if (
+        track is None
+        or track.axis != _axis_from_front(writer, node)
+        or constant is None
+        or (track.delay > 0 and constant.any())
+    ):
         return False
     data = node.inputs[0]
     if track.delay > 0:
@@ -58,15 +65,15 @@ def _biquads(writer: Writer, node: Node) -> bool:
     return True
 
 
-def _axis(writer: Writer, node: Node) -> int:
+def _axis_from_front(writer: Writer, node: Node) -> int:
+    """Return the axis that a node's attribute ``axis`` names, counted from the front."""
     return int(node.attr("axis")) % len(writer.graph.types[node.inputs[0]].shape)
 
 
 def _write_window(writer: Writer, node: Node, track: Frames, reach: int, stride: int, phases: int) -> bool:
-    """Write the node over the samples of a step and those before; each of its strides has ``phases`` results.
+    """Write a signal operator over the samples of a step and those before; each of its strides has ``phases`` results.
 
-    If the whole run has a single frame, the next one begins a stride later nevertheless.
-    """
+    If the whole run has a single frame, the next one begins a stride later nevertheless."""
     length = writer.graph.types[node.outputs[0]].shape[track.axis] // phases
     window = slide(track, reach, stride, 0, max(length, 2), str(node.loc))
     data = writer.read_window(node, node.inputs[0], track, window, None)
@@ -79,7 +86,7 @@ def _write_window(writer: Writer, node: Node, track: Frames, reach: int, stride:
 # ---- Recurrent layers: a loop over time runs on the frames of a step, and its carried values become state of the graph.
 
 
-def _loop(writer: Writer, node: Node) -> bool:
+def _stream_loop(writer: Writer, node: Node) -> bool:
     """Run a loop over the frames of a step.
 
     Its iterations must read one frame each of the values that depend on time, and its carried values start from constants or
@@ -100,7 +107,7 @@ def _loop(writer: Writer, node: Node) -> bool:
     # All operands wait for the slowest. If the last carried values are read, the sequence's last frame must be a step's last
     # one, since the loop would carry them past it.
     delay = max(0, *(track.delay for track in tracks.values()))
-    if _is_read_after_loop(writer, node, carried):
+    if _are_final_values_read(writer, node, carried):
         delay += -(first.length + delay) % first.count
     inputs = [writer.delay_frames(node, v, delay)[0] if k in tracks else v for k, v in enumerate(node.inputs)]
     for k in range(carried):
@@ -144,7 +151,7 @@ def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
     )
 
 
-def _is_read_after_loop(writer: Writer, node: Node, carried: int) -> bool:
+def _are_final_values_read(writer: Writer, node: Node, carried: int) -> bool:
     """Test whether anything reads the carried values after the last iteration."""
     graph, last = writer.graph, set(node.outputs[:carried])
     return bool(last & {name for n in graph.nodes for name in n.inputs} or last & set(graph.outputs))
@@ -196,7 +203,8 @@ Rule = Callable[[Writer, Node], bool]
 
 
 def apply(writer: Writer, node: Node) -> None:
-    """Write a node for a step of the stream."""
+    """Write a node for a step of the stream by the rule of its operator, or on all frames of the sequence if no rule
+    applies."""
     tracks = [writer.track(value) for value in node.inputs]
     if all(track is None for track in tracks):
         writer.nodes.append(node)
@@ -207,7 +215,9 @@ def apply(writer: Writer, node: Node) -> None:
         writer.write_whole(node)
 
 
-def _align(writer: Writer, node: Node, axes: Mapping[int, int], moves: bool) -> tuple[list[str], Frames] | None:
+def _align_operands(
+    writer: Writer, node: Node, axes: Mapping[int, int], moves: bool
+) -> tuple[list[str], Frames] | None:
     """Delay the operands that depend on time to the slowest one; returns the operands and the track of the result.
 
     ``axes``: the time axis in the result of each operand, by position. None if they have different lengths or axes. An operator
@@ -236,7 +246,7 @@ def _frame_by_frame(writer: Writer, node: Node) -> bool:
             return False
         else:
             axes[k] = result_axis
-    aligned = _align(writer, node, axes, definition.moves)
+    aligned = _align_operands(writer, node, axes, definition.moves)
     if len(set(axes.values())) != 1 or aligned is None or (aligned[1].axis, aligned[1].length) in fixed:
         return False
     inputs, track = aligned
@@ -329,15 +339,16 @@ def _slide_window(writer: Writer, node: Node) -> bool:
 
 
 def _or_frame_by_frame(rule: Rule) -> Rule:
-    """Apply a signal operator's rule; if it works along another axis than time, apply it to each frame."""
+    """Return a rule that applies a signal operator's rule, or works frame by frame if the operator works along another
+    axis than time."""
     return lambda writer, node: rule(writer, node) or _frame_by_frame(writer, node)
 
 
 RULES: Mapping[str, Rule] = {
-    "biquads": _biquads,
-    "fir": _or_frame_by_frame(_fir),
-    "frame": _or_frame_by_frame(_frame),
-    "loop": _loop,
+    "biquads": _stream_biquads,
+    "fir": _or_frame_by_frame(_stream_fir),
+    "frame": _or_frame_by_frame(_stream_frame),
+    "loop": _stream_loop,
     "pad": _pad_frames,
     "slice": _slice_frames,
 }
@@ -408,7 +419,8 @@ def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: frozenset[str]) -> tuple[Graph, Streaming]:
-    """Build the graph for steps of ``hop`` frames."""
+    """Build the graph of a step of ``hop`` frames, and describe its inputs and outputs. ``times``: the time axis of
+    inputs."""
     tracks = {}
     for name, axis in times.items():
         length = graph.types[name].shape[axis]
@@ -416,7 +428,7 @@ def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: froze
     writer = Writer(graph, tracks, allowed)
     for node in graph.nodes:
         apply(writer, node)
-    outputs = {name: _output(writer, graph, name) for name in graph.outputs}
+    outputs = {name: _describe_output(writer, graph, name) for name in graph.outputs}
     memory = writer.memory
     nodes = memory.expand_reads(writer.nodes)
     state, updates = {**graph.state, **memory.state}, {**graph.updates, **memory.updates}
@@ -424,8 +436,8 @@ def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: froze
     return step.with_nodes(nodes), Streaming(hop, times, outputs)
 
 
-def _output(writer: Writer, graph: Graph, name: str) -> StreamedOutput:
-    """Describe the frames of an output in a step."""
+def _describe_output(writer: Writer, graph: Graph, name: str) -> StreamedOutput:
+    """Describe the frames of an output that a step computes."""
     track, node = writer.track(name), graph.producer().get(name)
     if track is None:
         return StreamedOutput(-1, 0, 0, 0)

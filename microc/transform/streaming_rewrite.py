@@ -27,11 +27,11 @@ from microc.ops.attributes import Rounding
 
 @frozen
 class Frames:
-    """Track of a value that has some new frames in each step.
+    """Dependency on time of a value that has some new frames in each step: its time ``axis``, its ``length`` in the whole
+    run, the ``count`` of frames in a step and their ``delay``.
 
-    ``clean``: how many frames of the whole run do not depend on padding behind the end, and ``blame`` the layer that padded
-    there. If ``delay`` is negative, the first -delay frames are never computed; they would hold ``fill``.
-    """
+    ``clean``: how many frames of the whole run do not depend on padding behind the end, and ``blame`` the layer that
+    padded there. If ``delay`` is negative, the first -delay frames are never computed; they would hold ``fill``."""
 
     axis: int
     length: int
@@ -42,7 +42,7 @@ class Frames:
     blame: str = ""
 
     def along(self, axis: int) -> Frames:
-        """Return the track with another time axis."""
+        """Return the same track with another time axis."""
         return replace(self, axis=axis)
 
     @property
@@ -53,7 +53,8 @@ class Frames:
 
 @frozen
 class Whole:
-    """Track of a value computed as a whole in each step, from the last frames. Step ``delay`` equals the whole run."""
+    """Dependency on time of a value that each step computes as a whole, from the last frames. Step ``delay`` equals the
+    whole run."""
 
     delay: int
 
@@ -63,7 +64,7 @@ Track = Frames | Whole
 
 
 class HopTooShortError(Exception):
-    """A stride does not divide the frames of a step: a step must take ``factor`` times as many."""
+    """Error for a stride that does not divide the frames of a step: a step must take ``factor`` times as many."""
 
     def __init__(self, factor: int, where: str) -> None:
         super().__init__(factor)
@@ -108,8 +109,8 @@ def slide(track: Frames, reach: int, stride: int, before: int, length: int, wher
 
 
 def gather_frames(track: Frames, least: int = 0) -> tuple[Whole, Window]:
-    """Return the track and window of all frames of the whole run, whose first is the first of a step, delayed by at least
-    ``least`` steps."""
+    """Return the track of a value that is read as a whole, and the window over all of its frames in the whole run, delayed
+    by at least ``least`` steps."""
     late = -(track.length + track.delay) % track.count
     while (track.length + track.delay + late) // track.count - 1 < least:
         late += track.count
@@ -180,11 +181,12 @@ class History:
         return read.step == 1 and read.back == read.count == self.size
 
     def shape(self, frames: int) -> tuple[int, ...]:
+        """Return the shape of the value with another number of frames."""
         return (*self.kind.shape[: self.axis], frames, *self.kind.shape[self.axis + 1 :])
 
 
 class Memory:
-    """The state of a stream and the nodes that update it."""
+    """The state of a stream: the frames and counters that it keeps, and the nodes that update them."""
 
     def __init__(self, types: dict[str, TensorType], consts: dict[str, Array]) -> None:
         self.types, self.consts = types, consts
@@ -204,7 +206,7 @@ class Memory:
         return name
 
     def read(self, value: str, axis: int, fill: float, back: int, step: int, count: int, loc: Loc) -> Read:
-        """Add a read of frames of a value, whose result gets a new name."""
+        """Add a read of ``count`` frames of a value, whose result gets a new name."""
         kind = self.types[value]
         history = self.histories.setdefault((value, fill), History(value, kind, axis, fill))
         shape = history.shape(count)
@@ -214,7 +216,7 @@ class Memory:
         return read
 
     def expand_reads(self, nodes: Sequence[Node | Read]) -> list[Node]:
-        """Replace reads by nodes, and append the nodes that update the state."""
+        """Replace reads of history by nodes, and append the nodes that update the state."""
         owners = {read.result: history for history in self.histories.values() for read in history.reads}
         stored: dict[int, str] = {}
         expanded: list[Node] = []
@@ -230,7 +232,7 @@ class Memory:
                     if history.in_ring
                     else self._keep_in_order(history, node, expanded)
                 )
-            expanded += self._fetch(history, node, stored[id(history)])
+            expanded += self._emit_read(history, node, stored[id(history)])
         expanded += [*at_end, *self._advance_counters()]
         return [
             Node(n.op, tuple(self.renamed.get(i, i) for i in n.inputs), n.outputs, n.attrs, n.loc, n.group)
@@ -269,8 +271,8 @@ class Memory:
         self.cycles[name] = slots
         return name
 
-    def _fetch(self, history: History, read: Read, kept: str) -> list[Node]:
-        """Emit the nodes that take the frames of a read from the state."""
+    def _emit_read(self, history: History, read: Read, kept: str) -> list[Node]:
+        """Emit the nodes that take the frames of a read from the state ``kept``."""
         axis = history.axis
         if history.in_ring:
             attrs = {"axis": axis, "back": read.back, "step": read.step, "count": read.count}
@@ -340,14 +342,17 @@ class Writer:
         return replace(kind, shape=shape)
 
     def refuse(self, node: Node, what: str, hint: str) -> NoReturn:
+        """Raise UnsupportedError: a step cannot compute the node."""
         raise UnsupportedError(f"{node.op} {what}", where=str(node.loc), hint=hint)
 
     # ------------------------------------------------------------ operands
 
     def track(self, value: str) -> Track | None:
+        """Return a value's dependency on time; None for a value that does not depend on it."""
         return self.tracks.get(value) if value else None
 
     def frames(self, value: str) -> Frames | None:
+        """Return a value's dependency on time if each step has new frames of it, else None."""
         track = self.track(value)
         return track if isinstance(track, Frames) else None
 
@@ -390,7 +395,8 @@ class Writer:
         return self.add(node, "slice", (value,), attrs, self.types[value])
 
     def delay_frames(self, node: Node, value: str, delay: int) -> tuple[str, Frames]:
-        """Delay a value to ``delay`` frames; its own delay must not be larger. Returns the value and its track."""
+        """Delay a value that has new frames in each step by frames, to a ``delay`` not less than its own. Returns the
+        value and its track."""
         track = self.frames(value)
         assert track is not None
         fill = track.fill if track.fill is not None else float(self.zero(value))
@@ -414,7 +420,7 @@ class Writer:
         return result
 
     def age(self, node: Node, count: int, delay: int) -> str:
-        """Return a state: the number of frames before this step, at most ``delay``."""
+        """Return the state that counts the frames before this step, at most ``delay``."""
         if (count, delay) not in self.ages:
             memory, kind = self.memory, TensorType((1,), "int32")
             age = memory.define("age", kind, 0)
@@ -437,6 +443,7 @@ class Writer:
         return self.read_window(node, value, track, window, None)
 
     def refuse_lookahead(self, node: Node, track: Frames) -> NoReturn:
+        """Raise UnsupportedError: a result depends on padding behind the end of the sequence."""
         what = "the layer pads behind the end of the sequence, and the result depends on it: a stream does not know its end"
         raise UnsupportedError(what, where=track.blame or str(node.loc), hint=_LOOKAHEAD_HINT)
 

@@ -98,7 +98,7 @@ def move_through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes,
     Returns ``(axes1, shape2, axes2)``; None for tensors without elements. ``axes1`` brings together the axes that the reshape
     merges and otherwise keeps x's order. It keeps the memory order if those axes are neighbours in x too."""
     solid = [axis for axis in axes if shape[axis] != 1]
-    runs = _runs([shape[axis] for axis in solid], [extent for extent in wanted if extent != 1])
+    runs = _split_into_equal_products([shape[axis] for axis in solid], [extent for extent in wanted if extent != 1])
     if runs is None:
         return None
     # Axes of x (without extents of 1) that merge, and the number of wanted axes that they become.
@@ -111,7 +111,7 @@ def move_through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes,
     return (*rest, *gathered), *_order_wanted_axes(merged, wanted)
 
 
-def _runs(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
+def _split_into_equal_products(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
     """Split both lists into the shortest runs of equal products; each pair is the lengths of a run in ``before`` and in
     ``after``."""
     runs: list[tuple[int, int]] = []
@@ -135,8 +135,7 @@ def _runs(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
 def _order_wanted_axes(merged: Sequence[tuple[list[int], int]], wanted: Shape) -> tuple[Shape, Axes]:
     """Sort the wanted axes by the positions of their sources in x; an axis of extent 1 follows the one before it.
 
-    Returns ``(shape2, axes2)`` of :func:`through_reshape`.
-    """
+    Returns ``(shape2, axes2)`` of :func:`move_through_reshape`."""
     run_of: list[int] = []
     runs = [number for number, (_, count) in enumerate(merged) for _ in range(count)]
     current = -1
@@ -200,7 +199,7 @@ def transpose_rules() -> tuple[Rule, ...]:
     return (
         *joining_rules(),
         (P.op("transpose", P.const("x")), _fold_constant),
-        (P.op("reshape", _MOVED), _through_reshape),
+        (P.op("reshape", _MOVED), _sink_through_reshape),
         (P.op(movable_operators()), _sink_operator),
         (P.op("dense"), _fold_into_dense),
     )
@@ -213,7 +212,7 @@ def resting_rules() -> tuple[Rule, ...]:
     integers.
     """
     return (
-        (P.op("transpose", P.any("x")), _to_reshape),
+        (P.op("transpose", P.any("x")), _replace_by_reshape),
         (P.op("transpose", P.op("dequantize", P.any("x"), name="floats")), _move_before_dequantize),
     )
 
@@ -238,7 +237,8 @@ def _merge_transposes(match: Match) -> Replacement:
     return match.replacement()
 
 
-def _to_reshape(match: Match) -> Replacement | None:
+def _replace_by_reshape(match: Match) -> Replacement | None:
+    """Replace a transposition that keeps the elements' order in memory by a reshape."""
     if not keeps_memory(match.type(match["x"]).shape, match.root.attr("axes")):
         return None
     match.emit("reshape", (match["x"],), {"shape": match.type(match.output).shape})
@@ -256,7 +256,7 @@ def _move_before_dequantize(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _through_reshape(match: Match) -> Replacement | None:
+def _sink_through_reshape(match: Match) -> Replacement | None:
     """reshape(transpose(x)) -> transpose(reshape(x)), where the reshape splits axes or merges neighbours.
 
     If it merges axes that are apart (depth to space), a transposition that brings them together remains before the reshape;
@@ -296,7 +296,7 @@ def _emit_with_transpose(
 
 
 def movable_operators() -> frozenset[str]:
-    """Return names of operators whose attributes determine their axes, so that they work in any order of these."""
+    """Return names of the operators whose axes are named by attributes, so that they work in any order of axes."""
     operators = registry.registry().items()
     return frozenset(
         name

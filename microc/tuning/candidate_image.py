@@ -45,8 +45,8 @@ _TUNED = (("kernels", "tuned"),)
 
 
 class RegionSpace:
-    """The candidates of a region, with the interface of :class:`microc.tuning.search_space.Space`: microc's code first, the
-    backend's last."""
+    """The candidates for a region that external code can compute, with the interface of
+    :class:`microc.tuning.search_space.Space`: microc's code first, the backend's last."""
 
     def __init__(self, task: RegionTask) -> None:
         self.task = task
@@ -58,6 +58,7 @@ class RegionSpace:
 
     @property
     def points(self) -> Sequence[Point]:
+        """Points of all candidates."""
         return [candidate.point for candidate in self.candidates]
 
     @property
@@ -66,7 +67,7 @@ class RegionSpace:
         return self.candidates[0]
 
     def candidate_of(self, record: Record) -> Candidate | None:
-        """Return the candidate of a record; None if the code is a different one by now."""
+        """Return the candidate whose measurement a record holds; None if the code is a different one by now."""
         if record.theirs:
             return self.candidates[-1] if record.theirs == self.task.digest else None
         return next(
@@ -74,18 +75,18 @@ class RegionSpace:
         )
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
-        """Return the values of the only decision."""
-        return {"code": tuple(map(_describe, self.candidates))}
+        """Return the values of the only decision, ``code``: whose code computes the region."""
+        return {"code": tuple(map(_candidate_text, self.candidates))}
 
 
-def _describe(candidate: Candidate) -> str:
-    """Describe a candidate; microc's code also by the goal that its schedules were chosen for."""
+def _candidate_text(candidate: Candidate) -> str:
+    """Describe a candidate of a region; microc's code also by the goal that its schedules were chosen for."""
     goal = dict(candidate.point.decisions).get(UNTUNED)
     return f"{candidate.point}, for {goal}" if goal else str(candidate.point)
 
 
 class RegionSearch:
-    """Proposes every candidate of a region once."""
+    """Search over the candidates of a region: proposes each of them once."""
 
     def __init__(self, task: RegionTask) -> None:
         self.task, self.space = task, RegionSpace(task)
@@ -102,7 +103,7 @@ class RegionSearch:
         return proposed
 
     def know(self, candidate: Candidate, ticks: float) -> None:
-        """Take a measurement of an earlier run: its candidate is not proposed."""
+        """Take a measurement of an earlier run, so that its candidate is not proposed."""
         self.waiting = [each for each in self.waiting if each is not candidate]
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
@@ -122,7 +123,8 @@ class RegionSearch:
 
 
 def region_candidate(task: RegionTask, record: Record) -> Candidate:
-    """Return the candidate of a region's record, to be measured again; MicrocError if its steps do not apply."""
+    """Return the candidate that a region's record names, to be measured again; MicrocError if its schedule steps do not
+    apply."""
     return (
         theirs_candidate(task)
         if record.theirs
@@ -131,7 +133,7 @@ def region_candidate(task: RegionTask, record: Record) -> Candidate:
 
 
 def ours_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
-    """Return microc's code for a region as a candidate."""
+    """Return microc's code for a region as a candidate. ``decisions``: those that its record stores."""
     func, params = ours.control.func, ours.control.params
     cost = estimate(func, task.target)
     scratch = func.params[len(params) + len(task.graph.outputs) :]
@@ -168,28 +170,28 @@ _WIPED = 0x55  # what memory of workspaces holds in the interpreter, too
 
 
 def wipe_func(dtype: str, elements: int) -> PrimFunc:
-    """Return a function that fills ``values`` with a pattern that a previous candidate is unlikely to have left."""
+    """Make a function that fills the buffer ``values`` with a pattern that a previous candidate is unlikely to have left."""
     values, i = Buffer("values", (elements,), dtype), Var("i")
     wiped = ir.const(dtype == "bool" or _WIPED, dtype)
     return PrimFunc("wipe", (values,), For(i, ir.const(elements, "int32"), Store(values, (i,), wiped)))
 
 
 def digest_func(dtype: str, elements: int) -> PrimFunc:
-    """Return a function that computes ``digest[0]`` of ``values``: ``digest * multiplier + word`` over the words of all
-    elements, in order."""
+    """Make a function that computes ``digest[0]`` of the buffer ``values``: ``digest * multiplier + word`` over the words
+    of all elements, in order."""
     values, digest, i = Buffer("values", (elements,), dtype), Buffer("digest", (1,), WORD), Var("i")
     index = (ir.const(0, "int32"),)
 
-    def update(word: Expr) -> Stmt:
+    def add_word_to_digest(word: Expr) -> Stmt:
         return Store(digest, index, digest[index] * ir.const(_MULTIPLIER, WORD) + word)
 
-    steps = statements.seq(*map(update, _digest_words(values[i], dtype)))
+    steps = statements.seq(*map(add_word_to_digest, _element_words(values[i], dtype)))
     begin = Store(digest, index, ir.const(1, WORD))
     return PrimFunc("digest", (values, digest), statements.seq(begin, For(i, ir.const(elements, "int32"), steps)))
 
 
 def digest_of(values: Array) -> int:
-    """Return the digest that :func:`digest_func` computes, of an array of this computer."""
+    """Return the digest of an array, as the function of :func:`digest_func` computes it on the board."""
     bits = 8 * values.dtype.itemsize
     raw = values.reshape(-1) if values.dtype.kind == "i" else values.reshape(-1).view(f"u{bits // 8}")
     words = raw.astype(WORD) if bits <= 32 else raw.view(WORD)
@@ -199,8 +201,8 @@ def digest_of(values: Array) -> int:
     return int((terms * powers.cumprod(dtype=WORD)[::-1]).sum(dtype=WORD))
 
 
-def _digest_words(value: Expr, dtype: str) -> list[Expr]:
-    """Return an element's bits as one or two words."""
+def _element_words(value: Expr, dtype: str) -> list[Expr]:
+    """Return the bits of an element, as expressions of one or two 32-bit words."""
     bits = 8 * dtypes.nbytes(dtype)
     if dtypes.is_float(dtype):
         value = statements.reinterpret(f"uint{bits}", value)
@@ -218,22 +220,21 @@ OBJECTS = Path("build", "runtime")
 
 
 class RuntimeObjects:
-    """Objects of the runtime, kept while this object lives; for projects of one board, whose runtimes are the same."""
+    """Cache of the runtime's object files, kept while this object lives; for projects of one board, whose runtimes are the
+    same."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="microc-kept-"))
         self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def give(self, project: Path) -> None:
-        """Copy the objects into a project that was not built yet.
-
-        They get newer than its sources, so that ``make`` uses them.
-        """
+        """Copy the cached object files into a project that was not built yet.
+        They get newer than its sources, so that ``make`` uses them."""
         if any(self._folder.iterdir()):
             shutil.copytree(self._folder, project / OBJECTS, copy_function=shutil.copyfile)
 
     def take(self, project: Path) -> None:
-        """Copy the objects from the first project that was built; a framework's build has none."""
+        """Copy the object files of the first project that was built into the cache; a framework's build has none."""
         if (project / OBJECTS).is_dir() and not any(self._folder.iterdir()):
             shutil.copytree(project / OBJECTS, self._folder, dirs_exist_ok=True)
 
@@ -252,11 +253,9 @@ DIGESTS = "digests"
 def image_module(
     task: Task, candidates: Sequence[Candidate], *, digested: bool = False, given: Sequence[Array] = ()
 ) -> Module:
-    """Return the planned module that calls every candidate once, in order.
-
-    ``digested``: every output is wiped before its candidate runs and digested afterwards; the output :data:`DIGESTS` holds the
-    digests, in order. ``given``: contents of the inputs, which then are state of the image instead of inputs.
-    """
+    """Make the planned module that calls every candidate once, in order.
+    ``digested``: every output is wiped before its candidate runs and digested afterwards; the output :data:`DIGESTS`
+    holds the digests, in order. ``given``: contents of the inputs, which then are state of the image instead of inputs."""
     graph, target = task.graph, task.target
     builder = Builder(graph, KernelBuilder(graph, target, SPEED))
     arrays: Sequence[Array | None] = given or [None] * len(graph.inputs)
@@ -264,10 +263,10 @@ def image_module(
     inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))
     starts = {name: builder.constant(f"{name}_start", array) for name, array in zip(inputs, given, strict=bool(given))}
     last = -1 if digested else len(candidates) - 1
-    calls = [_call(builder, task, c, number, last=number == last) for number, c in enumerate(candidates)]
+    calls = [_candidate_call(builder, task, c, number, last=number == last) for number, c in enumerate(candidates)]
     outputs = calls[-1].writes
     if digested:
-        calls, outputs = _add_digests(builder, calls), (DIGESTS,)
+        calls, outputs = _add_wipe_and_digest_calls(builder, calls), (DIGESTS,)
     region = task if isinstance(task, RegionTask) else None  # is compiled as the network will be
     optimize = region.ours[0].goal.name if region is not None else "speed"
     chosen = {**make_options().changed_texts(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
@@ -290,9 +289,10 @@ def image_module(
     return replace(module, fingerprint=fingerprint(module, target))
 
 
-def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, last: bool) -> Call:
-    """Return the call of a candidate as a kernel of its own, which writes values of its own."""
-    schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{number}"
+def _candidate_call(builder: Builder, task: Task, candidate: Candidate, candidate_number: int, *, last: bool) -> Call:
+    """Return the call of candidate ``number`` as a kernel of its own, which writes values of its own. ``last``: these are
+    the module's outputs."""
+    schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{candidate_number}"
     region = candidate.whole
     external, align = (region.external, region.align) if region is not None else (None, 0)
     kernel = Kernel(func, (str(candidate.point),), external=external)
@@ -309,7 +309,9 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
         args = [argument(builder, group, schedule, position, stem) for position in range(len(params))]
     results = []
     for k, output in enumerate(task.graph.outputs):
-        result = builder.end(f"result_{number}_{k}") if last else builder.unique(f"result_{number}_{k}")
+        result = (
+            builder.end(f"result_{candidate_number}_{k}") if last else builder.unique(f"result_{candidate_number}_{k}")
+        )
         storage = "output" if last else "intermediate"
         builder.values[result] = make_value(result, task.graph.types[output], storage, output)
         results.append(result)
@@ -321,7 +323,7 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
         reads,
         tuple(results),
         scratch,
-        layer=f"{number}",
+        layer=f"{candidate_number}",
         op=task.op,
         macs=macs,
         schedule=describe(schedule.trace),
@@ -329,11 +331,11 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
     )
 
 
-def _add_digests(builder: Builder, calls: Sequence[Call]) -> list[Call]:
+def _add_wipe_and_digest_calls(builder: Builder, calls: Sequence[Call]) -> list[Call]:
     """Surround every call by calls that wipe its outputs before and digest them afterwards."""
     results = [result for call in calls for result in call.writes]
     builder.values[DIGESTS] = Value(DIGESTS, (len(results),), WORD, "output")
-    digests = dict(zip(results, (_digest_view(builder, place) for place in range(len(results))), strict=True))
+    digests = dict(zip(results, (_declare_digest_view(builder, place) for place in range(len(results))), strict=True))
     surrounded = []
     for call in calls:
         wipes, digest_calls = [], []
@@ -348,8 +350,8 @@ def _add_digests(builder: Builder, calls: Sequence[Call]) -> list[Call]:
     return surrounded
 
 
-def _digest_view(builder: Builder, index: int) -> str:
-    """Declare a view of one digest."""
+def _declare_digest_view(builder: Builder, index: int) -> str:
+    """Declare a view of the digest at ``index`` in the output :data:`DIGESTS`; return its name."""
     name = builder.unique(f"digest_{index}")
     builder.values[name] = Value(name, (1,), WORD, "intermediate")
     builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * index))

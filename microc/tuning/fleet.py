@@ -37,21 +37,24 @@ PORT = "MICROC_PORT"
 def describe_board(board: str) -> str:
     """Describe what measures ``board`` on this worker, as JSON: ``unit``, ``toolchain``, ``version``; or ``error``."""
     return _answer_as_json(
-        lambda: {"unit": _runner(board).unit, "toolchain": _runner(board).toolchain, "version": __version__}
+        lambda: {
+            "unit": _worker_board_runner(board).unit,
+            "toolchain": _worker_board_runner(board).toolchain,
+            "version": __version__,
+        }
     )
 
 
 def measure_batch(job: str, graph: bytes) -> str:
-    """Measure a batch and return JSON: ``results``, or ``error`` if this worker cannot measure.
-
+    """Measure a batch of candidates on this worker and return JSON: ``results``, or ``error`` if this worker cannot
+    measure.
     ``job``: JSON of the ``board``, the ``features`` of the target, the kernel's ``key``, ``name`` and ``op``, and
-    ``candidates`` by algorithm, rule and steps; ``graph``: the kernel (:func:`microc.graph.file.to_bytes`).
-    """
-    return _answer_as_json(lambda: {"results": _fleet_worker_results(json.loads(job), graph)})
+    ``candidates`` by algorithm, rule and steps; ``graph``: the kernel (:func:`microc.graph.file.to_bytes`)."""
+    return _answer_as_json(lambda: {"results": _measure_job(json.loads(job), graph)})
 
 
 def _answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
-    """Return the result of ``work``, or its error, as JSON with the worker's address."""
+    """Return the result of ``work``, or the text of its error, as JSON with this worker's address."""
     from distributed import get_worker
 
     answer: Mapping[str, Any]
@@ -62,9 +65,9 @@ def _answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
     return json.dumps({**answer, "worker": get_worker().address})
 
 
-def _fleet_worker_results(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
-    """Measure the candidates of a job."""
-    runner, task = _runner(job["board"]), _task(job, graph)
+def _measure_job(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
+    """Measure the candidates of a batch on this worker; return the results as plain data."""
+    runner, task = _worker_board_runner(job["board"]), _task_of_job(job, graph)
     candidates = [
         candidate_of(
             task,
@@ -77,8 +80,9 @@ def _fleet_worker_results(job: Mapping[str, Any], graph: bytes) -> list[dict[str
     return [{"status": r.status, "ticks": r.ticks, "code": r.code, "detail": r.detail} for r in results]
 
 
-def _task(job: Mapping[str, Any], data: bytes) -> Task:
-    """Return the kernel of a job; UsageError if this version of microc lowers it differently."""
+def _task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
+    """Return the kernel of a batch as a task; UsageError if this version of microc lowers it differently. ``data``: its
+    graph."""
     graph = read_graph_file(data, "kernel", {})
     target = load_board(job["board"]).target.having(*job["features"])
     lowered = group_algorithms(graph, graph.nodes, target, NAME)
@@ -92,8 +96,8 @@ def _task(job: Mapping[str, Any], data: bytes) -> Task:
 
 
 @cache
-def _runner(board: str) -> BoardRunner:
-    """Return the runner of a board, one per process."""
+def _worker_board_runner(board: str) -> BoardRunner:
+    """Return the runner that measures on a board of this worker, one per process. UsageError for an unknown board."""
     if board not in list_boards():
         raise UsageError(
             f"fleet: {printable(board)} is no board that comes with microc", hint="choose one that microc boards lists"
@@ -112,7 +116,7 @@ CONNECT, GRACE, POLL = 10, 30.0, 1.0
 
 
 class Fleet(Meter):
-    """The boards named ``board`` of all workers of the scheduler at ``address``."""
+    """Meter that measures on the boards named ``board`` of all workers of the Dask scheduler at ``address``."""
 
     def __init__(self, address: str, board: Board) -> None:
         if find_spec("distributed") is None:
@@ -134,9 +138,9 @@ class Fleet(Meter):
         self._failed: dict[str, str] = {}
         self._changing = Lock()
         self._stopped = False
-        workers = self._workers()
+        workers = self._boards_by_worker()
         if not workers:
-            raise self._no_worker()
+            raise self._no_worker_error()
         self.places = sum(workers.values())
         self.unit, self.toolchain = self._common_toolchain(list(workers))
 
@@ -146,11 +150,11 @@ class Fleet(Meter):
         return [f"{worker}: {why}" for worker, why in list(self._failed.items())]
 
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        job, graph = self._job(task, candidates), to_bytes(task.graph)
+        job, graph = self._job_json(task, candidates), to_bytes(task.graph)
         while True:
-            answer, worker = self._answer(job, graph)
+            answer, worker = self._measure_on_some_worker(job, graph)
             if "error" not in answer:
-                return _results(candidates, answer)
+                return _checked_results(candidates, answer)
             with self._changing:
                 self._failed[worker] = printable(str(answer["error"]), 200)
 
@@ -159,14 +163,14 @@ class Fleet(Meter):
         self._stopped = True
         self._client.close(timeout=CONNECT)
 
-    def _workers(self) -> Mapping[str, int]:
-        """Return the number of boards that each worker offers, by address, without workers that failed."""
+    def _boards_by_worker(self) -> Mapping[str, int]:
+        """Return the number of boards that each worker offers, by the worker's address; workers that failed are left out."""
         known = self._client.scheduler_info(n_workers=-1)["workers"]
         offers = {name: int(worker.get("resources", {}).get(self.board, 0)) for name, worker in known.items()}
         return {name: count for name, count in offers.items() if count and name not in self._failed}
 
     def _common_toolchain(self, workers: Sequence[str]) -> tuple[str, str]:
-        """Return the unit and the toolchain of all workers; UsageError if they differ."""
+        """Query unit and toolchain of all workers and return them; UsageError if workers differ or one cannot measure."""
         futures = [
             self._client.submit(describe_board, self.board, workers=[worker], resources={self.board: 1}, pure=False)
             for worker in workers
@@ -190,24 +194,25 @@ class Fleet(Meter):
                 )
         return printable(answers[0]["unit"]), printable(answers[0]["toolchain"], 200)
 
-    def _answer(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
-        """Return a worker's answer about a batch, and its address; DeviceError if there is no worker for GRACE seconds."""
+    def _measure_on_some_worker(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
+        """Return a worker's answer to a batch, and the worker's address; DeviceError if there is no worker for GRACE
+        seconds."""
         last = time.monotonic()
         while not self._stopped:
-            workers = self._workers()
+            workers = self._boards_by_worker()
             if workers:
-                text = self._from_one_of(workers, job, graph)
+                text = self._wait_for_answer(workers, job, graph)
                 if text is not None:
                     answer = json.loads(text)
                     return answer, str(answer["worker"])
                 last = time.monotonic()
             elif time.monotonic() - last > GRACE:
-                raise self._no_worker()
+                raise self._no_worker_error()
             time.sleep(POLL)
         raise DeviceError("fleet: the search was stopped")
 
-    def _from_one_of(self, workers: Mapping[str, int], job: str, graph: bytes) -> str | None:
-        """Return the answer of one of these workers; None if all of them are gone."""
+    def _wait_for_answer(self, workers: Mapping[str, int], job: str, graph: bytes) -> str | None:
+        """Send a batch to one of these workers and return its answer; None if all of them are gone."""
         from distributed import CancelledError, KilledWorker
         from distributed import TimeoutError as Late
 
@@ -217,7 +222,7 @@ class Fleet(Meter):
             try:
                 return str(future.result(timeout=POLL))
             except Late:
-                if not self._stopped and workers.keys() & self._workers().keys():
+                if not self._stopped and workers.keys() & self._boards_by_worker().keys():
                     continue
                 future.cancel()
                 return None
@@ -230,8 +235,8 @@ class Fleet(Meter):
                     hint="read their logs: they may have run out of memory",
                 ) from error
 
-    def _job(self, task: Task, candidates: Sequence[Candidate]) -> str:
-        """Return a batch as the JSON that is sent."""
+    def _job_json(self, task: Task, candidates: Sequence[Candidate]) -> str:
+        """Return a batch of candidates as the JSON that is sent to a worker."""
         candidate_data = [
             {
                 "algorithm": candidate.point.algorithm,
@@ -243,7 +248,7 @@ class Fleet(Meter):
         kernel = {"key": task.key, "name": task.name, "op": task.op, "features": sorted(task.target.features)}
         return json.dumps({"board": self.board, **kernel, "candidates": candidate_data})
 
-    def _no_worker(self) -> DeviceError:
+    def _no_worker_error(self) -> DeviceError:
         """Return the error that no worker offers the board."""
         workers = f'dask worker ADDRESS --no-nanny --resources "{self.board}=1"'
         return DeviceError(
@@ -253,8 +258,8 @@ class Fleet(Meter):
         )
 
 
-def _results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[Result]:
-    """Return a worker's results, checked: a worker is trusted no more than a board."""
+def _checked_results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[Result]:
+    """Convert a worker's answer to the results of a batch, after checking it: a worker is trusted no more than a board."""
     answers = answer["results"]
     if len(answers) != len(candidates) or any(entry["status"] not in (OK, WRONG, FAILED) for entry in answers):
         raise DeviceError(

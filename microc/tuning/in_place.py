@@ -33,7 +33,7 @@ Taken = tuple[float, list[float]]
 
 def main(place: int, folders: Sequence[Path]) -> None:
     """Time networks in rounds, and write the nanoseconds of every round and network to the first folder."""
-    networks = [_open_network(folder) for folder in folders]
+    networks = [_load_network_with_inputs(folder) for folder in folders]
     if "threads" not in networks[0].manifest["options"]:  # which are not to share a core
         bind(place)
     counts = [_runs_per_visit(network) for network in networks]
@@ -43,8 +43,8 @@ def main(place: int, folders: Sequence[Path]) -> None:
     (folders[0] / TAKEN).write_text(json.dumps(rounds))
 
 
-def _open_network(folder: Path) -> Library:
-    """Load the network in a folder, on inputs that are the same for all networks."""
+def _load_network_with_inputs(folder: Path) -> Library:
+    """Load the library of a network in a folder, and set random inputs, which are the same for all networks."""
     library = Library(folder / LIBRARY)
     for position, array in enumerate(random_inputs(library.inputs, np.random.default_rng(0))):
         library.set_input(position, array)
@@ -52,7 +52,7 @@ def _open_network(folder: Path) -> Library:
 
 
 def _runs_per_visit(network: Library) -> int:
-    """Return the runs of a network that take MIN_VISIT seconds."""
+    """Return how many runs of a network take MIN_VISIT seconds."""
     network.run()
     begin = time.perf_counter()
     network.run()
@@ -60,7 +60,8 @@ def _runs_per_visit(network: Library) -> int:
 
 
 def _time_visit(network: Library, count: int) -> Taken:
-    """Time runs of the whole network, then runs kernel by kernel."""
+    """Time ``count`` runs of the whole network, then ``count`` runs kernel by kernel; return nanoseconds of a run and of
+    each kernel."""
     begin = time.perf_counter()
     for _ in range(count):
         network.run()

@@ -37,11 +37,9 @@ HELD = 4
 
 
 class BoardRunner(Runner):
-    """A board, or its emulator or simulator if ``port`` is empty.
-
-    A board on a port is flashed for every image. A ``pipe:`` port that contains ``{elf}`` is a program that is started with
-    that file and speaks for the board. ``patience`` as in :class:`Device`.
-    """
+    """Runner that measures on a board; on its emulator or simulator if ``port`` is empty.
+    A board on a port is flashed for every image. A ``pipe:`` port that contains ``{elf}`` is a program that is started
+    with that file and speaks for the board. ``patience`` as in :class:`Device`."""
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         emulated = "emulator" in board.raw
@@ -60,20 +58,20 @@ class BoardRunner(Runner):
 
     def check(self) -> None:
         find_compiler(self._board)
-        check_device(self._board, self._run_program)
+        check_device(self._board, self._open_device_with_program)
 
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         """Measure all candidates in one image."""
         arrays, wanted = sample(task)
         fits_flash = HELD * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
         module = image_module(task, candidates, digested=True, given=arrays if fits_flash else ())
-        with self._run_program(Program(module, self._board)) as (device, sizes):
+        with self._open_device_with_program(Program(module, self._board)) as (device, sizes):
             if not fits_flash:
                 device.set_inputs(*arrays)
-            return self._run(device, sizes, task, candidates, wanted)
+            return self._measure_on_device(device, sizes, task, candidates, wanted)
 
     @contextmanager
-    def _run_program(self, program: Program) -> Iterator[tuple[Device, Sizes]]:
+    def _open_device_with_program(self, program: Program) -> Iterator[tuple[Device, Sizes]]:
         """Build a program and bring it onto the board; yield the device and the program's sizes."""
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as folder:
             program.write(folder)
@@ -83,21 +81,19 @@ class BoardRunner(Runner):
             self._objects.take(project.folder)
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
-            with Device(project, self._line(project), patience=self._patience) as device:
+            with Device(project, self._port_with_elf(project), patience=self._patience) as device:
                 yield device, sizes
 
-    def _line(self, project: Project) -> str:
+    def _port_with_elf(self, project: Project) -> str:
         """Return the port, with the project's ELF file in place of ``{elf}``."""
         return self._port.replace(ELF, str(Path(project.elf).resolve()))
 
-    def _run(
+    def _measure_on_device(
         self, device: Device, sizes: Sizes, task: Task, candidates: Sequence[Candidate], wanted: Sequence[Array]
     ) -> list[Result]:
-        """Measure all candidates in one run.
-
-        Among outputs with equal digests one is read and compared. Outputs with the digest of the right result are read once per
-        kernel over all images.
-        """
+        """Measure all candidates of an image in one run on the device; ``wanted``: the right outputs.
+        Among outputs with equal digests one is read and compared. Outputs with the digest of the right result are read
+        once per kernel over all images."""
         code = {symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols}  # of clones, too: f.constprop.0
         ends, right = len(wanted), tuple(map(digest_of, wanted))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
@@ -131,11 +127,9 @@ PROTOCOL = "tuning"
 
 
 class LoadRunner(BoardRunner):
-    """A :class:`BoardRunner` that is flashed once, at the start.
-
-    A candidate that faults or hangs costs a restart of the emulator; on a port it costs a flashing, unless the board resets
-    itself. ``patience``: seconds that a kernel may take.
-    """
+    """Runner that flashes a board once, at the start, and loads candidates into its RAM.
+    A candidate that faults or hangs costs a restart of the emulator; on a port it costs a flashing, unless the board
+    resets itself. ``patience``: seconds that a kernel may take."""
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         super().__init__(board, port, patience=patience)
@@ -161,31 +155,31 @@ class LoadRunner(BoardRunner):
 
     def check(self) -> None:
         find_compiler(self._board)
-        self._open_desk().restart()
+        self._open_tuning_board().restart()
 
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         """Load candidates into RAM and measure them one by one."""
         module = image_module(task, candidates)
-        desk = self._open_desk()
+        desk = self._open_tuning_board()
         loaded = desk.load(module)
         arrays, wanted = sample(task)
         loaded.set_inputs(*arrays)
         results = []
         for number, candidate in enumerate(candidates):
-            result = self._measure_one(desk, loaded, candidate, number, wanted)
+            result = self._measure_loaded_candidate(desk, loaded, candidate, number, wanted)
             if result.status != OK:  # perhaps by what another one has overwritten; the board may be a new one
                 loaded = desk.load(module, afresh=True)
                 loaded.set_inputs(*arrays)
             if result.status == WRONG:
-                result = self._measure_one(desk, loaded, candidate, number, wanted)
+                result = self._measure_loaded_candidate(desk, loaded, candidate, number, wanted)
             results.append(result)
         return results
 
-    def _measure_one(
+    def _measure_loaded_candidate(
         self, desk: Desk, loaded: Loaded, candidate: Candidate, number: int, wanted: Sequence[Array]
     ) -> Result:
-        """Measure one loaded candidate; each output is made wrong before, so that a result left by another one is not taken
-        for its own."""
+        """Measure loaded candidate ``number``. Each output is made wrong before, so that a result left by another
+        candidate is not taken for its own."""
         call = loaded.module.calls[number]
         try:
             for name, array in zip(call.writes, wanted, strict=True):
@@ -200,31 +194,30 @@ class LoadRunner(BoardRunner):
             return Result(candidate, WRONG, detail=wrong)
         return Result(candidate, OK, float(desk.device.clock.amount(ticks)), loaded.code_of(call.kernel))
 
-    def _open_desk(self) -> Desk:
-        """Return the board, after starting the tuning firmware on it if necessary."""
+    def _open_tuning_board(self) -> Desk:
+        """Return the board, after building the tuning firmware and starting it there if necessary."""
         if self._desk is None:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="microc-tune-"))
             Program(firmware_module(self._board.target), self._board).write(folder)
             project = open_project(folder)
             board_project.build(project)
             hardware = bool(self._port) and ELF not in self._port
-            self._desk = Desk(project, self._line(project), self._patience, hardware=hardware)
+            self._desk = Desk(project, self._port_with_elf(project), self._patience, hardware=hardware)
             self._stack.callback(self._desk.close)
         return self._desk
 
 
 class Desk:
-    """A board that runs the tuning firmware, and the contents of its memory.
-
-    ``hardware``: it is flashed, and may reset itself.
-    """
+    """A board that runs the tuning firmware, and the candidates that are loaded into its memory.
+    ``hardware``: it is flashed, and may reset itself."""
 
     def __init__(self, project: Project, port: str, patience: float, *, hardware: bool) -> None:
         self._project, self._port, self._patience, self._hardware = project, port, patience, hardware
         self._loaded: Loaded | None = None
-        self._start()
+        self._start_firmware()
 
-    def _start(self) -> None:
+    def _start_firmware(self) -> None:
+        """Start the tuning firmware, after flashing it onto hardware, and connect to it."""
         if self._hardware:
             flash_project(self._project, port=self._port)
         self.device = Device(self._project, self._port, patience=self._patience)
@@ -252,14 +245,14 @@ class Desk:
             self._loader = Loader(self.device.client, self._project.board)
         except DeviceError:
             self.close()
-            self._start()
+            self._start_firmware()
 
     def close(self) -> None:
         self.device.close()
 
 
 def firmware_module(target: Target) -> Module:
-    """Return the module of the tuning firmware itself: it copies one byte."""
+    """Make the module of the tuning firmware itself: it copies one byte."""
     x = te.placeholder((1,), "int8", "x")
     y = te.compute((1,), lambda i: x[i], "y", ("i",))
     module = function_module(Schedule(te.create_prim_func("tuning", [x], [y])).named("as written"), target, {})

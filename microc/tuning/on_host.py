@@ -41,11 +41,9 @@ Yardsticks = dict[str, tuple[Candidate, float]]
 
 
 class HostRunner(Runner):
-    """This computer as ``target``, in nanoseconds.
-
-    ``yardsticks``: shared by parallel runners. ``place``: the number of this runner, from 0 on; each one gets a core of its own
-    while there are enough.
-    """
+    """Runner that measures on this computer as ``target``, in nanoseconds.
+    ``yardsticks``: shared by parallel runners. ``place``: the number of this runner, from 0 on; each one gets a core of
+    its own while there are enough."""
 
     unit = "ns"
     board = "host"
@@ -64,10 +62,10 @@ class HostRunner(Runner):
         entry = self._yardsticks.get(task.key)
         if entry is not None:
             yardstick, ticks = entry
-            return self._time_image(task, (yardstick, *candidates), lambda rounds: _relative_to_first(rounds, ticks))[
-                1:
-            ]
-        results = self._time_image(task, candidates, _minima)
+            return self._time_image(
+                task, (yardstick, *candidates), lambda rounds: _ticks_relative_to_first(rounds, ticks)
+            )[1:]
+        results = self._time_image(task, candidates, _minimum_per_kernel)
         correct = next((each for each in results if each.status == OK), None)
         if correct is not None:
             self._yardsticks.setdefault(task.key, (correct.candidate, correct.ticks))
@@ -76,7 +74,8 @@ class HostRunner(Runner):
     def _time_image(
         self, task: Task, candidates: Sequence[Candidate], ticks_of: Callable[[Rounds], list[float]]
     ) -> list[Result]:
-        """Build an image, time it in another process, and check its outputs."""
+        """Build an image of candidates, time it in another process, and check its outputs. ``ticks_of``: computes each
+        candidate's ticks from the nanoseconds of all rounds."""
         module = image_module(task, candidates)
         arrays, wanted = sample(task)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
@@ -86,19 +85,19 @@ class HostRunner(Runner):
             nanoseconds = ticks_of(_run_rounds(folder, self._place))
             outputs = np.load(folder / MADE, allow_pickle=False)
             return [
-                _kernel_result(
+                _result_of_candidate(
                     candidate, ticks, disagreement(wanted, call.writes, outputs.__getitem__, bound_of(candidate))
                 )
                 for candidate, call, ticks in zip(candidates, module.calls, nanoseconds, strict=True)
             ]
 
 
-def _minima(rounds: Rounds) -> list[float]:
-    """Return the minimum of every kernel: the time with the least disturbance."""
+def _minimum_per_kernel(rounds: Rounds) -> list[float]:
+    """Return the minimum of every kernel's nanoseconds over all rounds: the time with the least disturbance."""
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
-def _relative_to_first(rounds: Rounds, ticks: float) -> list[float]:
+def _ticks_relative_to_first(rounds: Rounds, ticks: float) -> list[float]:
     """Return the nanoseconds of every kernel relative to the first one, which counts as ``ticks``: the median ratio over
     rounds."""
     return [
@@ -107,18 +106,21 @@ def _relative_to_first(rounds: Rounds, ticks: float) -> list[float]:
     ]
 
 
-def _kernel_result(candidate: Candidate, ticks: float, wrong: str) -> Result:
+def _result_of_candidate(candidate: Candidate, ticks: float, wrong: str) -> Result:
+    """Return the result of a timed candidate; ``wrong``: how its outputs differ, empty if they are right."""
     return Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, ticks, candidate.code)
 
 
 def _run_rounds(folder: Path, place: int) -> Rounds:
-    """Return the nanoseconds of every kernel of the library in a folder, by round; DeviceError as in :func:`run_timer`."""
+    """Time the kernels of the library in a folder in another process; return the nanoseconds of every kernel, by round.
+    DeviceError as in :func:`run_timer`."""
     run_timer("microc.tuning.timed", place, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
 
 
 def run_timer(module: str, place: int, *folders: Path) -> None:
-    """Run a timing module on some folders in a process of its own, bound to the core of a place; DeviceError if it fails."""
+    """Run a timing module on some folders in a process of its own, on the core of ``place``; DeviceError if it fails or
+    takes too long."""
     command = [sys.executable, "-m", module, str(place), *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -29,7 +29,8 @@ from microc.tuning.tuner import place_of, regions_for, tasks_for
 
 
 class Pool(Meter):
-    """Meters that measure in parallel, with their names for messages. All must have one board name, unit and compiler."""
+    """Meter that distributes batches over several meters, which measure in parallel; ``runners``: their names for
+    messages, and they. All must have one board name, unit and compiler."""
 
     def __init__(self, runners: Sequence[tuple[str, Meter]]) -> None:
         first = runners[0][1]
@@ -56,7 +57,7 @@ class Pool(Meter):
             place = self._free.get()
             if place is None:
                 self._free.put(None)  # for whoever comes next
-                raise self._none_left()
+                raise self._none_left_error()
             try:
                 found = self._runners[place][1].measure(task, candidates)
             except (DeviceError, ToolError, UsageError) as error:
@@ -80,7 +81,8 @@ class Pool(Meter):
             if not self._left:
                 self._free.put(None)
 
-    def _none_left(self) -> DeviceError:
+    def _none_left_error(self) -> DeviceError:
+        """Return the error that all places failed, with what was lost."""
         return DeviceError(
             f"all {self.places} places to measure at have failed",
             where=self.board,
@@ -94,11 +96,9 @@ class Pool(Meter):
 
 
 def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load: bool = False) -> Meter:
-    """Return the meter of ``board``, or of this computer as ``target``.
-
-    ``ports``: its lines; an empty one is its emulator. ``jobs``: parallel emulators, programs or processes. ``load``: flash
-    boards once and load candidates. UsageError for a line that several jobs would share.
-    """
+    """Return the meter that measures on ``board``, or on this computer as ``target``.
+    ``ports``: lines to boards; an empty one is the emulator. ``jobs``: parallel emulators, programs or processes.
+    ``load``: flash boards once and load candidates into their RAM. UsageError for a line that several jobs would share."""
     lines = [port for port in ports if port]
     runner_class = LoadRunner if load else BoardRunner
     if board is None:
@@ -110,9 +110,9 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
                 hint="name the board: --board BOARD --port PORT",
             )
         yardsticks = Yardsticks()
-        return _pool_of([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
+        return _one_meter_or_pool([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
     if not lines:
-        return _pool_of([(f"emulator {number}", runner_class(board)) for number in range(1, jobs + 1)])
+        return _one_meter_or_pool([(f"emulator {number}", runner_class(board)) for number in range(1, jobs + 1)])
     single = [line for line in lines if ELF not in line]
     if len(set(single)) < len(single):
         raise UsageError(
@@ -123,12 +123,12 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
             f"--jobs: got {jobs} for {', '.join(single)}, expected 1, since a port has one board",
             hint="name the port of each board: --port A --port B",
         )
-    return _pool_of([(line, runner_class(board, line)) for line in lines for _ in range(jobs)])
+    return _one_meter_or_pool([(line, runner_class(board, line)) for line in lines for _ in range(jobs)])
 
 
-def _pool_of(runners: Sequence[tuple[str, Meter]]) -> Meter:
-    """Return the only meter, or a pool of several."""
-    return Pool(runners) if len(runners) > 1 else runners[0][1]
+def _one_meter_or_pool(named_meters: Sequence[tuple[str, Meter]]) -> Meter:
+    """Return the meter if there is only one, else a pool of them. ``runners``: names and meters."""
+    return Pool(named_meters) if len(named_meters) > 1 else named_meters[0][1]
 
 
 # ---- One record's schedule, measured once more.
@@ -168,12 +168,12 @@ def measure_record(
             hint="give the model, the board and the options that it was tuned with",
         )
     meter = meter_for(place, core, [port], 1, load=matching[-1].board.endswith(FROM_RAM))
-    (result,) = meter.measure(task, [_candidate(task, matching[-1])])
+    (result,) = meter.measure(task, [_candidate_of_record(task, matching[-1])])
     return matching[-1], result, meter.unit
 
 
-def _candidate(task: Task, record: Record) -> Candidate:
-    """Return the candidate of a record."""
+def _candidate_of_record(task: Task, record: Record) -> Candidate:
+    """Return the candidate of a kernel or region that a record names, to be measured again."""
     if isinstance(task, RegionTask):
         return region_candidate(task, record)
     return candidate_of(task, Point(record.algorithm, record.rule, record.decisions), record.trace)

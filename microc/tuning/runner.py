@@ -51,8 +51,8 @@ def bound_of(candidate: Candidate) -> float:
 
 @frozen
 class Result:
-    """The result of a candidate: ``status`` as in records, ``ticks`` in the runner's unit, ``code`` bytes of its function,
-    ``detail`` in words if it failed."""
+    """The result of measuring a candidate: ``status`` as in records, ``ticks`` in the meter's unit, ``code`` bytes of its
+    function, ``detail`` in words if it failed."""
 
     candidate: Candidate
     status: str
@@ -62,11 +62,9 @@ class Result:
 
 
 class Meter(ABC):
-    """Base class of everything that measures.
-
-    ``board``, ``unit``, ``toolchain`` as in records; ``batch``: number of candidates that fill an image well; ``places``:
-    batches that are measured in parallel; ``lost``: places that failed, with the reason.
-    """
+    """Base class of everything that measures candidates.
+    ``board``, ``unit``, ``toolchain`` as in records; ``batch``: number of candidates that fill an image well;
+    ``places``: batches that are measured in parallel; ``lost``: places that failed, with the reason."""
 
     board: str
     unit: str
@@ -77,7 +75,7 @@ class Meter(ABC):
 
     @abstractmethod
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        """Return the result of every candidate, in order; MicrocError if nothing can be measured at all."""
+        """Return the result of every candidate of a task, in order; MicrocError if nothing can be measured at all."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -85,11 +83,9 @@ class Meter(ABC):
 
 
 class Runner(Meter):
-    """One place where candidates run.
-
-    If an image fails (does not build, hangs, faults), its halves are measured separately, so the failing candidate is found and
-    costs no other one its measurement.
-    """
+    """Base class of a single place where candidates run: a board or a process.
+    If an image fails (does not build, hangs, faults), its halves are measured separately, so the failing candidate is
+    found and costs no other one its measurement."""
 
     _stopped = False
 
@@ -118,19 +114,19 @@ class Runner(Meter):
 
     @abstractmethod
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        """Measure candidates in one image."""
+        """Measure candidates in one image; FitError, ToolError or DeviceError if the image fails as a whole."""
 
 
 def sample(task: Task) -> tuple[list[Array], list[Array]]:
     """Return random inputs of a task, the same in every image, and the outputs of the operators' references."""
     graph = task.graph
-    tensors = [_input_spec(graph.types[name]) for name in graph.inputs]
+    tensors = [_input_description(graph.types[name]) for name in graph.inputs]
     arrays = draw_inputs({}, tensors, graph, 1, seed=0)[0]
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
 
 
-def _input_spec(type_: TensorType) -> Mapping[str, Any]:
+def _input_description(type_: TensorType) -> Mapping[str, Any]:
     """Return the description of a tensor for :func:`draw_inputs`."""
     spec = {
         "dtype": type_.dtype,
@@ -141,13 +137,14 @@ def _input_spec(type_: TensorType) -> Mapping[str, Any]:
 
 
 def wrong_bytes(expected: Array) -> bytes:
-    """Return bytes for the beginning of an output that all differ from the right ones, since a previous candidate may have
-    left a right output there."""
+    """Return the inverted first bytes of an output's right result, to be written there before a candidate runs: a previous
+    candidate may have left a right output."""
     return bytes(~np.ascontiguousarray(expected).reshape(-1).view(np.uint8)[:SPOILT])
 
 
 def disagreement(expected: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
-    """Describe how outputs differ from the right ones; empty if they agree. ``bound`` as in :class:`Whole`."""
+    """Describe how a candidate's outputs differ from the expected ones; empty if they agree. ``names``: of the outputs;
+    ``read``: returns one by name; ``bound``: tolerance of floats as in :class:`Whole`."""
     if bound == inf:
         return ""
     for array, name in zip(expected, names, strict=True):
@@ -170,11 +167,9 @@ COUNT = 16
 
 def check_device(board: Board, running: Callable[[Program], AbstractContextManager[tuple[Device, Sizes]]]) -> None:
     """Run a network of one operator on a board, as a health check; DeviceError unless it answers correctly.
-
-    ``running`` brings a program onto the board.
-    """
+    ``running``: brings a program onto the board."""
     data = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
-    with running(_relu_program(board)) as (device, _):
+    with running(_health_check_program(board)) as (device, _):
         result = device.run(data)
     if not np.array_equal(result, np.maximum(data, 0)):
         raise DeviceError(
@@ -184,7 +179,8 @@ def check_device(board: Board, running: Callable[[Program], AbstractContextManag
         )
 
 
-def _relu_program(board: Board) -> Program:
+def _health_check_program(board: Board) -> Program:
+    """Compile the network of the health check, a single ReLU, for a board."""
     net = GraphBuilder()
     y = net.op("relu", net.input("x", (1, COUNT), "int8"))
     return compile(net.graph("known", {"y": y}), board=board)

@@ -41,7 +41,7 @@ _ROUNDS = 80
 
 
 class Model(Protocol):
-    """Ranks candidates of any task by predicted ticks, up to a factor per task."""
+    """Model that ranks candidates of any task by predicted ticks, which are right up to a factor per task."""
 
     def predict(self, task: Task, candidate: Candidate) -> float: ...
 
@@ -49,7 +49,7 @@ class Model(Protocol):
 
 
 class Analytic:
-    """The cost model's instructions; learns nothing."""
+    """Ranks candidates by the instructions of the cost model; learns nothing."""
 
     def predict(self, task: Task, candidate: Candidate) -> float:
         return candidate.instructions
@@ -59,18 +59,18 @@ class Analytic:
 
 
 class Learned:
-    """Predicts the error of the analytic model: by ridge regression after a few measurements, plus gradient-boosted trees
-    (LightGBM, if ``trees``) on its residuals after more."""
+    """Ranks candidates by the cost model's instructions, corrected by a learned prediction of its error: ridge regression
+    after a few measurements, plus gradient-boosted trees (LightGBM, if ``trees``) on its residuals after more."""
 
     def __init__(self, *, trees: bool = True) -> None:
         self._with_trees = trees
         self._rows: list[Mapping[str, float]] = []
         self._errors: dict[Task, list[tuple[int, float]]] = {}
-        self._linear = _Linear((), np.zeros(0), np.zeros(0))
+        self._linear = _LinearModel((), np.zeros(0), np.zeros(0))
         self._trees: Any = None
 
     def predict(self, task: Task, candidate: Candidate) -> float:
-        row = np.array([self._linear.table([_features(task, candidate)])[0]])
+        row = np.array([self._linear.table([_candidate_features(task, candidate)])[0]])
         error = float(self._linear.predict(row)[0])
         if self._trees is not None:
             error += float(self._trees.predict(row)[0])
@@ -80,11 +80,11 @@ class Learned:
         for candidate, ticks in measured:
             error = math.log(max(ticks, 1e-9) / max(candidate.instructions, 1.0))
             self._errors.setdefault(task, []).append((len(self._rows), error))
-            self._rows.append(_features(task, candidate))
+            self._rows.append(_candidate_features(task, candidate))
         if len(self._rows) >= FEW and measured:
-            self._train()
+            self._train_on_measurements()
 
-    def _train(self) -> None:
+    def _train_on_measurements(self) -> None:
         """Train on all measurements.
 
         The target is a kernel's error minus its mean over that kernel: an offset that all its candidates share does not affect
@@ -95,7 +95,7 @@ class Learned:
             mean = float(np.mean([error for _, error in kernel_errors]))
             for row, error in kernel_errors:
                 errors[row] = error - mean
-        self._linear = _Linear.fit(self._rows, errors)
+        self._linear = _LinearModel.fit(self._rows, errors)
         if self._with_trees and len(self._rows) >= LEAST:
             import lightgbm
 
@@ -104,34 +104,36 @@ class Learned:
             self._trees = lightgbm.train(dict(_SETTINGS), lightgbm.Dataset(table, residuals), _ROUNDS)
 
 
-class _Linear(NamedTuple):
-    """A linear model of named features, centred about their means."""
+class _LinearModel(NamedTuple):
+    """A linear model of named features, which are centred about their means."""
 
     names: Sequence[str]
     means: Array
     weights: Array
 
     @staticmethod
-    def fit(rows: Sequence[Mapping[str, float]], errors: Array) -> _Linear:
-        """Fit by ridge regression."""
+    def fit(rows: Sequence[Mapping[str, float]], errors: Array) -> _LinearModel:
+        """Fit a linear model to the errors of candidates by ridge regression; ``rows``: features by name of each
+        candidate."""
         names = sorted({name for row in rows for name in row})
         table = np.array([[row.get(name, 0.0) for name in names] for row in rows])
         means = table.mean(0)
         table = table - means
         normal = table.T @ table + SHRINKING * np.eye(len(names))
-        return _Linear(names, means, np.linalg.solve(normal, table.T @ errors))
+        return _LinearModel(names, means, np.linalg.solve(normal, table.T @ errors))
 
     def table(self, rows: Sequence[Mapping[str, float]]) -> Array:
-        """Return the features of candidates, a row each."""
+        """Return a matrix of features, a row for each candidate; features that the model does not know are left out."""
         return np.array([[row.get(name, 0.0) for name in self.names] for row in rows])
 
     def predict(self, table: Array) -> Array:
+        """Predict the error of each candidate from a matrix of features."""
         return (table - self.means) @ self.weights
 
 
-def _features(task: Task, candidate: Candidate) -> dict[str, float]:
-    """Return features by name: decisions (one-hot if they are words) and the cost model's numbers; large ones by their
-    logarithm."""
+def _candidate_features(task: Task, candidate: Candidate) -> dict[str, float]:
+    """Return the features of a candidate by name: decisions (one-hot if they are words) and the cost model's numbers;
+    large ones by their logarithm."""
     features = {
         "instructions": math.log1p(candidate.instructions),
         "code": math.log1p(candidate.code),
@@ -145,25 +147,25 @@ def _features(task: Task, candidate: Candidate) -> dict[str, float]:
 
 
 def guess_of(prices: Mapping[Point, float]) -> Callable[[Point], float]:
-    """Return a function that guesses the logarithm of a point's price.
-
-    A linear model over one-hot decisions, fitted to known prices. Points without kernel have the price infinity and are left
-    out.
-    """
+    """Fit a linear model over one-hot decisions to the known prices of points; return a function that guesses the
+    logarithm of any point's price.
+    Points without a kernel have the price infinity and are left out."""
     known = {point: math.log(max(price, 1.0)) for point, price in prices.items() if price < math.inf}
-    line = _Linear.fit([_one_hot(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()]))
+    line = _LinearModel.fit(
+        [_one_hot_decisions(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()])
+    )
     weights = dict(zip(line.names, line.weights.tolist(), strict=True))
-    return lambda point: sum(weights.get(name, 0.0) for name in _one_hot(point))
+    return lambda point: sum(weights.get(name, 0.0) for name in _one_hot_decisions(point))
 
 
-def _one_hot(point: Point) -> dict[str, float]:
-    """Return a point's decisions, one-hot."""
+def _one_hot_decisions(point: Point) -> dict[str, float]:
+    """Return a point's decisions as one-hot features."""
     return {f"{name} {value}": 1.0 for name, value in point.values}
 
 
 def model_for(name: str) -> Model:
-    """Return a model by name: ``analytic``, ``learned``, or ``auto``: the learned one, without trees if LightGBM is not
-    installed."""
+    """Return a model that ranks candidates by its name: ``analytic``, ``learned``, or ``auto``: the learned one, without
+    trees if LightGBM is not installed. UsageError if trees are requested without LightGBM."""
     if name == "analytic":
         return Analytic()
     trees = find_spec("lightgbm") is not None
@@ -171,7 +173,7 @@ def model_for(name: str) -> Model:
         return Learned(trees=trees)
     raise UsageError(
         "--model learned: LightGBM is not installed",
-        hint="install it: pip install 'microc[tune]'; or use --model analytic",
+        hint="install it: pip install 'microc[tune]'; or use --cost-model analytic",
     )
 
 
@@ -203,13 +205,14 @@ DRAWS = 20
 
 
 class GridSearch:
-    """The search for one kernel: default candidates first, then all points in order. The same seed proposes the same points."""
+    """Search over the space of one kernel: default candidates first, then all points in order. The same seed proposes the
+    same points."""
 
     def __init__(self, space: Space, seed: int, model: Model) -> None:
         self.space, self.model = space, model
         self.draw = random.Random(f"{seed} {space.task.key}")
         self.untuned = list(space.untuned)
-        self.seen: set[object] = set(map(_identity, space.untuned))
+        self.seen: set[object] = set(map(_kernel_identity, space.untuned))
         self.left = list(space.points)
         self.ticks: dict[Point, float] = {}
 
@@ -220,27 +223,27 @@ class GridSearch:
         self.model.tell(self.space.task, measured)
 
     def know(self, candidate: Candidate, ticks: float) -> None:
-        """Take a measurement of an earlier run."""
-        self.seen.add(_identity(candidate))
+        """Take a measurement of an earlier run, so that its candidate is not proposed."""
+        self.seen.add(_kernel_identity(candidate))
         self.untuned = [each for each in self.untuned if each is not candidate]
         self.tell([(candidate, ticks)])
 
     @property
     def spent(self) -> bool:
         """True if every point was proposed, and the fastest ones with all compiler options."""
-        return not self.left and not self.untuned and not self._unproposed_flags()
+        return not self.left and not self.untuned and not self._unproposed_compiler_options()
 
     def propose(self, count: int) -> list[Candidate]:
         """Return up to ``count`` candidates that were not proposed before; none if the space is spent."""
         first, self.untuned = self.untuned[:count], self.untuned[count:]
         proposed = first + self._propose_points(count - len(first))
-        return proposed + self._propose_flags(count - len(proposed))
+        return proposed + self._propose_compiler_options(count - len(proposed))
 
-    def _propose_flags(self, count: int) -> list[Candidate]:
-        """Propose the fastest points with compiler options."""
-        return self._take(self._unproposed_flags()[:count])
+    def _propose_compiler_options(self, count: int) -> list[Candidate]:
+        """Propose up to ``count`` candidates that are the fastest points with compiler options."""
+        return self._mark_and_verify(self._unproposed_compiler_options()[:count])
 
-    def _unproposed_flags(self) -> list[Candidate]:
+    def _unproposed_compiler_options(self) -> list[Candidate]:
         """Return the fastest points and the default with compiler options that were not proposed.
 
         The default is included since options may give it the gain that loops give others. Each option is tried on all points
@@ -250,39 +253,39 @@ class GridSearch:
         default = [point for point in (self.space.default.point,) if point in self.ticks]
         finalists = dict.fromkeys((*fastest[:1], *default, *fastest[1:]))
         points = (other for others in zip(*map(self.space.with_each_flag, finalists), strict=True) for other in others)
-        return [candidate for point in points if (candidate := self._new(point))]
+        return [candidate for point in points if (candidate := self._unproposed_candidate(point))]
 
     def _propose_points(self, count: int) -> list[Candidate]:
-        """Return candidates of points."""
+        """Propose candidates of up to ``count`` new points."""
         proposed: list[Candidate] = []
         while self.left and len(proposed) < count:
-            candidate = self._new(self._next())
-            proposed += self._take([candidate] if candidate else [])
+            candidate = self._unproposed_candidate(self._next())
+            proposed += self._mark_and_verify([candidate] if candidate else [])
         return proposed
 
     def _next(self) -> Point:
         """Remove and return the next point."""
         return self.left.pop(0)
 
-    def _new(self, point: Point) -> Candidate | None:
-        """Return a point's candidate; None without one, or if one with the same loops was proposed."""
+    def _unproposed_candidate(self, point: Point) -> Candidate | None:
+        """Return a point's candidate; None if it has none, or if a candidate with the same loops was proposed."""
         candidate = self.space.price_point(point)
-        if candidate is None or _identity(candidate) in self.seen:
+        if candidate is None or _kernel_identity(candidate) in self.seen:
             return None
         return candidate
 
-    def _take(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _mark_and_verify(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Mark distinct candidates as proposed, and return those that the verifier accepts."""
         taken = []
         for candidate in candidates:
-            if _identity(candidate) not in self.seen:
-                self.seen.add(_identity(candidate))
+            if _kernel_identity(candidate) not in self.seen:
+                self.seen.add(_kernel_identity(candidate))
                 taken.append(self.space.candidate_at(candidate.point))
         return [candidate for candidate in taken if candidate is not None]
 
 
 class RandomSearch(GridSearch):
-    """All points, in random order."""
+    """Search over all points of a kernel's space in random order."""
 
     def _next(self) -> Point:
         place = self.draw.randrange(len(self.left))
@@ -291,11 +294,9 @@ class RandomSearch(GridSearch):
 
 
 class EvolutionarySearch(RandomSearch):
-    """Children of the best points, ranked by the model.
-
-    Priced candidates that were not good enough to be measured stay for later batches. Prices so far tell which points are worth
-    pricing.
-    """
+    """Search over mutated and crossed points of the fastest ones, ranked by the model.
+    Priced candidates that were not good enough to be measured stay for later batches. Prices so far tell which points
+    are worth pricing."""
 
     def __init__(self, space: Space, seed: int, model: Model) -> None:
         super().__init__(space, seed, model)
@@ -313,55 +314,62 @@ class EvolutionarySearch(RandomSearch):
         if not self.left or not count:
             return []
         blind, late = max(1, round(BLIND * count)), round(OPTIONS * count)
-        options = self._propose_flags(late) if self.idle >= IDLE else []
-        for candidate in self._children(count - len(options)):
-            self.priced.setdefault(_identity(candidate), candidate)
-        ranked = sorted(self.priced.values(), key=self._predict)
-        if 0 < self.idle < IDLE and self._hopeless(ranked):
-            options = self._propose_flags(late)
-        found = options + self._take(ranked[: max(0, count - blind - len(options))])
+        options = self._propose_compiler_options(late) if self.idle >= IDLE else []
+        for candidate in self._draw_children(count - len(options)):
+            self.priced.setdefault(_kernel_identity(candidate), candidate)
+        ranked = sorted(self.priced.values(), key=self._predicted_ticks)
+        if 0 < self.idle < IDLE and self._predicts_no_gain(ranked):
+            options = self._propose_compiler_options(late)
+        found = options + self._mark_and_verify(ranked[: max(0, count - blind - len(options))])
         found += super()._propose_points(count - len(found))
-        kept = (candidate for candidate in ranked if _identity(candidate) not in self.seen)
-        self.priced = {_identity(candidate): candidate for candidate in islice(kept, RACE * count)}
+        kept = (candidate for candidate in ranked if _kernel_identity(candidate) not in self.seen)
+        self.priced = {_kernel_identity(candidate): candidate for candidate in islice(kept, RACE * count)}
         return found
 
-    def _hopeless(self, ranked: Sequence[Candidate]) -> bool:
-        """Test whether the model predicts nothing faster than the best measurement."""
+    def _predicts_no_gain(self, ranked: Sequence[Candidate]) -> bool:
+        """Test whether the model predicts that no ranked candidate is faster than the best measurement."""
         best = self.space.candidate_at(min(self.ticks, key=self.ticks.__getitem__)) if self.ticks else None
-        return best is not None and all(self._predict(each) > HOPE * self._predict(best) for each in ranked[:1])
+        return best is not None and all(
+            self._predicted_ticks(each) > HOPE * self._predicted_ticks(best) for each in ranked[:1]
+        )
 
-    def _predict(self, candidate: Candidate) -> float:
+    def _predicted_ticks(self, candidate: Candidate) -> float:
+        """Predict a candidate's ticks by the model."""
         return self.model.predict(self.space.task, candidate)
 
-    def _children(self, count: int) -> list[Candidate]:
-        """Return new candidates near the elites (without any: near the default and anywhere), for ``count`` measurements."""
+    def _draw_children(self, count: int) -> list[Candidate]:
+        """Return new candidates near the fastest measured points (without any: near the default and anywhere), to choose
+        ``count`` measurements from."""
         children: dict[object, Candidate] = {}
-        points = self._draw_unpriced(CHILDREN * count)
+        points = self._draw_unpriced_points(CHILDREN * count)
         if len(self.prices) >= KNOWN:
-            prices = {p: self._predict(c) if c else inf for p, c in self.prices.items()}  # as the model has it by now
+            prices = {
+                p: self._predicted_ticks(c) if c else inf for p, c in self.prices.items()
+            }  # as the model has it by now
             points = sorted(points, key=guess_of(prices))
         for point in points:
             if len(children) >= PRICED * count and len(self.prices) >= KNOWN:
                 break
-            candidate = self.prices[point] = self._new(point)
-            if candidate is not None and _identity(candidate) not in self.priced:
-                children.setdefault(_identity(candidate), candidate)
+            candidate = self.prices[point] = self._unproposed_candidate(point)
+            if candidate is not None and _kernel_identity(candidate) not in self.priced:
+                children.setdefault(_kernel_identity(candidate), candidate)
         return list(children.values())
 
-    def _draw_unpriced(self, wanted: int) -> list[Point]:
-        """Draw up to ``wanted`` points that were not priced."""
+    def _draw_unpriced_points(self, wanted: int) -> list[Point]:
+        """Draw up to ``wanted`` different points whose candidates were not priced yet."""
         elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
         parents = [point for point in elites if point in self.space]
         drawn: dict[Point, None] = {}
         for _ in range(DRAWS * wanted):
             if len(drawn) >= wanted:
                 break
-            child = self._child(parents).with_flags("")
+            child = self._draw_child(parents).with_flags("")
             if child not in self.prices:
                 drawn.setdefault(child)
         return list(drawn)
 
-    def _child(self, parents: Sequence[Point]) -> Point:
+    def _draw_child(self, parents: Sequence[Point]) -> Point:
+        """Draw a point: any one, or a mutation or crossing of the parents."""
         if not parents or self.draw.random() < BLIND:
             return self.draw.choice(self.space.points)
         one = self.draw.choice(parents)
@@ -370,8 +378,8 @@ class EvolutionarySearch(RandomSearch):
         return self.space.mutate(one, self.draw)
 
 
-def _identity(candidate: Candidate) -> object:
-    """Return what identifies a kernel: points with equal identity give one kernel."""
+def _kernel_identity(candidate: Candidate) -> object:
+    """Return the key that identifies a candidate's kernel: candidates with equal keys give the same kernel."""
     return candidate.number, candidate.choice.func.body, candidate.point.flags
 
 

@@ -40,7 +40,8 @@ LONGEST = 24 << 10
 
 
 class Point(NamedTuple):
-    """An algorithm and a rule by name, and the parts of the rule's decisions: ``(("tile.rows", 4), ...)``."""
+    """A point of a kernel's space: an algorithm and a rule by name, and the parts of the rule's decisions:
+    ``(("tile.rows", 4), ...)``."""
 
     algorithm: str
     rule: str
@@ -75,12 +76,10 @@ ScheduleMaker = Callable[[], Schedule | None]
 
 
 class Whole(NamedTuple):
-    """Additional data of a region's candidate.
-
-    ``params``: bindings of the parameters, all but results and workspaces; ``external``: external code in place of the function's
-    loops, and ``align``, its alignment; ``bound``: the tolerance of floats, a share of the largest (infinite: integers may
-    differ by any amount, too).
-    """
+    """Additional data of a candidate that computes a region, not a single kernel.
+    ``params``: bindings of the parameters, all but results and workspaces; ``external``: external code in place of the
+    function's loops, and ``align``, its alignment; ``bound``: the tolerance of floats, a share of the largest
+    (infinite: integers may differ by any amount, too)."""
 
     params: tuple[Param, ...]
     external: External | None = None
@@ -89,10 +88,9 @@ class Whole(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A point with its schedule, its lowered function, and the cost model's numbers.
-
-    ``whole``: for candidates of regions only.
-    """
+    """A candidate to be measured: a point with its schedule, its lowered function, and the cost model's numbers.
+    ``number``: of the point's algorithm; ``code``, ``constants``, ``workspace``: bytes. ``whole``: for candidates of
+    regions only."""
 
     point: Point
     number: int
@@ -105,11 +103,9 @@ class Candidate(NamedTuple):
 
 
 class Space:
-    """All points of a task, the default first; candidates are built on demand, once.
-
-    Each of them, and the default candidates, may have :attr:`flags` of the C compiler. Such points belong to the space but not
-    to :attr:`points`: a search derives them from points that are fast already.
-    """
+    """The search space of a kernel: all points, the default first; candidates are built on demand, once.
+    Each of them, and the default candidates, may have :attr:`flags` of the C compiler. Such points belong to the space
+    but not to :attr:`points`: a search derives them from points that are fast already."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -117,14 +113,13 @@ class Space:
         self._makers: dict[Point, tuple[int, ScheduleMaker]] = {}
         self._built: dict[Point, Candidate | None] = {}
         for number, algorithm in enumerate(task.algorithms):
-            for rule, decisions, maker in itertools.islice(self._choices(number), MOST - len(self._makers)):
-                self._makers.setdefault(Point(algorithm, rule, _parts(decisions)), (number, maker))
+            for rule, decisions, maker in itertools.islice(self._rule_choices(number), MOST - len(self._makers)):
+                self._makers.setdefault(Point(algorithm, rule, _flatten_decisions(decisions)), (number, maker))
 
-    def _choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
-        """Yield rules, their decisions, and the maker of the schedule, for an algorithm's function.
-
-        Of rules that others dominate only their own choices are included, since some take less code.
-        """
+    def _rule_choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
+        """Yield the points of an algorithm's function: rule, decisions, and the maker of the schedule. ``number``: of the
+        algorithm.
+        Of rules that others dominate only their own choices are included, since some take less code."""
         group, target = self.task.lowered[number], self.task.target
         start = canonicalise_for_target(group.func, target)
         matching = [rule for rule in OURS if rule.suits(start, target)]
@@ -159,11 +154,11 @@ class Space:
         by_body: dict[object, Candidate] = {}
         for goal, number, choice in self.task.untuned:
             point = Point(self.task.algorithms[number], choice.schedule.rule or "as written", ((UNTUNED, goal),))
-            by_body.setdefault((number, choice.func.body), _candidate(self.task, point, number, choice))
+            by_body.setdefault((number, choice.func.body), _priced_candidate(self.task, point, number, choice))
         return tuple(by_body.values())
 
     def candidate_of(self, record: Record) -> Candidate | None:
-        """Return the candidate of a record; None if the space has no such kernel any more."""
+        """Return the candidate that a record measured; None if the space has no such kernel any more."""
         if record.untuned:
             same = (record.algorithm, record.trace)
             return next((c for c in self.untuned if (c.point.algorithm, c.choice.schedule.trace) == same), None)
@@ -186,9 +181,10 @@ class Space:
         return candidate_
 
     def price_point(self, point: Point) -> Candidate | None:
-        """Return a point's candidate before verification: most candidates are dearer than others and are never verified."""
+        """Return a point's candidate with its costs, before verification; None if there is no such schedule. Most
+        candidates are more expensive than others and are never verified."""
         if point not in self._built:
-            self._built[point] = self._build(point)
+            self._built[point] = self._build_candidate(point)
         return self._built[point]
 
     def candidate_at(self, point: Point) -> Candidate | None:
@@ -199,29 +195,35 @@ class Space:
         """Return the point with each of the compiler options."""
         return [point.with_flags(flags) for flags in self.flags]
 
-    def _build(self, point: Point) -> Candidate | None:
+    def _build_candidate(self, point: Point) -> Candidate | None:
+        """Build a point's candidate; None if its steps do not apply, or its code is too long."""
         if point.flags:
             candidate = self.candidate_at(point.with_flags(""))
-            return candidate and _compiled_with(candidate, point)
+            return candidate and _candidate_with_compiler_options(candidate, point)
         number, maker = self._makers[point]
         try:
             schedule = maker()
             if schedule is None:
                 return None
             schedule = select_instructions(schedule, self.task.target)
-            candidate = _candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
+            candidate = _priced_candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
         except (MicrocError, RecursionError):  # steps that do not fit this function
             return None
         return candidate if candidate.code <= LONGEST else None
 
     def mutate(self, point: Point, draw: random.Random) -> Point:
-        """Return a neighbour of a point: one decision changed; any other point if none can be. Compiler options stay."""
+        """Return a neighbour of a point: one decision changed; any point of the space if none can be. Compiler options
+        stay."""
         if point.flags:
             return self.mutate(point.with_flags(""), draw).with_flags(point.flags)
         positions = list(range(len(point.values)))
         draw.shuffle(positions)
         for position in positions if point in self else ():
-            near = [other for other in self._lines[_without(point, position)] if _differ_in(point, other, position)]
+            near = [
+                other
+                for other in self._points_by_other_decisions[_decisions_without(point, position)]
+                if _differ_at_position(point, other, position)
+            ]
             if near:
                 return draw.choice(near)
         return draw.choice(self.points)
@@ -235,30 +237,32 @@ class Space:
         return child if child in self else one
 
     @cached_property
-    def _lines(self) -> Mapping[Any, list[Point]]:
-        """Points by all but one of their decisions."""
+    def _points_by_other_decisions(self) -> Mapping[Any, list[Point]]:
+        """Points that agree in all but one of their decisions, by these."""
         lines: dict[Any, list[Point]] = defaultdict(list)
         for point in self.points:
             for position in range(len(point.values)):
-                lines[_without(point, position)].append(point)
+                lines[_decisions_without(point, position)].append(point)
         return lines
 
 
-def _without(point: Point, position: int) -> Any:
-    """Return all decisions but one. Without the rule or the algorithm the others have another meaning, and are left out."""
+def _decisions_without(point: Point, position: int) -> Any:
+    """Return all decisions of a point but the one at ``position``, as a key. Without the rule or the algorithm the others
+    have another meaning, and are left out."""
     values = point.values
     if position < 2:
         return position, values[1 - position]
     return position, values[:position], values[position + 1 :]
 
 
-def _differ_in(one: Point, other: Point, position: int) -> bool:
+def _differ_at_position(one: Point, other: Point, position: int) -> bool:
     """Test whether two points that agree in all but one decision differ in that one."""
     return one != other if position >= 2 else one[position] != other[position]
 
 
-def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return decisions as plain values: those of a tile or a walk one by one."""
+def _flatten_decisions(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return a rule's decisions as plain values: the fields of a tile or a walk one by one, where they are not the
+    default."""
     parts_: list[tuple[str, Any]] = []
     for name, value in decisions.items():
         if is_dataclass(value):
@@ -278,19 +282,20 @@ def _verify_candidate(candidate: Candidate, tables: Container[str]) -> Candidate
     return candidate._replace(choice=replace(candidate.choice, verified=True))
 
 
-def _compiled_with(plain: Candidate, point: Point) -> Candidate:
-    """Return a candidate with the same loops and other compiler options."""
+def _candidate_with_compiler_options(plain: Candidate, point: Point) -> Candidate:
+    """Return a candidate with the loops of ``plain`` and the compiler options of ``point``."""
     schedule = plain.choice.schedule.compile_with(point.flags)
     func = replace(plain.choice.func, annotations=schedule.func.annotations)
     return plain._replace(point=point, choice=replace(plain.choice, schedule=schedule, func=func))
 
 
-def _candidate(task: Task, point: Point, number: int, choice: Choice) -> Candidate:
+def _priced_candidate(task: Task, point: Point, algorithm_index: int, choice: Choice) -> Candidate:
+    """Make a candidate with the costs that the cost model estimates; ``number``: of its algorithm."""
     cost = estimate(choice.func, task.target)
-    scratch = choice.func.params[len(task.lowered[number].func.params) :]
+    scratch = choice.func.params[len(task.lowered[algorithm_index].func.params) :]
     workspace = sum(p.nbytes for p in scratch)
     return Candidate(
-        point, number, choice, cost.instructions, cost.code_bytes, constant_bytes(choice.schedule), workspace
+        point, algorithm_index, choice, cost.instructions, cost.code_bytes, constant_bytes(choice.schedule), workspace
     )
 
 

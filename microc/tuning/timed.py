@@ -34,7 +34,7 @@ def main(place: int, folder: Path) -> None:
     outputs: dict[str, Any] = {}
     for number, kernel in enumerate(kernels):
         for name in kernel["outputs"]:
-            _invert_output(library, name)
+            _invert_output_bytes(library, name)
         library.run_kernel(number)
         outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
     np.savez(folder / MADE, **outputs)
@@ -51,24 +51,26 @@ def bind(place: int) -> None:
         os.sched_setaffinity(0, {cores[place % len(cores)]})
 
 
-def _invert_output(library: Library, name: str) -> None:
+def _invert_output_bytes(library: Library, name: str) -> None:
     """Invert all bytes of an output, since the previous kernel may have left the right result there."""
     output = library.tensor(name)
     library.set_tensor(name, (~output.reshape(-1).view(np.uint8)).view(output.dtype).reshape(output.shape))
 
 
-def _kernel_call(library: Library, number: int) -> Callable[[], None]:
-    return lambda: library.run_kernel(number)
+def _kernel_call(library: Library, kernel_number: int) -> Callable[[], None]:
+    """Return a function that runs kernel ``number`` of a library."""
+    return lambda: library.run_kernel(kernel_number)
 
 
 def _time_rounds(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
-    """Time all calls in every round; return nanoseconds by round and call."""
-    counts = [max(1, round(LONG_ENOUGH / max(_seconds(call, 1), 1e-9))) for call in calls]
+    """Time all calls, one after the other, in every round; return nanoseconds by round and call."""
+    counts = [max(1, round(LONG_ENOUGH / max(_mean_seconds(call, 1), 1e-9))) for call in calls]
     calls_and_counts = tuple(zip(calls, counts, strict=True))
-    return [[1e9 * _seconds(call, count) for call, count in calls_and_counts] for _ in range(ROUNDS)]
+    return [[1e9 * _mean_seconds(call, count) for call, count in calls_and_counts] for _ in range(ROUNDS)]
 
 
-def _seconds(call: Callable[[], None], count: int) -> float:
+def _mean_seconds(call: Callable[[], None], count: int) -> float:
+    """Time ``count`` calls; return the mean in seconds."""
     start = time.perf_counter()
     for _ in range(count):
         call()

@@ -53,10 +53,10 @@ WHOLE = 3
 
 @frozen
 class Tuning:
-    """Results of a search: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks.
-
-    ``regions``: parts of the network that external code can compute; ``network``: the network as a whole, if it was measured.
-    """
+    """Results of a search for schedules: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of
+    ticks.
+    ``regions``: parts of the network that external code can compute; ``network``: the network as a whole, if it was
+    measured."""
 
     kernels: tuple[TunedKernel, ...]
     database: Database
@@ -152,8 +152,8 @@ def tune(
     seconds = validation.number("time", time, 0.0, 1e9, "seconds")
     ports = (port,) if isinstance(port, str) else validation.names("port", port)
     jobs, seed = validation.integer("jobs", jobs, 1, 64), validation.integer("a seed", seed)
-    _one_of("search", search, tuple(SEARCHES))
-    _one_of("cost_model", cost_model, MODELS)
+    _check_one_of("search", search, tuple(SEARCHES))
+    _check_one_of("cost_model", cost_model, MODELS)
     validation.call("callback", callback)
     board_, core = place_of(target, board)
     begin = monotonic()
@@ -171,7 +171,9 @@ def tune(
             hint="leave out external, or name only the board and its ports",
         )
     if fleet:
-        runner = _fleet(validation.text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved)
+        runner = _meter_of_fleet(
+            validation.text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved
+        )
     runner = runner or meter_for(board_, core, ports, jobs, load=load)
     database = records if isinstance(records, Database) else Database(records)
     tuner = Tuner(
@@ -192,18 +194,19 @@ def tune(
         if measures_network and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
             NetworkSearch(source_of(model, resolved), core, resolved, database, runner).run(begin + limit)
     except KeyboardInterrupt as end:
-        raise Interrupted(_tuning(tuner, all_tasks, key)) from end
+        raise Interrupted(_tuning_results(tuner, all_tasks, key)) from end
     finally:
         if database is not records:
             database.close()
-    return _tuning(tuner, all_tasks, key)
+    return _tuning_results(tuner, all_tasks, key)
 
 
-def _fleet(address: str, board: Board | None, others: bool, options: Options) -> Meter:
-    """Return the boards of a fleet; UsageError for options that a fleet does not support."""
+def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, options: Options) -> Meter:
+    """Return the meter of a fleet's boards; UsageError for options that a fleet does not support. ``others``: ports, jobs
+    or loading are requested, too."""
     from microc.tuning.fleet import Fleet
 
-    if board is None or others or options.plugins:
+    if board is None or has_other_places or options.plugins:
         raise UsageError(
             "fleet: expected a board without ports, jobs, load and plugins, since the boards are those of its workers",
             hint="name only the board" if board is not None else "name the board: --board BOARD",
@@ -211,15 +214,16 @@ def _fleet(address: str, board: Board | None, others: bool, options: Options) ->
     return Fleet(address, board)
 
 
-def _tuning(tuner: Tuner, every: Sequence[Task], key: str) -> Tuning:
-    """Return the results of a search. ``every``: all kernels of the network; ``key``: the network's key."""
+def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning:
+    """Return the results of a search. ``every``: all kernels of the network; ``key``: the network's key in records."""
     runner = tuner.runner
-    combinations = measured_together(key, every[0].target.cpu, tuner.database, runner.board) if every else None
-    network = TunedNetwork(key, combinations, every) if combinations else None
+    combinations = measured_together(key, all_tasks[0].target.cpu, tuner.database, runner.board) if all_tasks else None
+    network = TunedNetwork(key, combinations, all_tasks) if combinations else None
     return Tuning(tuple(tuner.kernels), tuner.database, runner.unit, runner.board, tuner.region_verdicts(), network)
 
 
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+def _check_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Raise UsageError if the argument ``name`` has a value that is not ``known``."""
     if value not in known:
         raise UsageError(f"{name} cannot be {value!r}", hint="choose one of: " + ", ".join(known))
 
@@ -228,11 +232,9 @@ def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 def tuning_plan(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, records: str | Path, **options: Any
 ) -> dict[str, Any]:
-    """Return the optimisation plan of a network: for each kernel the schedule that a compilation with ``tuned=records`` takes,
-    the reason, and the alternatives.
-
-    ``write_plan`` writes it to a file.
-    """
+    """Return the optimisation plan of a network: for each kernel the schedule that a compilation with ``tuned=records``
+    takes, the reason, and the alternatives.
+    ``write_plan`` writes it to a file. UsageError if measurements decide whose code computes a region."""
     path = validation.path("records", records)
     chosen = make_options(**options, tuned=path)
     require_decided_code(chosen)

@@ -37,7 +37,8 @@ from microc.tuning.search_space import Candidate, Point, Space
 
 
 def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
-    """Return the board and its core, or None and this computer as a core."""
+    """Return the board to measure on and its core, or None and the core of this computer that ``target`` names. UsageError
+    if both are given."""
     if board is not None:
         if target:
             raise UsageError(
@@ -51,7 +52,7 @@ def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | Non
 
 
 def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
-    """Compile a network; the result includes what its kernels were made from."""
+    """Compile a network; return the module together with what its kernels were made from."""
     room = board_capacity(board, external=bool(options.external)) if board else None
     return compile_network(source_of(model, options), target, options, room=room)
 
@@ -59,8 +60,8 @@ def compiled_for(model: Any, target: Target, options: Options, board: Board | No
 def tasks_for(
     model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
 ) -> tuple[Options, tuple[Task, ...]]:
-    """Return the options by name, and the kernels of a network under them: in microc's code only, unless all external code is
-    requested."""
+    """Return the parsed options, and the kernels of a network under them as tasks: in microc's code only, unless all
+    external code is requested."""
     chosen = make_options(**options)
     compiled_network = compiled_for(model, target, in_our_code(chosen), board)
     return chosen, list_tasks(
@@ -70,7 +71,7 @@ def tasks_for(
 
 
 def is_open(options: Options) -> bool:
-    """Test whether measurements decide whose code computes a region."""
+    """Test whether measurements, not the user, decide whose code computes a region."""
     return bool(options.external) and options.external_choice == "cost"
 
 
@@ -89,7 +90,8 @@ def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTas
 def select_layers(
     tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], parts: tuple[str, ...]
 ) -> tuple[tuple[Task, ...], tuple[RegionTask, ...]]:
-    """Return the tasks and regions of layers whose name contains one of ``parts``; UsageError if there are none."""
+    """Select the tasks and regions of layers whose name contains one of ``parts``; all if there are no parts. UsageError
+    if nothing is selected."""
 
     def is_selected(task: Task) -> bool:
         return not parts or any(part in layer for part in parts for layer in task.layers)
@@ -133,7 +135,7 @@ ENOUGH = 0.002
 
 
 class Candidates(Protocol):
-    """The subject of a search: a space of schedules, or whose code computes a region."""
+    """Candidates among which a search chooses: a space of schedules, or whose code computes a region."""
 
     @property
     def points(self) -> Sequence[Point]: ...
@@ -145,7 +147,8 @@ class Candidates(Protocol):
 
 
 class Search(Protocol):
-    """Proposes candidates and takes their measurements, as :class:`microc.tuning.search_policies.GridSearch` does."""
+    """Interface of a search: it proposes candidates and takes their measurements, as
+    :class:`microc.tuning.search_policies.GridSearch` does."""
 
     @property
     def space(self) -> Candidates: ...
@@ -162,11 +165,9 @@ class Search(Protocol):
 
 @dataclass(slots=True, eq=False)
 class TunedKernel:
-    """A kernel or a region while it is tuned.
-
-    ``tried`` measurements; ``default`` and ``best`` in ticks; ``point``: the best point in words; ``history``: the best ticks
-    after every batch.
-    """
+    """The state of a kernel's or region's search.
+    ``tried``: number of measurements; ``default`` and ``best`` in ticks; ``point``: the best point in words;
+    ``history``: the best ticks after every batch."""
 
     task: Task
     search: Search
@@ -179,7 +180,8 @@ class TunedKernel:
 
     @property
     def done(self) -> bool:
-        """True if more measurements are useless."""
+        """True if more measurements of this kernel are useless: its space is spent, its default does not run, or nothing
+        was gained for long."""
         if self.search.spent or (self.history and self.default is None):  # nothing to compare others with
             return True
         last = self.history[-STALE - 1 :]
@@ -191,7 +193,7 @@ class TunedKernel:
         return max(LEAST, len(self.search.space.points) // PARTS, self.tried // 2)
 
     def keep(self, candidate: Candidate, ticks: float) -> None:
-        """Take a measurement that counts."""
+        """Take a candidate's valid measurement into ``default`` and ``best``."""
         if candidate is self.search.space.default:
             self.default = ticks
         if ticks < self.best:
@@ -199,7 +201,7 @@ class TunedKernel:
 
     @property
     def worth(self) -> float:
-        """Ticks of the network that the next batch may save; infinite before the first batch."""
+        """Estimated ticks of the network that the kernel's next batch may save; infinite before the first batch."""
         if self.default is None:
             return math.inf
         recent = self.history[-WINDOW:]
@@ -223,7 +225,7 @@ class TunedKernel:
 
 @frozen
 class TunedRegion:
-    """A region that external code can compute: its measurements, and the verdict of all known ones."""
+    """A region that external code can compute: the state of its search, and the verdict of all known measurements."""
 
     task: RegionTask
     tuned: TunedKernel
@@ -231,7 +233,8 @@ class TunedRegion:
 
     @property
     def taken(self) -> str:
-        """Whose code a compilation takes by these measurements; empty if they do not decide."""
+        """Name of the code, microc's or the backend's, that a compilation takes by these measurements; empty if they do
+        not decide."""
         if self.task.taken.code.differs:
             return OURS
         if not self.verdict.decides:
@@ -240,7 +243,7 @@ class TunedRegion:
 
     @property
     def why(self) -> str:
-        """Reasons in words."""
+        """Reasons for the verdict, in words."""
         why = "" if self.verdict.ours is not None else self.verdict.why
         return "; ".join(filter(None, (self.task.taken.code.differs, why)))
 
@@ -263,10 +266,9 @@ class TunedRegion:
 
 @frozen
 class TunedNetwork:
-    """The network as a whole: compiled without records, and with the best measured combination of its kernels' schedules.
-
-    ``kernels``: all that it has.
-    """
+    """Measurements of the network as a whole: compiled without records, and with the best measured combination of its
+    kernels' schedules.
+    ``kernels``: all kernels of the network."""
 
     key: str
     together: NetworkMeasurements
@@ -299,11 +301,9 @@ class TunedNetwork:
 
 @frozen
 class Event:
-    """A batch was measured.
-
-    ``kernel``: its kernel, as it is now; ``measured`` of at most ``trials`` in this run; ``seconds`` since the beginning;
-    ``left``: seconds left at this pace, at most; ``lost``: places that failed, in words.
-    """
+    """Event that a batch was measured.
+    ``kernel``: the state of its kernel; ``measured`` of at most ``trials`` in this run; ``seconds`` since the
+    beginning; ``left``: seconds left at this pace, at most; ``lost``: places that failed, in words."""
 
     kernel: TunedKernel
     measured: int
@@ -336,18 +336,17 @@ LONGEST_NAME = 200
 
 @frozen
 class Limits:
-    """When to stop: measurements of the whole network, seconds."""
+    """Limits of a search: number of measurements of all kernels together, and seconds."""
 
     trials: int
     seconds: float = float("inf")
 
 
 class Tuner:
-    """Tunes the kernels of a network, in as many places as ``runner`` has; ``event`` is called after every batch.
-
-    ``regions`` that external code can compute are measured before all kernels, and microc's code for them again afterwards, if
-    it has become faster.
-    """
+    """Runs the searches for all kernels of a network, in as many places as ``runner`` has; ``event`` is called after every
+    batch.
+    ``regions`` that external code can compute are measured before all kernels, and microc's code for them again
+    afterwards, if it has become faster."""
 
     def __init__(
         self,
@@ -374,30 +373,31 @@ class Tuner:
         """
         begin = time.monotonic()
         for tuned in (*self.kernels, *self.regions):
-            self._recall(tuned)
+            self._recall_measurements(tuned)
         try:
-            self._renew()
-            self._measure(self.regions, limits, begin, limits.trials, limits.seconds)
+            self._renew_region_candidates()
+            self._measure_batches(self.regions, limits, begin, limits.trials, limits.seconds)
             regions = time.monotonic() - begin  # which they may take again
             reserved = min(len(self.regions), limits.trials - self.spent)
-            self._measure(self.kernels, limits, begin, limits.trials - reserved, limits.seconds - regions)
-            self._renew()
-            self._measure(self.regions, limits, begin, limits.trials, limits.seconds)
+            self._measure_batches(self.kernels, limits, begin, limits.trials - reserved, limits.seconds - regions)
+            self._renew_region_candidates()
+            self._measure_batches(self.regions, limits, begin, limits.trials, limits.seconds)
         finally:
             self.runner.stop()
 
-    def _measure(self, among: Sequence[TunedKernel], limits: Limits, begin: float, trials: int, seconds: float) -> None:
-        """Measure some kernels until ``trials`` measurements in all, or ``seconds`` after the beginning.
-
-        One batch more than there are places is proposed, so that no place waits while the next batch is lowered.
-        """
+    def _measure_batches(
+        self, among: Sequence[TunedKernel], limits: Limits, begin: float, trials: int, seconds: float
+    ) -> None:
+        """Measure batches of the kernels ``among`` until ``trials`` measurements in all, or ``seconds`` after the
+        beginning.
+        One batch more than there are places is proposed, so that no place waits while the next batch is lowered."""
         end = begin + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:
             running: dict[Future[list[Result]], TunedKernel] = {}
             try:
                 while True:
                     while len(running) <= self.runner.places and time.monotonic() < end:
-                        batch = self._batch(among, trials, running.values())
+                        batch = self._next_batch(among, trials, running.values())
                         if batch is None:
                             break
                         tuned, candidates = batch
@@ -407,8 +407,8 @@ class Tuner:
                         return
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         tuned = running.pop(future)
-                        self._keep(tuned, future.result())
-                        self._notify(tuned, limits, time.monotonic() - begin)
+                        self._keep_results(tuned, future.result())
+                        self._report_event(tuned, limits, time.monotonic() - begin)
                     if time.monotonic() >= end:
                         running = {future: tuned for future, tuned in running.items() if not future.cancel()}
             except BaseException:
@@ -417,18 +417,18 @@ class Tuner:
                 raise
 
     def region_verdicts(self) -> tuple[TunedRegion, ...]:
-        """Return what is known of the regions."""
+        """Return the regions with their measurements and the verdicts on whose code computes them."""
         pairs = zip(self._searches, self.regions, strict=True)
         return tuple(
             TunedRegion(search.task, each, region_verdict(search.task, self.database, self.runner.board))
             for search, each in pairs
         )
 
-    def _renew(self) -> None:
-        """Let regions have microc's code with the best known schedules."""
+    def _renew_region_candidates(self) -> None:
+        """Add microc's code with the best known schedules to the candidates of every region."""
         for search, each in zip(self._searches, self.regions, strict=True):
             search.renew(self._records_here)
-            self._recall(each)
+            self._recall_measurements(each)
 
     def _records_here(self, key: str) -> list[Record]:
         """Return the records of a kernel that were measured with this board, unit and compiler."""
@@ -436,22 +436,20 @@ class Tuner:
         where = (runner.board, runner.unit, runner.toolchain)
         return [r for r in self.database.of(key) if (r.board, r.unit, r.toolchain) == where]
 
-    def _recall(self, each: TunedKernel) -> None:
-        """Take measurements of earlier runs with the same board and compiler."""
-        for record in self._records_here(each.task.key):
-            candidate = each.search.space.candidate_of(record) if record.status == OK else None
+    def _recall_measurements(self, tuned: TunedKernel) -> None:
+        """Give a kernel's search the measurements of earlier runs with the same board, unit and compiler."""
+        for record in self._records_here(tuned.task.key):
+            candidate = tuned.search.space.candidate_of(record) if record.status == OK else None
             if candidate is not None:
-                each.search.know(candidate, record.ticks)
-                each.keep(candidate, record.ticks)
+                tuned.search.know(candidate, record.ticks)
+                tuned.keep(candidate, record.ticks)
 
-    def _batch(
+    def _next_batch(
         self, among: Sequence[TunedKernel], trials: int, busy: Collection[TunedKernel]
     ) -> tuple[TunedKernel, list[Candidate]] | None:
-        """Return the next batch; None if there is none.
-
-        While all places are busy, no further batch of a kernel that is being measured is proposed: it could not learn from the
-        running one.
-        """
+        """Return the kernel to measure next, and its proposed candidates; None if there is nothing to measure.
+        While all places are busy, no further batch of a kernel that is being measured is proposed: it could not learn
+        from the running one."""
         if trials <= self.spent:
             return None
         ahead = len(busy) >= self.runner.places
@@ -463,26 +461,27 @@ class Tuner:
                 return tuned, candidates
         return None
 
-    def _keep(self, each: TunedKernel, results: Sequence[Result]) -> None:
-        """Put results into the database, the search and the progress."""
-        self.database.add(self._record(each.task, result) for result in results)
+    def _keep_results(self, tuned: TunedKernel, results: Sequence[Result]) -> None:
+        """Put a batch's results into the database, into its kernel's search and state."""
+        self.database.add(self._record_of_result(tuned.task, result) for result in results)
         good = [result for result in results if result.status == OK]
-        each.search.tell([(result.candidate, result.ticks) for result in good])
-        each.tried += len(results)
-        each.failed += len(results) - len(good)
+        tuned.search.tell([(result.candidate, result.ticks) for result in good])
+        tuned.tried += len(results)
+        tuned.failed += len(results) - len(good)
         for result in good:
-            each.keep(result.candidate, result.ticks)
-        each.history.append(each.best)
+            tuned.keep(result.candidate, result.ticks)
+        tuned.history.append(tuned.best)
 
-    def _notify(self, each: TunedKernel, limits: Limits, seconds: float) -> None:
-        """Call ``event`` about a kernel's batch."""
+    def _report_event(self, tuned: TunedKernel, limits: Limits, seconds: float) -> None:
+        """Call ``event`` with the state of a kernel after its batch."""
         if self.event is not None:
             measured = sum(kernel.tried for kernel in (*self.kernels, *self.regions))
             left = seconds * (limits.trials - measured) / max(1, measured)
             left = max(0.0, min(left, limits.seconds - seconds))
-            self.event(Event(each, measured, limits.trials, seconds, left, tuple(self.runner.lost)))
+            self.event(Event(tuned, measured, limits.trials, seconds, left, tuple(self.runner.lost)))
 
-    def _record(self, task: Task, result: Result) -> Record:
+    def _record_of_result(self, task: Task, result: Result) -> Record:
+        """Make the record of a candidate's result."""
         candidate, runner = result.candidate, self.runner
         measured = 0 if foreign(candidate) else result.code  # of theirs the kernel's symbol has the call alone
         return Record(

@@ -25,7 +25,8 @@ COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "wo
 
 @frozen
 class KernelRow:
-    """A kernel on a board: numbers as sort keys and as text, the marked schedule in words, its pictures."""
+    """A kernel on a board: number in the page, numbers of its cells as sort keys and as text, the marked schedule in
+    words, its plots."""
 
     number: int
     layer: str
@@ -57,30 +58,29 @@ def to_html(
     keys: Collection[str] = (),
     chosen: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Return the page of a file of records, of kernels ``keys`` if any are named.
-
-    ``chosen``: by key the record that a compilation takes, or ``untuned``, which is marked; without it the fastest one is.
-    Equal records give equal pages.
-    """
+    """Return the HTML page of a database of records. ``keys``: only the kernels with these keys; all if empty.
+    ``chosen``: maps kernels' keys to the record that a compilation takes, or ``untuned``, which is marked on the page;
+    if it is empty, the fastest schedule is marked. Equal records give equal pages."""
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in database:
         if not keys or record.key in keys:
             groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
-    rows = tuple(_row(number, records, chosen) for number, records in enumerate(groups.values(), 1))
+    rows = tuple(_kernel_row(number, records, chosen) for number, records in enumerate(groups.values(), 1))
     records = [record for group in groups.values() for record in group]
     context = TunedContext(
         title=title,
         board=", ".join(dict.fromkeys(record.board for record in records)),
         mark="taken" if chosen else "fastest",
-        facts=tuple(_facts(records, rows)),
+        facts=tuple(_headline_facts(records, rows)),
         columns=COLUMNS,
         rows=rows,
-        origin=tuple(_origin_facts(records)),
+        origin=tuple(_origin_rows(records)),
     )
     return render_html("report/tuned.html.j2", context)
 
 
-def _facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fact]:
+def _headline_facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fact]:
+    """Yield the figures at the head of the page: kernels, measurements, gains."""
     failed = sum(record.status != OK for record in records)
     wholes = [row for row in rows if row.op == NETWORK]
     yield Fact("Kernels", f"{len(rows) - len(wholes):,}", ", ".join(dict.fromkeys(r.cpu for r in records)))
@@ -92,14 +92,15 @@ def _facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fac
         yield Fact("Whole network", f"{row.cells[4][0]:+.1f} %", f"{row.full}, {row.schedule}")
 
 
-def _origin_facts(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+def _origin_rows(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     """Yield the origin of the numbers: unit, compiler, version."""
     yield "unit", ", ".join(dict.fromkeys(record.unit for record in records))
     yield "built by", ", ".join(dict.fromkeys(record.toolchain for record in records))
     yield "microc", __version__
 
 
-def _row(number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
+def _kernel_row(number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
+    """Make the row of a kernel from its records. ``chosen``: as for :func:`to_html`."""
     good = [record for record in records if record.status == OK]
     first = records[0]
     default = next((record for record in good if record.untuned), None)
@@ -112,16 +113,16 @@ def _row(number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> K
         full=first.layer,
         op=first.op,
         board=first.board,
-        schedule=_words(marked) if marked else "",
-        cells=tuple(_cells(records, good, default, fastest)),
-        plots=(_curve(good, marked), _plane(good, marked)) if marked else (),
+        schedule=_schedule_text(marked) if marked else "",
+        cells=tuple(_kernel_cells(records, good, default, fastest)),
+        plots=(_plot_progress(good, marked), _plot_time_against_flash(good, marked)) if marked else (),
     )
 
 
-def _cells(
+def _kernel_cells(
     records: Sequence[Record], good: Sequence[Record], default: Record | None, fastest: Record | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield the numbers of a kernel in the order of :data:`COLUMNS`."""
+    """Yield the cells of a kernel, number and text, in the order of :data:`COLUMNS`. ``good``: records that did not fail."""
     for count in (len(records), len(records) - len(good)):
         yield count, f"{count:,}"
     for record in (default, fastest):
@@ -132,24 +133,24 @@ def _cells(
         yield size, f"{size:,}"
 
 
-def _curve(good: Sequence[Record], marked: Record) -> Plot:
-    """Plot the best ticks after every valid measurement."""
-    scale, unit = _scale(good)
+def _plot_progress(good: Sequence[Record], marked: Record) -> Plot:
+    """Plot the best ticks so far after every valid measurement."""
+    scale, unit = _ticks_scale(good)
     points, line, best = list[Point](), list[tuple[float, float]](), float("inf")
     for trial, record in enumerate(good, 1):
         if record.ticks < best:
             line += [(trial, best / scale)] if line else []
             best = record.ticks
-            points.append(Point(trial, best / scale, _kind(record, marked, True), _title(record)))
+            points.append(Point(trial, best / scale, _point_kind(record, marked, True), _record_tooltip(record)))
             line.append((trial, best / scale))
     line.append((len(good), best / scale))
     points.append(Point(len(good), best / scale, "measured", f"{best:,.0f} after {len(good):,} trials"))
     return draw_plot(points, ("trials", unit), line)
 
 
-def _plane(good: Sequence[Record], marked: Record) -> Plot:
-    """Plot time against flash of all schedules, and the Pareto front."""
-    scale, unit = _scale(good)
+def _plot_time_against_flash(good: Sequence[Record], marked: Record) -> Plot:
+    """Plot time against flash of all schedules of a kernel, and the Pareto front."""
+    scale, unit = _ticks_scale(good)
     front, least = list[Record](), float("inf")
     for record in sorted(good, key=lambda r: (r.flash, r.ticks)):
         if record.ticks < least:
@@ -158,25 +159,31 @@ def _plane(good: Sequence[Record], marked: Record) -> Plot:
     front_ids = {record.id for record in (*front, marked)}
     dominated = [record for record in good if record.id not in front_ids]
     shown = [*dominated[:: 1 + len(dominated) // MOST], *front, *([marked] if marked not in front else [])]
-    points = [Point(r.flash, r.ticks / scale, _kind(r, marked, r.id in front_ids), _title(r)) for r in shown]
+    points = [
+        Point(r.flash, r.ticks / scale, _point_kind(r, marked, r.id in front_ids), _record_tooltip(r)) for r in shown
+    ]
     return draw_plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
 
 
-def _kind(record: Record, marked: Record, good: bool) -> str:
-    return "chosen" if record is marked else "measured" if good else "predicted"
+def _point_kind(record: Record, marked: Record, is_highlighted: bool) -> str:
+    """Return the kind of a record's point, which selects its colour: the marked record, a highlighted one (``good``), or
+    another."""
+    return "chosen" if record is marked else "measured" if is_highlighted else "predicted"
 
 
-def _scale(good: Sequence[Record]) -> tuple[int, str]:
-    """Return the divisor of ticks on axes, and the unit in words."""
+def _ticks_scale(good: Sequence[Record]) -> tuple[int, str]:
+    """Return the divisor of the ticks on axes, and the name of the resulting unit."""
     large = max(record.ticks for record in good) >= _LARGE
     return (1000, f"thousand {good[0].unit}") if large else (1, good[0].unit)
 
 
-def _title(record: Record) -> str:
-    return f"{record.id}: {record.ticks:,.0f} {record.unit}, {record.flash:,} bytes of flash, {_words(record)}"
+def _record_tooltip(record: Record) -> str:
+    """Return the tooltip of a record's point: id, ticks, bytes of flash, schedule."""
+    return f"{record.id}: {record.ticks:,.0f} {record.unit}, {record.flash:,} bytes of flash, {_schedule_text(record)}"
 
 
-def _words(record: Record) -> str:
+def _schedule_text(record: Record) -> str:
+    """Return the schedule of a record in words; of a whole network, its rule."""
     if record.op == NETWORK:
         return record.rule
     return str(SpacePoint(record.algorithm, record.rule, record.decisions))

@@ -47,7 +47,8 @@ Parts = tuple[tuple[str, str], ...]
 
 
 class NetworkSearch:
-    """The search for a network's best combination on this computer. ``meter``: what its kernels were measured with."""
+    """Search for a network's best combination of kernel schedules on this computer. ``meter``: what its kernels were
+    measured with."""
 
     def __init__(
         self, source: Path | Graph, target: Target, options: Options, database: Database, meter: Meter
@@ -59,8 +60,8 @@ class NetworkSearch:
         self.key = network_key(self.tasks, options.threads)
 
     def run(self, end: float) -> None:
-        """Measure combinations until no kernel is slower, but none that would not finish by ``end`` (clock of ``monotonic``),
-        judged by the time of the first one."""
+        """Measure combinations of the kernels' schedules until no kernel is slower than without records. None is begun
+        that would not finish by ``end`` (clock of ``monotonic``), estimated from the time of the one before."""
         if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would not go by it
             return
         room = workspace_room(self.untuned.module, self.tasks, self.options.ram or 0)
@@ -80,16 +81,17 @@ class NetworkSearch:
                 tried_combinations.add(parts)
                 combination = self._compile_combination(chosen, folder / f"{left}.jsonl")
                 rounds = _time_interleaved(untuned_folder, self._build(combination, folder / f"{left}"))
-                self._keep(combination, parts, rounds)
-                losing = [each for each in chosen if self._is_slower(combination, each.task, rounds)]
+                self._record_combination(combination, parts, rounds)
+                losing = [each for each in chosen if self._is_no_faster(combination, each.task, rounds)]
                 begin, seconds = monotonic(), monotonic() - begin
                 if not losing or begin + seconds > end:
                     return
 
     def _compile_combination(self, chosen: Sequence[KernelChoice], path: Path) -> Compiled:
-        """Compile the network with some schedules, as a compilation takes them from a file of records."""
+        """Compile the network with a combination of schedules, through a file of records as a compilation reads it, at
+        ``path``."""
         parts = [record for each in chosen for record in (each.default, each.record) if record is not None]
-        whole = [self._record(self.untuned, (), 1.0), self._record(self.untuned, _parts(chosen), 0.0)]
+        whole = [self._network_record(self.untuned, (), 1.0), self._network_record(self.untuned, _parts(chosen), 0.0)]
         write_records(path, [*parts, *whole])
         return compile_network(self.source, self.target, replace(self.options, tuned=path))
 
@@ -106,31 +108,34 @@ class NetworkSearch:
         ids = known.beaten if known else ()
         return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
 
-    def _keep(self, made: Compiled, parts: Parts, rounds: Rounds) -> None:
+    def _record_combination(self, combination_network: Compiled, parts: Parts, rounds: Rounds) -> None:
         """Record a combination's ticks: its ratio to the network without records, times that network's first ticks."""
         known = self._earlier_measurements()
         ratio = median(tuned[0] / plain[0] for plain, tuned in rounds)
-        first = known.untuned if known else self._record(self.untuned, (), median(plain[0] for plain, _ in rounds))
-        combination = self._record(made, parts, first.ticks * ratio)
+        first = (
+            known.untuned if known else self._network_record(self.untuned, (), median(plain[0] for plain, _ in rounds))
+        )
+        combination = self._network_record(combination_network, parts, first.ticks * ratio)
         self.database.add([combination] if known else [first, combination])
 
     def _earlier_measurements(self) -> NetworkMeasurements | None:
-        """Return earlier measurements of the network on this computer by this compiler."""
+        """Return earlier measurements of the network on this computer by this compiler; None if there are none."""
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
         here.add(r for r in self.database.of(self.key) if (r.board, r.unit, r.toolchain) == where)
         return measured_together(self.key, self.target.cpu, here, meter.board)
 
-    def _is_slower(self, made: Compiled, task: Task, rounds: Rounds) -> bool:
+    def _is_no_faster(self, made: Compiled, task: Task, rounds: Rounds) -> bool:
         """Test whether a kernel is not faster than without records, by the median over all rounds."""
-        before, after = (_calls_of(task, each) for each in (self.untuned, made))
+        before, after = (_call_numbers_of(task, each) for each in (self.untuned, made))
 
         def kernel_time(taken: Taken, calls: Sequence[int]) -> float:
             return sum(taken[1][number] for number in calls)
 
         return bool(before) and median(kernel_time(t, after) / kernel_time(p, before) for p, t in rounds) >= 1
 
-    def _record(self, made: Compiled, parts: Parts, ticks: float) -> Record:
+    def _network_record(self, made: Compiled, parts: Parts, ticks: float) -> Record:
+        """Make the record of a combination; ``parts`` is empty for the network without records."""
         plan = made.module.plan
         assert plan is not None
         return Record(
@@ -154,10 +159,11 @@ class NetworkSearch:
 
 
 def _parts(chosen: Sequence[KernelChoice]) -> Parts:
+    """Return the combination of the chosen records: the key of each kernel that has one, and the record's id."""
     return tuple((each.task.key, each.record.id) for each in chosen if each.record is not None)
 
 
-def _calls_of(task: Task, made: Compiled) -> list[int]:
+def _call_numbers_of(task: Task, made: Compiled) -> list[int]:
     """Return the numbers of the calls that run a kernel, or a loop that contains it."""
     layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
     return [number for number, call in enumerate(made.module.calls) if call.layer in layers]

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.c.resources import PARTS, _tables, code_bound, code_parts, flash_around_networks, library_bytes
+from microc.codegen.c.resources import (
+    PARTS,
+    _firmware_tables,
+    code_bound,
+    code_parts,
+    flash_around_networks,
+    library_bytes,
+)
 from microc.compiler.fit.footprint import footprint
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
@@ -29,13 +36,13 @@ def test_every_board_has_a_row() -> None:
     """Frameworks alone are unknown: they bring their own start-up and drivers."""
     for name in list_boards():
         board = load_board(name)
-        row = _tables()["boards"].get(name)
+        row = _firmware_tables()["boards"].get(name)
         if board.target.isa == "host" or "framework" in board.raw:
             assert row is None
         else:
             assert row is not None and row["core"] == board.target.cpu.partition("+")[0]
             assert 3000 < flash_around_networks(board, "rpc")[0] == flash_around_networks(board, "rpc")[1] < 12_000
-    assert all(len(row) == len(PARTS) and min(row) >= 0 for row in _tables()["cores"].values())
+    assert all(len(row) == len(PARTS) and min(row) >= 0 for row in _firmware_tables()["cores"].values())
 
 
 def test_boards_without_a_row_are_between_those_of_their_core() -> None:
@@ -43,7 +50,7 @@ def test_boards_without_a_row_are_between_those_of_their_core() -> None:
     least, most = flash_around_networks(load_board("esp32"), "rpc")
     assert least < most
     module = compiled("esp32")
-    rows = _tables()["cores"].values()
+    rows = _firmware_tables()["cores"].values()
     assert code_bound(module) >= max(np.array(list(rows)) @ code_parts(module)) - 1
 
 

@@ -104,7 +104,7 @@ def test_ordering_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> Non
     """Orders are drawn on by a call so many times, and a wide network comes out no worse than as it was written."""
     tried, after = 0, plan.Search.after
 
-    def counted(search: plan.Search, state: plan._State, k: int, place: int = 0) -> plan._State:
+    def counted(search: plan.Search, state: plan._PartialOrder, k: int, place: int = 0) -> plan._PartialOrder:
         nonlocal tried
         tried += 1
         return after(search, state, k, place)

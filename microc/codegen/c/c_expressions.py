@@ -36,13 +36,13 @@ def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) ->
     number = simplify(total)
     if len(strides) < 2:
         return number
-    offsets = [(_offset(index), stride) for index, stride in zip(indices, strides, strict=True)]
+    offsets = [(_literal_term(index), stride) for index, stride in zip(indices, strides, strict=True)]
     rows = [(count, stride) for count, stride in offsets if count]
-    return _by_rows(number, rows, {s for s in strides if s > 1}, largest)
+    return _split_by_rows(number, rows, {s for s in strides if s > 1}, largest)
 
 
-def _offset(index: ir.Expr) -> int:
-    """Return the literal at the end of an index, 0 if there is none."""
+def _literal_term(index: ir.Expr) -> int:
+    """Return the literal term at the end of an index, 0 if there is none."""
     match index:
         case ir.Const(int(value)) | ir.Bin("add", _, ir.Const(int(value))):
             return value
@@ -52,27 +52,30 @@ def _offset(index: ir.Expr) -> int:
             return 0
 
 
-def _by_rows(number: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest: int) -> ir.Expr:
+def _split_by_rows(index: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest: int) -> ir.Expr:
     # A literal is split into rows only if the sum of the indices' own offsets accounts for all of it.
-    match number:
+    """Return a flat index whose literals are products of a number of rows and the row's length.
+
+    ``rows``: the indices' own literals, as counts and strides; ``largest``: the largest literal that is split."""
+    match index:
         case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest:
-            rest, sign = _by_rows(a, [], strides, largest), 1 if (op == "add") == (value > 0) else -1
+            rest, sign = _split_by_rows(a, [], strides, largest), 1 if (op == "add") == (value > 0) else -1
             if sum(count * stride for count, stride in rows) != sign * abs(value):
                 return ir.Bin(op, rest, offset)
-            return ir.Bin("add" if sign > 0 else "sub", rest, _sum([(sign * n, s) for n, s in rows]))
+            return ir.Bin("add" if sign > 0 else "sub", rest, _sum_of_rows([(sign * n, s) for n, s in rows]))
         case ir.Bin("add" | "sub" as op, a, b):
-            return ir.Bin(op, _by_rows(a, [], strides, largest), _by_rows(b, [], strides, largest))
+            return ir.Bin(op, _split_by_rows(a, [], strides, largest), _split_by_rows(b, [], strides, largest))
         case ir.Bin("mul", a, ir.Const(int(value))) if value <= largest and value not in strides:
             stride = max((s for s in strides if value % s == 0), default=0)
-            return ir.Bin("mul", a, _sum([(value // stride, stride)])) if stride else number
+            return ir.Bin("mul", a, _sum_of_rows([(value // stride, stride)])) if stride else index
         case ir.Const(int(value)) if 0 < value <= largest and sum(count * stride for count, stride in rows) == value:
-            return _sum(rows)
+            return _sum_of_rows(rows)
         case _:
-            return number
+            return index
 
 
-def _sum(rows: list[tuple[int, int]]) -> ir.Expr:
-    """Return the sum of counts times strides as literals, positive ones first."""
+def _sum_of_rows(rows: list[tuple[int, int]]) -> ir.Expr:
+    """Return the sum of counts times strides with literals as operands, positive ones first."""
     total: ir.Expr | None = None
     for count, stride in sorted(rows, key=lambda row: row[0] < 0):
         size, step = ir.const(abs(count), "int32"), ir.const(stride, "int32")
@@ -129,7 +132,8 @@ class ExprPrinter:
     def __call__(self, expr: ir.Expr) -> str:
         return self._print(expr)[0]
 
-    def _helper(self, name: str) -> str:
+    def _use_helper(self, name: str) -> str:
+        """Record that the text calls the helper ``name``; return the name."""
         self.helpers[name] = None
         return name
 
@@ -139,6 +143,7 @@ class ExprPrinter:
         return text if binds >= level else f"({text})"
 
     def _print(self, expr: ir.Expr) -> tuple[str, int]:
+        """Print an expression; return the text, and the precedence of its outermost operator."""
         match expr:
             case ir.Const(value, dtype):
                 text = self.literal(value, dtype)
@@ -152,11 +157,11 @@ class ExprPrinter:
             case ir.AddressOf(buffer, indices):
                 return f"&{self.element(buffer, indices)}", _PREFIX
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
-                return self._half(dtype, a), _PRIMARY
+                return self._print_half_cast(dtype, a), _PRIMARY
             case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own and a.dtype == "float64":
                 self.needs_math = True  # a double of 32 bits would round the quotient up
                 pair = f"{self(ir.cast('float32', a))}, {self(ir.cast('float32', b))}"
-                return f"{self._helper('floor_quotient_f32')}({pair})", _PRIMARY
+                return f"{self._use_helper('floor_quotient_f32')}({pair})", _PRIMARY
             case ir.Cast(dtype, a):
                 return f"({dtypes.c_name(dtype)}){self._with_brackets(a, _PREFIX)}", _PREFIX
             case ir.Un(op, a):
@@ -169,27 +174,31 @@ class ExprPrinter:
                     _TERNARY,
                 )
             case ir.Call(ir.REINTERPRET, (a,), dtype):
-                return self._reinterpret(dtype, a)
+                return self._print_reinterpret(dtype, a)
             case ir.Call(name, args):
                 return self._call(name, args), _PRIMARY
             case ir.Bin():
-                return self._binary(expr)
+                return self._print_binary(expr)
             case _:
                 raise InternalError(f"cannot print {type(expr).__name__} as C")
 
-    def _half(self, dtype: str, a: ir.Expr) -> str:
+    def _print_half_cast(self, dtype: str, operand: ir.Expr) -> str:
         """Print a conversion between float32 and a 16-bit float, which C has no type for."""
-        if (dtype == "float32") == (a.dtype == "float32"):
-            raise InternalError(f"cast of {a.dtype} to {dtype}: go through float32")
-        name = f"{a.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
-        return f"{self._helper(name)}({self(a)})"
+        if (dtype == "float32") == (operand.dtype == "float32"):
+            raise InternalError(f"cast of {operand.dtype} to {dtype}: go through float32")
+        name = f"{operand.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
+        return f"{self._use_helper(name)}({self(operand)})"
 
-    def _reinterpret(self, dtype: str, a: ir.Expr) -> tuple[str, int]:
-        """Print the bits of a value as another dtype; between dtypes that C stores as integers a cast does it."""
-        source, kind = dtypes.c_name(a.dtype), dtypes.c_name(dtype)
+    def _print_reinterpret(self, dtype: str, operand: ir.Expr) -> tuple[str, int]:
+        """Print the bits of a value as another dtype, and return the text's precedence too; between dtypes that C stores
+        as integers a cast does it."""
+        source, kind = dtypes.c_name(operand.dtype), dtypes.c_name(dtype)
         if {source, kind} & {"float", "double"}:
-            return f"{self._helper(f'{short_name(dtype)}_of_{short_name(a.dtype)}')}({self(a)})", _PRIMARY
-        return f"({kind}){self._with_brackets(a, _PREFIX)}", _PREFIX
+            return (
+                f"{self._use_helper(f'{short_name(dtype)}_of_{short_name(operand.dtype)}')}({self(operand)})",
+                _PRIMARY,
+            )
+        return f"({kind}){self._with_brackets(operand, _PREFIX)}", _PREFIX
 
     def literal(self, value: int | float, dtype: str) -> str:
         """Return a literal of exactly this dtype."""
@@ -225,34 +234,36 @@ class ExprPrinter:
         return f"{buffer.name}[{self(flat_index(buffer, indices, self.largest))}]"
 
     def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
+        """Print a call of a helper, or of a function of ``<math.h>``."""
         printed = ", ".join(self(a) for a in args)
         if name == "fma" and args[0].dtype in dtypes.HALF:
-            return f"{self._helper(f'{args[0].dtype}_fma')}({printed})"
+            return f"{self._use_helper(f'{args[0].dtype}_fma')}({printed})"
         if name in MATH_FUNCTIONS:
             self.needs_math = True
             if name in self.own:
-                return f"{self._helper(f'{name}_f32')}({printed})"
+                return f"{self._use_helper(f'{name}_f32')}({printed})"
             return f"{name}{'f' if args[0].dtype == 'float32' else ''}({printed})"
-        return f"{self._helper(name)}({printed})"
+        return f"{self._use_helper(name)}({printed})"
 
-    def _binary(self, expr: ir.Bin) -> tuple[str, int]:
+    def _print_binary(self, expr: ir.Bin) -> tuple[str, int]:
+        """Print a binary operation, by an operator of C or by a helper; return the text and its precedence."""
         op, a, b = expr.op, expr.a, expr.b
         if a.dtype in dtypes.HALF:
             raise InternalError(f"{op} of {a.dtype}: compute in float32")
         if op not in _INFIX and op not in ("floordiv", "floormod"):
-            return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+            return f"{self._use_helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
         if op in ("floordiv", "floormod"):
             # C's division truncates. It equals floor division if no operand is negative, for which the bounds are proved.
             dividend = bounds_of(a, self.bounds)
             divisor = bounds_of(b, self.bounds)
             same_in_c = dividend is not None and dividend[0] >= 0 and divisor is not None and divisor[0] > 0
             if not same_in_c and dtypes.info(a.dtype).kind != "uint":
-                return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+                return f"{self._use_helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
             op = "truncdiv" if op == "floordiv" else "truncmod"
         if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
             count = ir.int_value(b)
             if count is not None and count < dtypes.info(a.dtype).bits - 1:  # the factor must fit, too
-                return self._infix("mul", a, ir.Const(1 << count, a.dtype))
+                return self._print_infix("mul", a, ir.Const(1 << count, a.dtype))
             unsigned = dtypes.c_name("u" + a.dtype)
             return (
                 f"({dtypes.c_name(a.dtype)})(({unsigned}){self._with_brackets(a, _PREFIX)} << {self._with_brackets(b, _PREFIX)})",
@@ -260,20 +271,22 @@ class ExprPrinter:
             )
         # ``a + -1`` is printed as ``a - 1``; -2**31 has no positive counterpart.
         if op == "add" and isinstance(b, ir.Const) and isinstance(b.value, int) and -(1 << 31) < b.value < 0:
-            return self._infix("sub", a, ir.Const(-b.value, b.dtype))
+            return self._print_infix("sub", a, ir.Const(-b.value, b.dtype))
         if op == "sub" and a.dtype in ("int32", "int64") and ir.int_value(a) == 0:
             return self._print(ir.Un("neg", b))
-        return self._infix(op, a, b)
+        return self._print_infix(op, a, b)
 
-    def _infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
+    def _print_infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
+        """Print two operands with an operator of C between them; return the text and its precedence."""
         sign, level = _INFIX[op]
-        left, right = self._operand(a, sign, level), self._operand(b, sign, level + 1)
+        left, right = self._print_operand(a, sign, level), self._print_operand(b, sign, level + 1)
         if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest == MAX_INT16:
             left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left side, which may be an int of 16 bits
         return f"{left} {sign} {right}", level
 
-    def _operand(self, expr: ir.Expr, sign: str, level: int) -> str:
-        """Print an operand. Operators other than + - * are bracketed inside each other, as -Wparentheses asks for."""
+    def _print_operand(self, expr: ir.Expr, sign: str, level: int) -> str:
+        """Print an operand of the C operator ``sign``, in brackets if needed. Operators other than + - * are bracketed
+        inside each other, as -Wparentheses asks for."""
         text, binds = self._print(expr)
         no_brackets = binds >= _PREFIX or (binds >= level and sign in _MIXABLE and binds in (12, 13))
         no_brackets = no_brackets or binds > _LOOSEST.get(sign, _PREFIX)
@@ -287,6 +300,6 @@ def short_name(dtype: str) -> str:
 
 
 def register_name(buffer: ir.Buffer, numbers: list[int]) -> str:
-    """Return the scalar that holds one element of a register tile: ``acc_0_1``; axes of extent 1 are left out."""
+    """Return the name of the scalar that holds one element of a register tile: ``acc_0_1``; axes of extent 1 are left out."""
     coordinates = [str(n) for n, extent in zip(numbers, buffer.shape, strict=True) if extent > 1]
     return "_".join([buffer.name, *coordinates])

@@ -43,18 +43,18 @@ class BlockComments:
         self.written_by: dict[int, frozenset[ir.Buffer]] = {}
 
     def before(self, stmt: ir.Stmt) -> list[str]:
-        """Return the lines of a comment; none if the block continues, or has no text."""
+        """Return the lines of the comment before a statement; none if the statement's block continues, or has no text."""
         if isinstance(stmt, ir.Seq):
             return []
-        written = self._written(_first(stmt))
-        if len(written) != 1 or (name := self._name(next(iter(written)))) == self.current:
+        written = self._written_buffers(_first_effect(stmt))
+        if len(written) != 1 or (name := self._name_in_texts(next(iter(written)))) == self.current:
             return []
         self.current = name
         text = self.texts.get(name, "")
         self.texts[name] = re.split(r"[:\[]", text)[0]
         return comment(text, BLOCK_COMMENT_WIDTH) if text else []
 
-    def _written(self, stmt: ir.Stmt) -> frozenset[ir.Buffer]:
+    def _written_buffers(self, stmt: ir.Stmt) -> frozenset[ir.Buffer]:
         """Return the buffers that a statement writes; memoised, since each statement is visited once for every outer one."""
         if id(stmt) not in self.written_by:
             match stmt:
@@ -63,25 +63,26 @@ class BlockComments:
                 case ir.Evaluate():
                     buffers = buffers_written(stmt)
                 case _:
-                    buffers = frozenset[ir.Buffer]().union(*map(self._written, stmt_children(stmt)))
+                    buffers = frozenset[ir.Buffer]().union(*map(self._written_buffers, stmt_children(stmt)))
             self.written_by[id(stmt)] = buffers
         return self.written_by[id(stmt)]
 
-    def _name(self, buffer: ir.Buffer) -> str:
-        """Return the buffer's name in texts: without the scope, if a schedule put a copy of the tensor between."""
+    def _name_in_texts(self, buffer: ir.Buffer) -> str:
+        """Return the name that ``texts`` has for a buffer: without the scope, if a schedule put a copy of the tensor
+        between."""
         name = buffer.name.removesuffix(f"_{buffer.scope}")
         if name != buffer.name and name not in self.texts:
             self.texts[name] = f"copy of {name}"
         return name
 
 
-def _first(stmt: ir.Stmt) -> ir.Stmt:
-    """Return the first statement that has an effect."""
+def _first_effect(stmt: ir.Stmt) -> ir.Stmt:
+    """Return the first statement inside of declarations and sequences that has an effect."""
     match stmt:
         case ir.Let(_, _, body) | ir.Alloc(_, body):
-            return _first(body)
+            return _first_effect(body)
         case ir.Seq((body, *_)):
-            return _first(body)
+            return _first_effect(body)
         case _:
             return stmt
 
@@ -130,10 +131,10 @@ def captured_by(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buff
 def parallel_loop(
     name: str, loop: ir.For, extent: str, captured: Sequence[tuple[str, str]], body: Sequence[str]
 ) -> ParallelLoop:
-    """Print a loop whose ``body`` is printed already.
+    """Print a parallel loop as a function for one iteration, and the statement by which the thread pool runs it.
 
-    ``name``: the function's; ``captured``: pairs of declared type and name.
-    """
+    ``name``: the function's; ``captured``: declared type and name of each captured value; ``body``: the lines of the
+    printed body."""
     members = [f"    {kind.replace('restrict ', '')}{member};" for kind, member in captured]
     captures = f"((const struct {name} *)microc_seen)"
     return ParallelLoop(
@@ -167,8 +168,7 @@ class StmtPrinter:
     """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions.
 
     ``space`` qualifies constants that functions take: their address space and a blank, or empty if there is only one.
-    ``sizes`` are bounds of functions' scalars. ``threads``: whether a thread pool runs parallel loops.
-    """
+    ``sizes`` are bounds of functions' scalars. ``threads`` is True if a thread pool runs parallel loops."""
 
     def __init__(
         self,
@@ -192,13 +192,14 @@ class StmtPrinter:
         return [*comment, *self._lines(stmt)]
 
     def _lines(self, stmt: ir.Stmt) -> list[str]:
+        """Print a statement without the comment of its block."""
         match stmt:
             case ir.Seq(body):
                 return [line for child in body for line in self.lines(child)]
             case ir.Store(buffer, indices, value):
-                return self._store(buffer, indices, value)
+                return self._print_store(buffer, indices, value)
             case ir.For():
-                return self._loop(stmt)
+                return self._print_loop(stmt)
             case ir.If(condition, then, otherwise):
                 text = [f"if ({self.expr(condition)}) {{", *_indent(self.lines(then))]
                 if otherwise is not None:
@@ -213,14 +214,17 @@ class StmtPrinter:
             case _:
                 raise InternalError(f"cannot print {type(stmt).__name__} as C")
 
-    def _store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> list[str]:
+    def _print_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> list[str]:
+        """Print a store, as a compound assignment (``+=``) if it updates the element that it writes."""
         target = self.expr.element(buffer, indices)
         if isinstance(value, ir.Bin) and value.op in ("add", "sub", "mul") and value.a == ir.Load(buffer, indices):
             sign = {"add": "+", "sub": "-", "mul": "*"}[value.op]
             return [f"{target} {sign}= {self.expr(value.b)};"]
         return [f"{target} = {self.expr(value)};"]
 
-    def _loop(self, loop: ir.For) -> list[str]:
+    def _print_loop(self, loop: ir.For) -> list[str]:
+        """Print a loop: ``for``, with OpenMP or for the thread pool if it is parallel. InternalError for a kind that was
+        not lowered, or if parallel iterations share a workspace."""
         if loop.kind not in ("serial", "parallel", "scalable"):
             raise InternalError(f"{loop.kind} loop {loop.var.name} was not lowered")
         reach = bounds_of(loop.extent, self.expr.bounds)
@@ -243,22 +247,23 @@ class StmtPrinter:
             if scratch:
                 raise InternalError(f"iterations of parallel loop {name} share the workspace {scratch[0]}")
             if self.threads:
-                return self._turns(loop, body)
+                return self._print_pool_loop(loop, body)
             lines = ["#if defined(_OPENMP)", "#pragma omp parallel for", "#endif", *lines]
         return lines
 
-    def _turns(self, loop: ir.For, body: list[str]) -> list[str]:
+    def _print_pool_loop(self, loop: ir.For, body: list[str]) -> list[str]:
         """Print a parallel loop for the thread pool; ``body`` is printed already."""
         assert self.func is not None
         buffers, values = captured_by(loop, self.func.params)
         written = buffers_written(self.func.body)
-        captured = [(_pointer(b, self.space, written=b in written), b.name) for b in buffers]
+        captured = [(_pointer_type(b, self.space, written=b in written), b.name) for b in buffers]
         captured += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
         name = f"{self.func.name}__{len(self.parallel_loops)}"
         self.parallel_loops.append(parallel_loop(name, loop, self.expr(loop.extent), captured, body))
         return list(self.parallel_loops[-1].call)
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+        """Print the declaration of a buffer: an array, or the scalars of a register tile that ``body`` uses."""
         if buffer.scope in ir.UNIT_SCOPES:
             return []
         if buffer.scope == "local":
@@ -273,8 +278,7 @@ class StmtPrinter:
     ) -> list[str]:
         """Print a whole function, declared as ``head``; read-only parameters are pointers to const.
 
-        ``blocks`` are comments on what is written to buffers, by their names.
-        """
+        ``blocks`` are comments on the blocks of the body, by the name of the buffer that a block writes."""
         func = make_names_distinct(func)
         self.func, self.parallel_loops = func, []
         self.blocks = BlockComments(dict(blocks))
@@ -286,20 +290,20 @@ class StmtPrinter:
         ]  # a result proved constant reads nothing
         body = _indent([*unused, *self.lines(func.body)])
         before = [line for parallel in self.parallel_loops for line in parallel.function]
-        return [*before, self._head(func, head, written), "{", *body, "}"]
+        return [*before, self._function_signature(func, head, written), "{", *body, "}"]
 
     def foreign(self, func: ir.PrimFunc, lines: Sequence[str], head: str) -> list[str]:
         """Print a function with the parameters of ``func`` whose body is external code."""
         used = {word for line in lines for word in re.findall(r"\w+", line)}
         unused = [f"(void){p.name};" for p in func.params if p.name not in used]
-        return [
-            self._head(func, head, {b.name for b in buffers_written(func.body)}), "{", *_indent([*unused, *lines]), "}"
-        ]  # fmt: skip
+        signature = self._function_signature(func, head, {b.name for b in buffers_written(func.body)})
+        return [signature, "{", *_indent([*unused, *lines]), "}"]
 
-    def _head(self, func: ir.PrimFunc, head: str, written: set[str]) -> str:
+    def _function_signature(self, func: ir.PrimFunc, head: str, written: set[str]) -> str:
+        """Print a function's signature behind ``head``. ``written``: names of the buffers that the function writes."""
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
         params = ", ".join(
-            [*(_pointer(p, self.space, written=p.name in written) + p.name for p in func.params), *scalars]
+            [*(_pointer_type(p, self.space, written=p.name in written) + p.name for p in func.params), *scalars]
         )
         return f"{head} {func.name}({params or 'void'})"
 
@@ -321,6 +325,9 @@ def wrap_line(line: str) -> list[str]:
 
 
 def _break_position(line: str, first: int) -> int:
+    """Return the position at which a line of code is broken: behind the last separator inside the fewest brackets.
+
+    ``first``: the position behind which it must be. 0 if there is none."""
     depth, fewest, position = 0, len(line), 0
     for match in _MARKS.finditer(line):
         mark, end = match[0], match.start() + len(match[0].rstrip())
@@ -333,7 +340,8 @@ def _break_position(line: str, first: int) -> int:
     return position
 
 
-def _pointer(buffer: ir.Buffer, space: str, *, written: bool) -> str:
+def _pointer_type(buffer: ir.Buffer, space: str, *, written: bool) -> str:
+    """Print the type of a parameter that points to a buffer, up to its name."""
     kind = dtypes.c_name(buffer.dtype)
     if buffer.scope == "const":  # flash never changes, so the compiler may keep its values
         return f"const {space}{kind} *restrict "
@@ -361,35 +369,35 @@ def helper_texts(
     always_used = set(names)
     own = FAMILIES[CORES[cpu].family].own_math
 
-    def add(name: str) -> None:
+    def add_with_dependencies(name: str) -> None:
         if name not in sources:
             printer = ExprPrinter(own=own)
             lines = helper_source(name, printer, cpu)
             if file_printer is not None and printer.needs_math:
                 file_printer.needs_math = True
             for dependency in sorted(printer.helpers):
-                add(dependency)
+                add_with_dependencies(dependency)
             if not any(line.startswith("#") for line in lines):
                 always_used.update(printer.helpers)
             sources[name] = lines
 
     for name in sorted(always_used):
-        add(name)
+        add_with_dependencies(name)
     return {
-        name: lines if name in always_used or dtypes.is_vector(name) else [*_attribute("unused"), *lines]
+        name: lines if name in always_used or dtypes.is_vector(name) else [*_attribute_lines("unused"), *lines]
         for name, lines in sources.items()
     }
 
 
-def _attribute(name: str) -> list[str]:
-    """Return lines that give the next function an attribute, for compilers that know it."""
+def _attribute_lines(name: str) -> list[str]:
+    """Return the lines that give the next function an attribute, for compilers that know it."""
     return ["#if defined(__GNUC__)", f"__attribute__(({name}))", "#endif"]
 
 
 def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
-    """Return C of the helper ``name`` on a core; helpers that it needs are added to the printer's."""
+    """Return the lines of C of the helper ``name`` on a core; helpers that it needs are added to the printer's."""
     if dtypes.is_vector(name):
-        return _vector(name, cpu)
+        return _vector_typedef(name, cpu)
     if name in HALF_FLOAT_HELPERS:
         head, brace, *portable, end = HALF_FLOAT_HELPERS[name]
         printer.helpers.update(
@@ -402,7 +410,7 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         printer.helpers.update(dict.fromkeys(each for each in MATH_HELPERS if each != name and each in called))
         return list(MATH_HELPERS[name])
     if name in SCALAR:
-        return _intrinsic(SCALAR[name], printer, cpu)
+        return _intrinsic_function(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
     if match is not None:
         return _reinterpret_helper(name, _c_name(match[1]), _c_name(match[2]))
@@ -432,8 +440,8 @@ def _reinterpret_helper(name: str, result: str, source: str) -> list[str]:
     ]
 
 
-def _vector(name: str, cpu: str) -> list[str]:
-    """Print a vector type: the core's register type where it is available, else a structure of lanes."""
+def _vector_typedef(name: str, cpu: str) -> list[str]:
+    """Print the definition of a vector type: the core's register type where it is available, else a structure of lanes."""
     kind, bits, lanes = dtypes.info(name)
     lines = ["typedef struct {", f"    {dtypes.c_name(f'{kind}{bits}')} lane[{lanes}];", f"}} {name};"]
     for instructions in CORES[cpu].sets:
@@ -445,8 +453,8 @@ def _vector(name: str, cpu: str) -> list[str]:
     return lines
 
 
-def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
-    """Print an intrinsic: the core's bodies behind their guards, else its portable meaning."""
+def _intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
+    """Print an intrinsic as a function of C: the core's bodies behind their guards, else its portable meaning."""
     written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
     params = ", ".join(
         f"{'' if p in written else 'const '}{dtypes.c_name(p.dtype)} *{p.name}"
@@ -459,12 +467,12 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
     out_of_line = any(body.apart for _, body in bodies_of(intrin.name, cpu))
-    attribute = _attribute("noinline") if out_of_line else []
+    attribute = _attribute_lines("noinline") if out_of_line else []
     how = "static" if out_of_line else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]
-    own = [(guard, _portable(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
-    return [*attribute, head, "{", *_guard_bodies(intrin.name, _portable(intrin, printer), cpu, own), "}"]
+    own = [(guard, _portable_body(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
+    return [*attribute, head, "{", *_guard_bodies(intrin.name, _portable_body(intrin, printer), cpu, own), "}"]
 
 
 def _guard_bodies(name: str, portable: list[str], cpu: str, own: Sequence[tuple[str, list[str]]] = ()) -> list[str]:
@@ -480,8 +488,8 @@ def _guard_bodies(name: str, portable: list[str], cpu: str, own: Sequence[tuple[
     return [*lines, "#else", *portable, "#endif"] if lines else portable
 
 
-def _portable(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list[str]:
-    """Print the meaning as C; for vectors as a loop over lanes, which ``lane`` accesses."""
+def _portable_body(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list[str]:
+    """Print an intrinsic's meaning as lines of C; for vectors as a loop over lanes, which the suffix ``lane`` accesses."""
     statements = StmtPrinter(printer)
     if not intrin.lanes:
         meaning = intrin.meaning

@@ -145,10 +145,10 @@ def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
 
 def make_names_distinct(func: ir.PrimFunc) -> ir.PrimFunc:
     """Return the function with readable names that are unique in each scope."""
-    names = _Names(func)
+    names = _FunctionRenamer(func)
     params = tuple(names.buffer(p, p.name) for p in func.params)
-    scalars = tuple(names.variable(s, s.name) for s in func.scalars)
-    return replace(func, params=params, scalars=scalars, body=names.statement(func.body))
+    scalars = tuple(names.declare_variable(s, s.name) for s in func.scalars)
+    return replace(func, params=params, scalars=scalars, body=names.rename_statement(func.body))
 
 
 _SUFFIX = re.compile(r"(_[a-z]+\d+)+$")
@@ -167,8 +167,9 @@ def loop_name(name: str, buffers: Iterable[str]) -> str:
     return "_".join(words) + ("_tile" if "0" in suffixes else "")
 
 
-class _Names:
-    """Renames a function in the order of its text. ``scopes``: names declared in the enclosing blocks, the innermost last."""
+class _FunctionRenamer:
+    """Renames the variables and buffers of a function in the order of its text. ``scopes``: names declared in the
+    enclosing blocks, the innermost last."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
@@ -187,11 +188,11 @@ class _Names:
         self.variables: dict[ir.Var, ir.Var] = {}
         self.buffers: dict[ir.Buffer, ir.Buffer] = {}
 
-    def variable(self, var: ir.Var, preferred: str) -> ir.Var:
-        """Declare a variable; return it under its new name."""
-        name = preferred if self.fits([preferred]) else self.fresh(preferred)
+    def declare_variable(self, var: ir.Var, preferred: str) -> ir.Var:
+        """Declare a variable, under the ``preferred`` name or with a number appended; return it under its new name."""
+        name = preferred if self.are_declarable([preferred]) else self.fresh_name(preferred)
         renamed_var = var if name == var.name else replace(var, name=name)
-        self.declare([renamed_var.name])
+        self.add_to_scope([renamed_var.name])
         self.variables[var] = renamed_var
         return renamed_var
 
@@ -201,19 +202,23 @@ class _Names:
         preferred = var.name.rpartition("__")[2]
         stem = re.sub(r"_\d+$", "", preferred)
         if stem == preferred:
-            return self.variable(var, preferred)
-        return self.variable(var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.fits([n])))
+            return self.declare_variable(var, preferred)
+        return self.declare_variable(
+            var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.are_declarable([n]))
+        )
 
     def buffer(self, buffer: ir.Buffer, preferred: str, body: ir.Stmt | None = None) -> ir.Buffer:
-        """Declare a buffer; one in registers is several scalars, which ``body`` determines."""
+        """Declare a buffer and return it under its new name; one in registers is several scalars, which ``body``
+        determines."""
         renamed_buffer = buffer if preferred == buffer.name else replace(buffer, name=preferred)
-        while not self.fits(parts := _declared_names(renamed_buffer, body, buffer)):
-            renamed_buffer = replace(buffer, name=self.fresh(preferred))
-        self.declare(parts)
+        while not self.are_declarable(parts := _declared_names(renamed_buffer, body, buffer)):
+            renamed_buffer = replace(buffer, name=self.fresh_name(preferred))
+        self.add_to_scope(parts)
         self.buffers[buffer] = renamed_buffer
         return renamed_buffer
 
-    def fits(self, names: Iterable[str]) -> bool:
+    def are_declarable(self, names: Iterable[str]) -> bool:
+        """Test whether all ``names`` may be declared here: none is reserved or declared in an enclosing block."""
         return all(self.is_free(name) and not any(name in block for block in self.scopes) for name in names)
 
     def is_free(self, name: str) -> bool:
@@ -225,13 +230,16 @@ class _Names:
 
     @cached_property
     def called_names(self) -> set[str]:
+        """Names of the functions that the function calls, each also with the suffix ``f`` of float."""
         names = {expr.name for expr in walk_all_exprs(self.func.body) if isinstance(expr, ir.Call)}
         return names | {f"{name}f" for name in names}
 
-    def declare(self, names: Iterable[str]) -> None:
+    def add_to_scope(self, names: Iterable[str]) -> None:
+        """Add names to the innermost scope."""
         self.scopes[-1].update(names)
 
-    def fresh(self, stem: str) -> str:
+    def fresh_name(self, stem: str) -> str:
+        """Return an unused name: the stem and a number, from 2 on."""
         number = 2
         while f"{stem}_{number}" in self.used_names or not self.is_free(f"{stem}_{number}"):
             number += 1
@@ -239,17 +247,17 @@ class _Names:
         return f"{stem}_{number}"
 
     def block(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Rename a statement inside braces."""
+        """Rename a statement inside braces, in a scope of its own."""
         self.scopes.append(set())
-        body_in_scope = self.statement(stmt)
+        body_in_scope = self.rename_statement(stmt)
         self.scopes.pop()
         return body_in_scope
 
-    def statement(self, stmt: ir.Stmt) -> ir.Stmt:
+    def rename_statement(self, stmt: ir.Stmt) -> ir.Stmt:
         """Rename a statement. Its own declarations are removed from ``variables`` and ``buffers`` behind it."""
         match stmt:
             case ir.Seq(body):
-                return ir.Seq(tuple(self.statement(child) for child in body))
+                return ir.Seq(tuple(self.rename_statement(child) for child in body))
             case ir.Store(buffer, indices, value):
                 indices_ = tuple(self.expr(i) for i in indices)
                 return ir.Store(self.buffers.get(buffer, buffer), indices_, self.expr(value))
@@ -260,34 +268,37 @@ class _Names:
             case ir.For(var, extent, body, kind, annotations):
                 extent, outer = self.expr(extent), self.variables.get(var)
                 self.scopes.append(set())
-                counter = self.variable(var, loop_name(var.name, self.stages))
+                counter = self.declare_variable(var, loop_name(var.name, self.stages))
                 renamed_stmt: ir.Stmt = ir.For(counter, extent, self.block(body), kind, annotations)
                 self.scopes.pop()
-                self.restore(var, outer)
+                self.restore_outer_variable(var, outer)
                 return renamed_stmt
             case ir.Let(var, value, body):
                 value, outer = self.expr(value), self.variables.get(var)
-                renamed_stmt = ir.Let(self.value(var), value, self.statement(body))
-                self.restore(var, outer)
+                renamed_stmt = ir.Let(self.value(var), value, self.rename_statement(body))
+                self.restore_outer_variable(var, outer)
                 return renamed_stmt
             case ir.Alloc(buffer, body):
                 before = self.buffers.get(buffer)
                 preferred = _SUFFIX.sub("", buffer.name)
-                renamed_stmt = ir.Alloc(self.buffer(buffer, preferred, body), self.statement(body))
+                renamed_stmt = ir.Alloc(self.buffer(buffer, preferred, body), self.rename_statement(body))
                 if before is not None:
                     self.buffers[buffer] = before
                 return renamed_stmt
             case _:
                 raise InternalError(f"cannot print {type(stmt).__name__} as C")
 
-    def restore(self, var: ir.Var, outer: ir.Var | None) -> None:
+    def restore_outer_variable(self, var: ir.Var, outer: ir.Var | None) -> None:
+        """Restore the new name that a variable has outside of the statement that declared it again, if any."""
         if outer is not None:
             self.variables[var] = outer
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
-        return map_expr(expr, self.rename)
+        """Rename the variables and buffers of an expression."""
+        return map_expr(expr, self.rename_node)
 
-    def rename(self, expr: ir.Expr) -> ir.Expr:
+    def rename_node(self, expr: ir.Expr) -> ir.Expr:
+        """Rename the variable or buffer of one expression node."""
         match expr:
             case ir.Var():
                 return self.variables.get(expr, expr)

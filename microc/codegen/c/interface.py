@@ -30,7 +30,9 @@ _MARGIN = 3
 
 
 def declaration(value: Value, space: str = "") -> str:
-    """Return ``const int8_t name[24]``, without storage class or initialiser. ``space``: the address space."""
+    """Return a constant's declaration in C, such as ``const int8_t name[24]``, without storage class or initialiser.
+
+    ``space``: the address space of constants, empty if there is only one."""
     return f"const {space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
@@ -49,13 +51,14 @@ def aligned_declaration(value: Value, attribute: str, space: str = "") -> str:
 def constant_definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
     """Print a constant's definition, wrapped into lines; with ``attribute``, aligned as by :func:`aligned_declaration`."""
     assert value.data is not None
-    lines = _wrap_words(*_words(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
+    lines = _wrap_words(*_distinct_literals(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
     declaration_text = aligned_declaration(value, attribute, space) if attribute else declaration(value, space)
     return [f"{declaration_text} = {{", *lines, "};"]
 
 
-def _words(flat: Array, dtype: str) -> tuple[list[str], Array]:
-    """Return distinct numbers as printed, and for every element the index of its number; an empty array is printed as a 0."""
+def _distinct_literals(flat: Array, dtype: str) -> tuple[list[str], Array]:
+    """Return the distinct numbers of an array as literals of C, and for every element the index of its literal; an empty
+    array is printed as a 0."""
     if not len(flat):
         return ["0"], np.zeros(1, np.int64)
     patterns = flat.view(f"u{flat.itemsize}")  # -0.0 is another number than 0.0
@@ -66,15 +69,14 @@ def _words(flat: Array, dtype: str) -> tuple[list[str], Array]:
     numbers = bits.view(flat.dtype)
     if dtype == "float32":
         return list(map(float32_literal, numbers)), word_indices
-    literal = ExprPrinter().literal if dtypes.is_float(dtype) else _integer
+    literal = ExprPrinter().literal if dtypes.is_float(dtype) else _integer_literal
     return [literal(number, dtype) for number in numbers.tolist()], word_indices
 
 
-def _integer(number: int, dtype: str) -> str:
-    """Print an integer in an initialiser.
+def _integer_literal(number: int, dtype: str) -> str:
+    """Print an integer as a literal in an initialiser.
 
-    It has a suffix or macro only where a plain literal would not have the right value or type.
-    """
+    It has a suffix or macro only where a plain literal would not have the right value or type."""
     if dtype == "int32" and number == -(1 << 31):
         return "INT32_MIN"
     if dtype == "int64":
@@ -131,17 +133,21 @@ class ArenaContext:
 
 def arena_context(module: Module) -> ArenaContext:
     """Return the arenas of a planned module."""
-    plan = _plan(module)
+    plan = _memory_plan(module)
     members = tuple(
         ArenaMember(
-            Name(arena.memory), Name(arena.memory.upper()), arena.size, _arena_end(module, arena), _section(plan, arena)
+            Name(arena.memory),
+            Name(arena.memory.upper()),
+            arena.size,
+            _arena_end(module, arena),
+            _section_attribute(plan, arena),
         )
         for arena in separate_arenas(plan)
     )
     if members:
         declared = Code(f"const struct {module.name}_arenas *arenas")
         return ArenaContext(declared, Name("arenas"), members, Code(""), alignment_attribute(plan.align))
-    section = next((_section(plan, arena) for arena in plan.used), Code(""))
+    section = next((_section_attribute(plan, arena) for arena in plan.used), Code(""))
     return ArenaContext(Code("void *arena"), Name("arena"), (), section, alignment_attribute(plan.align))
 
 
@@ -157,20 +163,20 @@ def separate_arenas(plan: Plan) -> tuple[Arena, ...]:
 
 def pointer_inside_run(module: Module, offset: int) -> tuple[str, int]:
     """Return pointer and offset of a byte of the plan, as seen inside of the network's functions."""
-    arena = _arena_of(_plan(module), offset)
+    arena = _arena_of(_memory_plan(module), offset)
     return (f"arena_{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
 def pointer_from_caller(module: Module, offset: int) -> tuple[str, int]:
     """Return pointer and offset of a byte of the plan, as seen by callers of the network's functions."""
-    arena = _arena_of(_plan(module), offset)
+    arena = _arena_of(_memory_plan(module), offset)
     return (f"arenas->{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
 def weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
     """Return the calls that copy weights at the start of a step: wait for its own copies, then begin those for the next
     step."""
-    copies = _plan(module).copies
+    copies = _memory_plan(module).copies
     copies_used = [name for name in copies if copies[name] >= 0 and name in module.calls[step].args]
     wait = (Code(f"{module.name}_copy_wait();"),) if copies_used else ()
     begin_here = [
@@ -185,32 +191,34 @@ def weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
 
 
 def _begin_copy(module: Module, name: str) -> Code:
-    arena, offset = pointer_inside_run(module, _plan(module).offsets[name])
+    arena, offset = pointer_inside_run(module, _memory_plan(module).offsets[name])
     return Code(f"{module.name}_copy_begin({arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes}u);")
 
 
 def _arena_of(plan: Plan, offset: int) -> Arena | None:
+    """Return the arena that holds a byte of the plan; None if the plan has a single arena."""
     several = separate_arenas(plan)
     return next((arena for arena in reversed(several) if arena.start <= offset), None)
 
 
-def _plan(module: Module) -> Plan:
+def _memory_plan(module: Module) -> Plan:
+    """Return a module's memory plan. InternalError if it has none."""
     if module.plan is None:
         raise InternalError("the module has no memory plan")
     return module.plan
 
 
-def _section(plan: Plan, arena: Arena) -> Code:
-    """Return the attribute that places an arena.
+def _section_attribute(plan: Plan, arena: Arena) -> Code:
+    """Return the attribute that places an arena in its memory.
 
-    The board's first RAM needs none, others have sections in the linker script.
-    """
+    The board's first RAM needs none, others have sections in the linker script."""
     return Code("" if arena == plan.arenas[0] else f'__attribute__((section(".{arena.memory}")))')
 
 
 def _arena_end(module: Module, arena: Arena) -> int:
+    """Return the end of the last tensor in an arena, in bytes from the arena's start."""
     span = range(arena.start, arena.start + arena.size)
-    ends = (at + module.values[name].nbytes for name, at in _plan(module).offsets.items() if at in span)
+    ends = (at + module.values[name].nbytes for name, at in _memory_plan(module).offsets.items() if at in span)
     return max(ends) - arena.start
 
 
@@ -271,7 +279,7 @@ class Classes:
 
 
 def tensor_of(module: Module, name: str) -> Tensor:
-    """Return the header's view of an input or output."""
+    """Return the header's variables of an input or output."""
     value = module.values[name]
     shape = "x".join(map(str, value.shape)) or "scalar"
     meaning = shape
@@ -280,7 +288,7 @@ def tensor_of(module: Module, name: str) -> Tensor:
     count = Code()
     if value.extents:
         meaning = meaning.replace(shape, " x ".join(extent_text(module, e) for e in value.extents), 1)
-        count = Code(_count(module, value.extents))
+        count = Code(_element_count_expression(module, value.extents))
     at = module.plan.offsets.get(name) if module.plan else None
     arena, offset = ("", None) if at is None else pointer_from_caller(module, at)
     return Tensor(
@@ -295,12 +303,12 @@ def tensor_of(module: Module, name: str) -> Tensor:
         arena=Code(arena),
         offset=offset,
         count=count,
-        conversion=_conversion(value, even=module.ties == "even"),
+        conversion=_quantisation_constants(value, even=module.ties == "even"),
     )
 
 
-def _count(module: Module, extents: Sequence[ir.Expr]) -> str:
-    """Print the number of elements as C, over the members of ``sizes``."""
+def _element_count_expression(module: Module, extents: Sequence[ir.Expr]) -> str:
+    """Print the number of elements of a tensor of varying size as a C expression over the members of ``sizes``."""
     total: ir.Expr = ir.const(1, "int32")
     for extent in extents:
         total = total * extent
@@ -320,8 +328,11 @@ def extent_text(module: Module, extent: ir.Expr) -> str:
     return text if isinstance(extent, (ir.Const, ir.Var)) else f"({text})"
 
 
-def _conversion(value: Value, *, even: bool) -> Conversion | None:
-    """Return the constants that repeat the operator ``quantize`` bit for bit (:mod:`microc.ops.quantised.quantization`)."""
+def _quantisation_constants(value: Value, *, even: bool) -> Conversion | None:
+    """Return the constants by which the header's functions repeat the operator ``quantize`` bit for bit
+    (:mod:`microc.ops.quantised.quantization`).
+
+    None for a tensor without quantisation, or of a dtype that is not CONVERTIBLE."""
     if value.scale is None or value.zero_point is None or value.dtype not in CONVERTIBLE:
         return None
     low, high = dtypes.int_range(value.dtype)
@@ -346,7 +357,7 @@ def classes_of(module: Module) -> Classes | None:
     """Return the classes of an output, if the module has names for them."""
     if not module.classes:
         return None
-    used_names = set(_macros(module))
+    used_names = set(_header_macros(module))
     enumerators = []
     for number, label in enumerate(module.classes):
         word = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").upper()[:_LONGEST].strip("_") or str(number)
@@ -358,8 +369,8 @@ def classes_of(module: Module) -> Classes | None:
     return Classes(Name(module.class_output), tuple(enumerators), tuple(map(Quoted, module.classes)))
 
 
-def _macros(module: Module) -> Iterable[str]:
-    """Return the macros of inputs, outputs and sizes in the header that a class's enumerator could equal."""
+def _header_macros(module: Module) -> Iterable[str]:
+    """Yield the macros of inputs, outputs and sizes in the header that a class's enumerator could equal."""
     upper = module.name.upper()
     ends = ("SIZE", "BYTES", "TYPE", "RANK", "SHAPE", "SCALE", "ZERO_POINT", *(f"DIM_{k}" for k in range(32)))
     for name in (*module.inputs, *module.outputs):

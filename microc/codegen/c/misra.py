@@ -177,9 +177,9 @@ def misra_page() -> str:
         "registers and start-up. A firmware that calls the network itself has the first only. All other required rules",
         "that the addon checks are kept.",
         "",
-        *_table("Required rules", REQUIRED_DEVIATIONS),
+        *_deviation_table("Required rules", REQUIRED_DEVIATIONS),
         "",
-        *_table("Advisory rules that are not applied", ADVISORY_DEVIATIONS),
+        *_deviation_table("Advisory rules that are not applied", ADVISORY_DEVIATIONS),
         "",
         "## Static analysers",
         "",
@@ -191,7 +191,8 @@ def misra_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
+def _deviation_table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
+    """Print deviations as a table of Markdown under a heading."""
     lines = [f"## {title}", "", "| rule | where | |", "|---|---|---|"]
     for row in rows:
         reason = f"The addon is mistaken: {row.reason}" if row.mistaken else row.reason

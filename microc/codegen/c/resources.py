@@ -46,7 +46,10 @@ ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 @frozen
 class Library:
-    """Table of a core. ``factor`` multiplies its stacks."""
+    """Measured stack, flash and RAM of the library functions of a core.
+
+    ``operations``: for each operation the bytes of stack below it, and the indices of the linker sections that it
+    needs. ``sections``: bytes of flash and RAM of each section. ``factor`` multiplies all stacks."""
 
     operations: Mapping[str, tuple[int, Sequence[int]]]
     sections: Sequence[tuple[int, int]]
@@ -72,7 +75,10 @@ def _library_tables() -> Mapping[str, Any]:
 
 @cache
 def core_library(cpu: str) -> Library:
-    """Return the table of a core; for a core without one, the maximum of all cores times :data:`UNMEASURED`."""
+    """Return the costs of library functions on a core.
+
+    For a core that was not measured: the largest stacks of all cores, times :data:`UNMEASURED` except on the host, and
+    no sections."""
     tables, name = _library_tables(), cpu.partition("+")[0]
     table = tables.get(SAME_LIBRARY_AS.get(name, name))
     if table is not None:
@@ -92,53 +98,59 @@ def network_operations(module: Module) -> frozenset[str]:
 
 def kernel_operations(func: ir.PrimFunc) -> frozenset[str]:
     """Return the operations of a kernel, always including "copy": compilers may copy and clear memory anywhere."""
-    return frozenset({"copy", *_counts(func.body, SCALAR.entries)})
+    return frozenset({"copy", *_operation_counts(func.body, SCALAR.entries)})
 
 
-def operation_count(func: ir.PrimFunc, kind: str) -> int:
-    """Count the operations of a kernel whose names contain ``kind``."""
-    return sum(count for name, count in _counts(func.body, SCALAR.entries).items() if kind in name)
+def operation_count(func: ir.PrimFunc, name_part: str) -> int:
+    """Count the operations of a kernel whose names in ``library.json`` contain ``name_part``."""
+    return sum(count for name, count in _operation_counts(func.body, SCALAR.entries).items() if name_part in name)
 
 
 @lru_cache(maxsize=CACHED_KERNELS)
-def _counts(body: ir.Stmt, _known: object) -> Mapping[str, int]:
-    """Count each operation of a kernel. The second argument keys the cache: plugins change the meaning of intrinsics."""
-    return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _operations(expr)))
+def _operation_counts(body: ir.Stmt, _known: object) -> Mapping[str, int]:
+    """Count the operations of a kernel's body by name. The second argument keys the cache: plugins change the meaning of
+    intrinsics."""
+    return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _node_operations(expr)))
 
 
-def _operations(expr: ir.Expr) -> set[str]:
-    """Return the operations of one expression node, and of the meaning if it is an intrinsic."""
+def _node_operations(expr: ir.Expr) -> set[str]:
+    """Return the library operations of one expression node; those of its meaning if it is an intrinsic."""
     match expr:
         case ir.Bin(op, a) if dtypes.is_float(a.dtype):
-            return {f"{_wide(a.dtype)}.{op if op in ARITHMETIC else 'compare'}"}
+            return {f"{_promoted_dtype(a.dtype)}.{op if op in ARITHMETIC else 'compare'}"}
         case ir.Bin(op, a) if op in ("floordiv", "truncdiv", "floormod", "truncmod"):
-            return {f"{_wide(a.dtype)}.{kind}" for kind in ("div", "mod")}
+            return {f"{_promoted_dtype(a.dtype)}.{kind}" for kind in ("div", "mod")}
         case ir.Bin("mul", a):
-            return {f"{_wide(a.dtype)}.mul"}
+            return {f"{_promoted_dtype(a.dtype)}.mul"}
         case ir.Bin("shl" | "shr", a) if dtypes.nbytes(a.dtype) == 8:
-            return {f"{_wide(a.dtype)}.shift"}
+            return {f"{_promoted_dtype(a.dtype)}.shift"}
         case ir.Cast(dtype, a) if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
             down = dtypes.is_float(a.dtype)
-            return {f"{_wide(a.dtype)}.to_{_wide(dtype)}" if down else f"{_wide(dtype)}.of_{_wide(a.dtype)}"}
+            return {
+                f"{_promoted_dtype(a.dtype)}.to_{_promoted_dtype(dtype)}"
+                if down
+                else f"{_promoted_dtype(dtype)}.of_{_promoted_dtype(a.dtype)}"
+            }
         case ir.Cast(dtype, a) if dtypes.is_float(dtype) and "float64" in (dtype, a.dtype):
             return {"float64.widen", "float64.narrow"}
         case ir.Call(name, args) if name in MATH_FUNCTIONS:
-            return {f"{_wide(args[0].dtype)}.{name}"}
+            return {f"{_promoted_dtype(args[0].dtype)}.{name}"}
         case ir.Call(name) if name in SCALAR:
-            return _meaning_operations(name)
+            return _intrinsic_operations(name)
         case _:
             return set()
 
 
-def _meaning_operations(name: str) -> set[str]:
-    """Return the operations of an intrinsic's portable meaning."""
+def _intrinsic_operations(name: str) -> set[str]:
+    """Return the library operations of an intrinsic's portable meaning."""
     meaning = SCALAR[name].meaning
     exprs = walk_all_exprs(meaning) if isinstance(meaning, ir.Stmt) else walk_expr(meaning)
-    return set().union(*map(_operations, exprs))
+    return set().union(*map(_node_operations, exprs))
 
 
-def _wide(dtype: str) -> str:
-    """Return the type that C computes in: at least 32 bits; 16-bit floats are computed as float32."""
+def _promoted_dtype(dtype: str) -> str:
+    """Return the dtype in which C computes with numbers of ``dtype``: at least 32 bits; 16-bit floats are computed as
+    float32."""
     if dtypes.is_float(dtype):
         return "float64" if dtype == "float64" else "float32"
     if dtypes.nbytes(dtype) < 4:
@@ -178,11 +190,10 @@ FULL_NODES = 100
 
 @frozen
 class Frame:
-    """Weights in bytes of a kernel's properties for its frame, including helpers that it calls.
+    """Weights in bytes of a kernel's properties for its stack frame, including helpers that it calls.
 
-    ``run`` and ``run_argument`` are for the frames of run and step function. ``node`` counts at most :data:`FULL_NODES` nodes
-    of optimised code. ``scalar`` is a factor on the bytes of variables, ``vector`` on those of vector results.
-    """
+    ``run`` and ``run_argument`` are for the frames of run and step function. ``node`` counts at most :data:`FULL_NODES`
+    nodes of optimised code. ``scalar`` is a factor on the bytes of variables, ``vector`` on those of vector results."""
 
     run: int
     run_argument: int
@@ -251,11 +262,11 @@ def stack_bounds(module: Module) -> StackBounds:
     """Return the stack bounds of a run. External code is not counted."""
     cpu = module.options["cpu"]
     core, library = CORES[cpu], core_library(cpu)
-    kind = _kind(core)
+    kind = _frame_weights_key(core)
     inlined = core.family == "riscv" and "fpu" in core.has
     deepest, arguments = [0.0, 0.0, 0.0], 0
     for kernel in module.kernels:
-        func, facts = kernel.func, _Facts(kernel.func.body)
+        func, facts = kernel.func, _FrameFacts(kernel.func.body)
         below = max(library.stack(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
         count = len(func.params) + len(func.scalars)
         frames = (
@@ -272,8 +283,8 @@ def stack_bounds(module: Module) -> StackBounds:
     return StackBounds(gcc, clang, max(gcc, unoptimised))
 
 
-def _kind(core: Core) -> str:
-    """Return the type of core that selects the weights."""
+def _frame_weights_key(core: Core) -> str:
+    """Return the key of a core's frame weights: ``avr``, ``32``, ``arm``, ``arm vectors`` or ``64``."""
     if core.family in ("host", "x86", "aarch64") or core.name.startswith("rv64"):
         return "64"
     if core.family == "arm" and any(instructions.unit for instructions in core.sets):
@@ -281,23 +292,25 @@ def _kind(core: Core) -> str:
     return core.family if core.family in GCC else "32"
 
 
-def _optimised_frame(frame: Frame, facts: _Facts, arguments: int) -> float:
+def _optimised_frame(frame: Frame, facts: _FrameFacts, arguments: int) -> float:
+    """Estimate the bytes of a kernel's stack frame if the compiler optimises it."""
     nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.deepest + frame.loop * facts.loops
     return nbytes + frame.node * min(facts.nodes, FULL_NODES)
 
 
-def _unoptimised_frame(frame: Frame, facts: _Facts, arguments: int) -> float:
+def _unoptimised_frame(frame: Frame, facts: _FrameFacts, arguments: int) -> float:
+    """Estimate the bytes of a kernel's stack frame if the compiler does not optimise it."""
     nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.scalars + frame.node * facts.nodes
     nbytes += frame.wide * facts.wide + frame.conditional * facts.conditionals + frame.call * facts.calls
     return nbytes + frame.vector * facts.vectors
 
 
-class _Facts:
-    """Properties of a kernel's body that frames depend on. Counts are those of printed C, where subexpressions repeat.
+class _FrameFacts:
+    """Properties of a kernel's body that determine the size of its stack frame. Counts are those of printed C, where
+    subexpressions repeat.
 
-    ``scalars``: bytes of all variables, ``deepest``: of those that one scope sees. ``loops``: of the deepest nest. ``inlined``:
-    bytes of parameters and results of :data:`INLINED_FUNCTIONS` functions.
-    """
+    ``scalars``: bytes of all variables, ``deepest``: of those that one scope sees. ``loops``: of the deepest nest.
+    ``inlined``: bytes of parameters and results of :data:`INLINED_FUNCTIONS` functions."""
 
     def __init__(self, body: ir.Stmt) -> None:
         self.scalars = self.deepest = self.arrays = self.loops = 0
@@ -312,7 +325,7 @@ class _Facts:
             self.deepest, self.loops = max(self.deepest, in_scope), max(self.loops, loops)
             for expr in stmt_exprs(stmt):
                 for node in walk_expr(expr):
-                    self._count(node)
+                    self._count_node(node)
             pending += ((child, in_scope, loops) for child in stmt_children(stmt))
 
     def _declared_bytes(self, stmt: ir.Stmt) -> int:
@@ -326,7 +339,8 @@ class _Facts:
                 self.arrays += buffer.nbytes
         return 0
 
-    def _count(self, expr: ir.Expr) -> None:
+    def _count_node(self, expr: ir.Expr) -> None:
+        """Add one expression node to the counts; constants and variables do not count."""
         if isinstance(expr, (ir.Const, ir.Var)):
             return
         self.nodes += 1
@@ -363,7 +377,8 @@ lacks."""
 
 
 @cache
-def _tables() -> Mapping[str, Any]:
+def _firmware_tables() -> Mapping[str, Any]:
+    """Return the tables of ``firmware.json``: measured flash and RAM of boards and cores."""
     tables: Mapping[str, Any] = json.loads(FIRMWARE_TABLE.read_text(encoding="utf-8"))
     return tables
 
@@ -373,7 +388,7 @@ def flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
 
     A board without a row is bounded by the boards with its core, or by all. A vendor's framework is not counted.
     """
-    rows = _tables()["boards"]
+    rows = _firmware_tables()["boards"]
     core = board.target.cpu.partition("+")[0]
     same_core = [
         row for row in rows.values() if SAME_LIBRARY_AS.get(row["core"], row["core"]) == SAME_LIBRARY_AS.get(core, core)
@@ -386,14 +401,14 @@ def flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
 
 def static_ram_around_networks(board: Board, protocol: str) -> int | None:
     """Return the measured bytes of static RAM around networks; None for a board, core or protocol that is not in the table."""
-    row = _tables()["boards"].get(board.name)
+    row = _firmware_tables()["boards"].get(board.name)
     if row is None or row["core"] != board.target.cpu.partition("+")[0] or protocol not in row:
         return None
     return int(row[protocol][1])
 
 
 def code_parts(module: Module) -> tuple[float, ...]:
-    """Return the value of each of PARTS for a network."""
+    """Return the numbers that a network's code size is estimated from, one for each of PARTS."""
     integers = floats = operations = 0
     for kernel in module.kernels:
         if any("float" in name for name in kernel_operations(kernel.func)):
@@ -411,7 +426,7 @@ def code_parts(module: Module) -> tuple[float, ...]:
 
 def code_bound(module: Module) -> int:
     """Return an upper estimate of the bytes of a network's code, without library functions."""
-    rows: Mapping[str, Sequence[float]] = _tables()["cores"]
+    rows: Mapping[str, Sequence[float]] = _firmware_tables()["cores"]
     core = module.options["cpu"].partition("+")[0]
     row = rows.get(SAME_LIBRARY_AS.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
     return round(sum(factor * part for factor, part in zip(row, code_parts(module), strict=True)))
@@ -428,5 +443,5 @@ def library_bytes(modules: Sequence[Module]) -> int:
         add_and_sub = {f"{dtype}.add", f"{dtype}.sub"}
         used |= add_and_sub if add_and_sub & used else set()
     own = core_library(modules[0].options["cpu"])
-    libraries = [own] if own.sections else [core_library(core) for core in _tables()["cores"]]
+    libraries = [own] if own.sections else [core_library(core) for core in _firmware_tables()["cores"]]
     return max(each.memory(used)[0] - each.memory({"copy"})[0] for each in libraries)

@@ -74,12 +74,18 @@ def threads_of(module: Module) -> int:
 
 def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
     # A kernel's comment lists the layers that it computes, the schedule's remarks, shapes, and parameters that overlap.
+    """Print a kernel as a C function with its comment. ``position``: the kernel's index in the module."""
     kernel = module.kernels[position]
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]
     shapes = {p.name: [str(n) for n in p.shape if n > 1] for p in kernel.func.params}
     arrays = ", ".join(f"{name} {' x '.join(shape)}" for name, shape in shapes.items() if len(shape) > 1)
-    notes = [*layers, *kernel.comment, *([f"in memory: {arrays}"] if arrays else []), *_in_place(module, kernel, uses)]
+    notes = [
+        *layers,
+        *kernel.comment,
+        *([f"in memory: {arrays}"] if arrays else []),
+        *_in_place_notes(module, kernel, uses),
+    ]
     head = [
         line for note in notes for line in textwrap.wrap(f" * {Note(note)}", C_STMT_WIDTH, subsequent_indent=" *     ")
     ]
@@ -98,8 +104,8 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
     return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrap_line(whole))]))
 
 
-def _in_place(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]) -> list[str]:
-    """Return which parameters overlap in memory, and in which steps."""
+def _in_place_notes(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]) -> list[str]:
+    """Return notes on the parameters of a kernel that overlap in memory, and on the steps in which they do."""
     steps: dict[str, list[int]] = {}
     for step, call in uses:
         ranges = [
@@ -134,6 +140,7 @@ def short_layer(module: Module, call: Call, limit: int = 100) -> str:
 
 
 def call_text(module: Module, call: Call) -> Code:
+    """Print the call of a kernel in the step function. A call of external code that can fail returns its error."""
     kernel = next(k for k in module.kernels if k.name == call.kernel)
     written = set(call.writes) | set(call.workspace)
     args = [
@@ -156,12 +163,12 @@ def call_text(module: Module, call: Call) -> Code:
 
 
 def error_of(module: Module) -> Name:
-    """Return the error code of a run in which external code failed."""
+    """Return the name of the error code of a run in which external code failed."""
     return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
 
 
 def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
-    """Print the address of a value, as a pointer to ``dtype``."""
+    """Print the address of a value as a C expression, a pointer to ``dtype``."""
     base, offset = module.base_of(name)
     value = module.values[base]
     kind = dtypes.c_name(dtype)
@@ -249,7 +256,8 @@ class ModelContext:
 
 @frozen
 class Step:
-    """One case of the step function: the call, its layer, and ``before`` it copies of weights."""
+    """One case of the network's step function: the copies of weights ``before`` the call, the call of a kernel, and the
+    layer that it computes."""
 
     number: int
     before: tuple[Code, ...]
@@ -258,7 +266,8 @@ class Step:
 
 
 def model_context(module: Module, version: str, stem: str = "model") -> ModelContext:
-    """Print every part of the module once. ``stem``: the common beginning of file names."""
+    """Print every part of a module once, as variables of the templates of its C files. ``stem``: the common beginning of
+    file names."""
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
@@ -276,7 +285,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
     )
     constants = [_public_constant(module, v) for v in stored]
     attribute = f"{module.name.upper()}_ALIGNED"
-    resets = _resets(module)
+    resets = _reset_statements(module)
     return ModelContext(
         name=Name(module.name),
         upper=Name(module.name.upper()),
@@ -320,7 +329,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
         stem=Name(stem),
         threads=threads_of(module),
         unit=unit_context(module, printer.expr.helpers),
-        includes=tuple(Word(name) for name in dict.fromkeys(_includes(module))),
+        includes=tuple(Word(name) for name in dict.fromkeys(_external_headers(module))),
         fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
         aligned=any(value.align > DEFAULT_ALIGNMENT for value in stored),
         hot_code=plan.code is not None,
@@ -328,8 +337,8 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
     )
 
 
-def _includes(module: Module) -> Iterator[str]:
-    """Return the headers of external code."""
+def _external_headers(module: Module) -> Iterator[str]:
+    """Yield the names of the headers that external code includes."""
     for kernel in module.kernels:
         if kernel.external is not None:
             yield from kernel.external.includes
@@ -354,7 +363,7 @@ def _print_helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
     return tuple(Code("\n".join(part for line in lines for part in wrap_line(line))) for lines in texts)
 
 
-def _resets(module: Module) -> tuple[Code, ...]:
+def _reset_statements(module: Module) -> tuple[Code, ...]:
     """Print statements that copy weights to RAM, and set every state tensor to its initial content.
 
     The content is printed as the shortest of: one repeated byte, one repeated number, a constant.
@@ -413,7 +422,7 @@ class SharedContext:
 
 @frozen
 class ArenaStart:
-    """Start of one of several arenas in the single block that the library gets."""
+    """Start of one of several arenas, in bytes, in the single block of memory that a desktop library gets."""
 
     name: Name
     start: int
@@ -421,10 +430,9 @@ class ArenaStart:
 
 @frozen
 class ProbeContext:
-    """Context of the test whether this computer has the instructions of a build.
+    """Variables of the C function that tests whether this computer has the instructions of a build.
 
-    :class:`microc.isa.instruction_set.Probe`.
-    """
+    :class:`microc.isa.instruction_set.Probe`."""
 
     guard: Code
     text: Code
@@ -444,7 +452,8 @@ def render_network(context: ModelContext) -> dict[str, str]:
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
-    """Return the network with entry points for a desktop library, and the sources of its external code."""
+    """Return the files of a network with entry points for a desktop library, and the sources of its external code, by
+    name."""
     data = manifest(module, version)
     external_sources = {path: data.decode("utf-8", "replace") for path, data in external_files(module.sources).items()}
     files = {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
@@ -452,7 +461,8 @@ def shared_files(module: Module, version: str) -> dict[str, str]:
 
 
 def desktop_files(module: Module, version: str) -> dict[str, str]:
-    """Return the network compiled for this computer, to compare with a board's results."""
+    """Return the files of a network compiled for this computer, to compare with a board's results, and its manifest, by
+    name."""
     return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
 
 
@@ -496,7 +506,7 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
 
 
 def entry_suffix(level: int) -> str:
-    """Return the suffix of a level's entry points."""
+    """Return the suffix of the entry points of a desktop library's network ``level``; empty for the first."""
     return f"_{level}" if level else ""
 
 

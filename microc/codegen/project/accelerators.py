@@ -22,10 +22,9 @@ OWN_CODE_FOLDER = "own"
 
 @frozen
 class ExternalContext:
-    """Build settings of all backends together.
+    """Build settings of the external code of all backends together.
 
-    C files and include folders in the project, definitions, libraries and their folders.
-    """
+    C files and include folders in the project, definitions, libraries, and the folders of libraries."""
 
     sources: tuple[Word, ...]
     include: tuple[Word, ...]
@@ -62,7 +61,7 @@ def _merge_sources(first: Sources, second: Sources) -> Sources:
 
 
 def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
-    """Return the build settings; None if there is no external code."""
+    """Merge the build settings of all backends of external code for the templates; None if there is no external code."""
     if not all_sources:
         return None
     return ExternalContext(
@@ -77,7 +76,7 @@ def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
 
 
 def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
-    """Return the files by their paths in a project."""
+    """Return the content of the files of external code by their paths in a project."""
     return {
         f"{EXTERNAL_FOLDER}/{Word(each.name)}/{Word(path)}": data
         for each in all_sources
@@ -86,7 +85,10 @@ def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
 
 
 def external_data(module: Module) -> dict[str, Any]:
-    """Return the manifest's entry: backends with version and licence, build settings, and the steps that they compute."""
+    """Return the manifest's entry ``external``: backends with version and licence, build settings, and the steps that
+    external code computes.
+
+    Empty if no kernel is external code."""
     context = external_context(module.sources)
     kernels = {kernel.name: kernel.external for kernel in module.kernels if kernel.external is not None}
     if not kernels:
@@ -124,7 +126,8 @@ UNIT_NAMES = frozenset(word.name for word in UNIT_WORDS)
 
 @frozen
 class UnitContext:
-    """Parameters of the unit for templates; memories in elements."""
+    """Parameters of a core's tensor unit for the templates. ``input``, ``weight`` and ``sums`` are the sizes of its
+    memories in elements."""
 
     name: Word
     rows: int

@@ -78,11 +78,10 @@ def abi_checksum(board: Board) -> int:
 
 
 def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> BoardContext:
-    """Return the variables of header and linker script.
+    """Return a board's variables for the templates of its header and its linker script.
 
-    ``takes``: ``kernels`` or ``networks`` if code is loaded over the line; ``hot_code``: the region that kernels run from, if
-    any.
-    """
+    ``takes``: ``kernels`` or ``networks`` if code is loaded over the serial line; ``hot_code``: the region that kernels
+    run from, if any."""
     raw = board.raw
     slots: Mapping[str, int] = {k: v for k, v in raw.get("slots", {}).items() if takes == NETWORKS and k != "sources"}
     npu = {key: int(value) for key, value in raw.get("npu", {}).items() if not isinstance(value, str)}
@@ -94,12 +93,12 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
         abi=Code(f"0x{abi_checksum(board):08x}u"),
         tick_hz=raw["timer"]["hz"],
         facts=tuple(
-            (Name(f"MICROC_{table}_{key}".upper()), _number(value, hexadecimal=key.endswith(_ADDRESSES)))
+            (Name(f"MICROC_{table}_{key}".upper()), _unsigned_literal(value, hexadecimal=key.endswith(_ADDRESSES)))
             for table, entries in (("console", raw["console"]), ("timer", raw["timer"]), ("slots", slots), ("npu", npu))
             for key, value in entries.items()
             if key != "hz"
         ),
-        setup=tuple(_register(entry) for entry in raw["setup"]["registers"]),
+        setup=tuple(_register_macro_call(entry) for entry in raw["setup"]["registers"]),
         stack_bytes=raw.get("link", {}).get("stack_bytes", 0),
         regions=tuple(
             RegionContext(Name(r.name), Name(r.kind), r.origin, _bytes_before_slots(slots.get("base", 0), r))
@@ -114,20 +113,22 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
     )
 
 
-def _bytes_before_slots(slots: int, region: Region) -> int:
-    """Return the bytes of a region in front of the slots; all of it if they are elsewhere."""
-    return slots - region.origin if region.origin < slots < region.origin + region.size else region.size
+def _bytes_before_slots(slots_start: int, region: Region) -> int:
+    """Return the bytes of a region in front of the slots for loaded networks, which begin at address ``slots_start``.
+
+    All bytes of the region if the slots are elsewhere."""
+    return slots_start - region.origin if region.origin < slots_start < region.origin + region.size else region.size
 
 
-def _number(value: int, *, hexadecimal: bool = True) -> Code:
+def _unsigned_literal(value: int, *, hexadecimal: bool = True) -> Code:
+    """Print a number as an unsigned literal of C: hexadecimal with eight digits, or decimal."""
     return Code(f"0x{value:08x}u" if hexadecimal else f"{value}u")
 
 
-def _register(entry: Mapping[str, int]) -> Code:
-    """Print one register access of the setup as a call of its macro.
+def _register_macro_call(entry: Mapping[str, int]) -> Code:
+    """Print one register access of a board's ``setup`` as a call of its macro.
 
-    Registers narrower than 32 bits have a macro with a type.
-    """
+    Registers narrower than 32 bits have a macro with a type."""
     kind = next(key for key in ("write", "wait", "set", "change") if key in entry)
     mask = entry.get("mask", 0)
     numbers = {
@@ -137,7 +138,7 @@ def _register(entry: Mapping[str, int]) -> Code:
         "change": (entry[kind], mask, entry.get("value", 0)),
     }[kind]
     macro = {"write": "WRITE", "wait": "WAIT", "set": "CHANGE", "change": "CHANGE"}[kind]
-    arguments = ", ".join(map(_number, numbers))
+    arguments = ", ".join(map(_unsigned_literal, numbers))
     bits = entry.get("bits", 32)
     return Code(f"{macro}({arguments})" if bits == 32 else f"MICROC_{macro}_AS(uint{bits}_t, {arguments})")
 
@@ -164,11 +165,10 @@ class Cmsis:
 
 @frozen
 class Ids:
-    """A board's names by build system.
+    """A board's names in build systems.
 
     Where a build system has no name for it, the text is empty or the table None: the export is then for a generic board
-    there, such as a simulator. ``emulated``: it is a QEMU machine, without a programmer.
-    """
+    there, such as a simulator. ``emulated``: it is a QEMU machine, without a programmer."""
 
     arduino: Word
     platformio: PlatformIO | None
@@ -179,7 +179,7 @@ class Ids:
 
 
 def board_ids(board: Board) -> Ids:
-    """Return the names of a board."""
+    """Return the names of a board in build systems."""
     names = board.ids
     platformio, cmsis = names.get("platformio"), names.get("cmsis")
     runners = {runner["name"] for runner in board.raw.get("flash", {}).get("runner", ())}
@@ -227,17 +227,18 @@ def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
         }
     ]
     if not is_host:
-        task_list.append(_task("flash", "build"))
+        task_list.append(_command_task("flash", "build"))
     for name in networks:
         arguments = ("--network", str(name)) if len(networks) > 1 else ()
         label = f" {name}" if arguments else ""
-        task_list.append(_task("run", "build", "--input", "${input:sample}", *arguments, label=label))
-        task_list.append({**_task("verify", "build", *arguments, label=label), "group": "test"})
+        task_list.append(_command_task("run", "build", "--input", "${input:sample}", *arguments, label=label))
+        task_list.append({**_command_task("verify", "build", *arguments, label=label), "group": "test"})
     return to_json({"version": "2.0.0", "tasks": task_list, "inputs": [_SAMPLE]})
 
 
-def _task(command: str, after: str, *words: str, label: str = "") -> dict[str, Any]:
-    """Return a task that runs a microc command on the project, after another task."""
+def _command_task(command: str, after: str, *words: str, label: str = "") -> dict[str, Any]:
+    """Return an editor's task that runs a microc command on the project after the task ``after``. ``words``: further
+    arguments of the command."""
     return {
         "label": command + label,
         "type": "process",

@@ -93,7 +93,8 @@ MAX_PROJECT_NAME = 100
 
 @frozen
 class Network:
-    """One network of a project: ``folder`` holds its files; empty, or with a slash at its end."""
+    """A network of a project. ``folder``: path of the folder of its files, with a slash at its end; empty for the
+    project's own folder."""
 
     folder: Word
     model: ModelContext
@@ -141,11 +142,10 @@ class ProjectContext:
 
 
 def project_files(modules: Sequence[Module], board: Board, version: str) -> dict[str, str | bytes]:
-    """Return all files that ``microc compile -o DIR`` writes. Several networks are in folders of their names, one is in the
-    project's.
+    """Return the content of all files that ``microc compile -o DIR`` writes, by path. Several networks have folders of
+    their names; the files of a single one are in the project's folder.
 
-    All modules are compiled for ``board`` under the same goal, and their names differ.
-    """
+    All modules are compiled for ``board`` under the same goal, and their names differ."""
     several = len(modules) > 1
     networks = tuple(
         Network(Word(f"{module.name}/" if several else ""), model_context(module, version)) for module in modules
@@ -229,10 +229,9 @@ def shared_arena(modules: Sequence[Module]) -> int:
 
 
 def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
-    """Return the C files around the networks.
+    """Return the C files of the runtime that a firmware compiles around its networks: protocol, drivers, start-up, loader.
 
-    UsageError if they must run code from RAM and the board has no files for that.
-    """
+    UsageError if the firmware must run code from RAM and the board has no files for that."""
     board_sources: tuple[str, ...] = tuple(board.raw["build"]["sources"])
     if protocol not in CODE_BY_PROTOCOL:
         return (*RUNTIME_SOURCES[protocol], *board_sources)
@@ -251,17 +250,19 @@ def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
 
 
 def _port_headers(runtime: Path) -> tuple[str, ...]:
+    """Return the paths of the ports' headers in the runtime's folder."""
     return tuple(f"ports/{path.name}" for path in sorted((runtime / "ports").glob("*.h")))
 
 
 def _project_context(
     networks: tuple[Network, ...],
-    shared: int,
+    shared_arena_bytes: int,
     board: Board,
     options: Mapping[str, str],
     protocol: str,
     external: ExternalContext | None,
 ) -> ProjectContext:
+    """Build the variables of a project's templates."""
     build = board.raw["build"]
     framework_data = board.raw.get("framework")
     framework = framework_data and Framework(
@@ -276,7 +277,7 @@ def _project_context(
         project=Name("_".join(names)[:MAX_PROJECT_NAME]),
         version=networks[0].model.version,
         networks=networks,
-        shared_arena=shared,
+        shared_arena=shared_arena_bytes,
         shared_aligned=alignment_attribute(max(n.model.arena_align for n in networks)),
         board_title=Text(board.title),
         prefix=Word(build["prefix"]),

@@ -40,8 +40,9 @@ def objects_schema(required: Mapping[str, Any], optional: Mapping[str, Any] = _N
     return {"type": "array", "items": object_schema(required, optional=optional)}
 
 
-def _mapping(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": values}
+def _map_schema(value_schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an object with arbitrary keys, whose values have the schema ``value_schema``."""
+    return {"type": "object", "additionalProperties": value_schema}
 
 
 VALUE_SCHEMA = {
@@ -102,7 +103,7 @@ _NETWORK = {
     "model": _IDENTIFIER,
     "source": _TEXT,
     "fingerprint": _TEXT,
-    "sha256": _mapping(_TEXT),
+    "sha256": _map_schema(_TEXT),
     "arena_size": _COUNT,
     "arena_lower_bound": _COUNT,
     "planner": _TEXT,
@@ -121,7 +122,7 @@ _NETWORK = {
         {"samples": _COUNT, "bytes": _COUNT, "symbols": _NAMES, "bounds": {"type": "object"}}, "null"
     ),
     "streaming": object_schema(
-        {"hop": _COUNT, "inputs": _mapping(_INTEGER), "outputs": _mapping(object_schema(_OUTPUT))}, "null"
+        {"hop": _COUNT, "inputs": _map_schema(_INTEGER), "outputs": _map_schema(object_schema(_OUTPUT))}, "null"
     ),
     "tensors": objects_schema(_TENSOR, {"extents": {"type": "array"}}),
     "memory": objects_schema({**VALUE_SCHEMA, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
@@ -129,7 +130,7 @@ _NETWORK = {
 }
 OPTIONAL_KEYS = {
     "arenas": objects_schema({**_AREA, "start": _COUNT, "accesses": _COUNT}),
-    "copies": _mapping(_INTEGER),
+    "copies": _map_schema(_INTEGER),
     "hot_code": object_schema({**_AREA, "kernels": _NAMES, "saved": _INTEGER}),
     "sizes": objects_schema(
         {"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}
@@ -160,16 +161,17 @@ def manifest_fault(data: Any) -> str:
             else f"got {type(wrong.instance).__name__}, expected {_describe_constraint(wrong)}"
         )
         return f"{path}: {message}" if path else message
-    return "" if "models" in data else next(_inconsistencies(data), "")
+    return "" if "models" in data else next(_find_inconsistencies(data), "")
 
 
-def _describe_constraint(wrong: Any) -> str:
+def _describe_constraint(error: Any) -> str:
+    """Describe the constraint of the schema that a jsonschema error is about."""
     expectations = {"type": "{}", "enum": "one of {}", "minimum": "at least {}", "maximum": "at most {}"}
-    return str(expectations.get(wrong.validator, f"{wrong.validator} {{}}")).format(wrong.validator_value)
+    return str(expectations.get(error.validator, f"{error.validator} {{}}")).format(error.validator_value)
 
 
-def _inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield errors that the schema cannot express: names that do not exist, wrong indices and dtypes."""
+def _find_inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the errors in a manifest that its schema cannot express: names that do not exist, wrong indices and dtypes."""
     tensors = {tensor["name"]: tensor for tensor in data["tensors"]}
     for end in ("inputs", "outputs"):
         yield from (f"{end}: there is no tensor {name!r}" for name in data[end] if name not in tensors)
@@ -210,8 +212,9 @@ def value_data(value: Value) -> dict[str, Any]:
 
 
 class MemoryMap:
-    """Tensors of a planned module and their memory. ``names``: the board's tensor table (inputs, outputs, state, then every
-    intermediate that has memory)."""
+    """Tensors of a planned module, their places in the arena and the steps of their lives.
+
+    ``names``: the board's tensor table (inputs, outputs, state, then every intermediate that has memory)."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -245,8 +248,8 @@ class MemoryMap:
         lives = [(name, *self._lifetime(name)) for name in self.names]
         lives += [(name, *self._copy_lifetime(name, step)) for name, step in self.module.plan.copies.items()]
         lives += [(name, k, k) for k, call in enumerate(self.module.calls) for name in call.workspace]
-        entries = ((name, self._offset(name), first, last) for name, first, last in lives)
-        return [self._value_entry(name, at, first, last) for name, at, first, last in entries if at is not None]
+        entries = ((name, self._arena_offset(name), first, last) for name, first, last in lives)
+        return [self._lifetime_entry(name, at, first, last) for name, at, first, last in entries if at is not None]
 
     def operands(self, step: int) -> list[str]:
         """Return the tensors whose memory a step reads, by their names in the table, except those that are only written
@@ -259,24 +262,25 @@ class MemoryMap:
             name
             for name in candidates
             if any(self._overlaps(name, other) for other in call.reads)
-            and (name in ready or any(k < step for k in self._steps(self._writes, name)))
+            and (name in ready or any(k < step for k in self._steps_of_uses(self._writes, name)))
         ]
 
     def writers(self, name: str) -> list[int]:
-        """Return the steps that write a tensor's memory, under any name."""
-        return sorted(set(self._steps(self._writes, name)))
+        """Return the steps that write a tensor's memory, under the tensor's own name or another."""
+        return sorted(set(self._steps_of_uses(self._writes, name)))
 
     def constants(self, call: Call) -> list[dict[str, Any]]:
-        """Return the weights and tables that a step reads: C names and bytes."""
+        """Return the weights and tables that a step reads, as plain data: C name and bytes of each."""
         bases = dict.fromkeys(self._spans[name][0] for name in call.args)
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
         return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
 
-    def _value_entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
+    def _lifetime_entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
+        """Return the manifest's entry of a value in the arena: its byte offset, and the first and last step of its life."""
         return {**value_data(self.module.values[name]), "offset": offset, "first": first, "last": last}
 
-    def _offset(self, name: str) -> int | None:
-        """Return a value's offset in the arena; None if it is elsewhere."""
+    def _arena_offset(self, name: str) -> int | None:
+        """Return a value's byte offset in the arena; None if it is elsewhere."""
         assert self.module.plan is not None
         base, start, _ = self._spans[name]
         base_offset = self.module.plan.offsets.get(base)
@@ -289,14 +293,15 @@ class MemoryMap:
         return step, next(k for k, call in enumerate(self.module.calls) if name in call.args)
 
     def _lifetime(self, name: str) -> tuple[int, int]:
+        """Return the first and the last step of a value's life. State lives in all steps, inputs from BEFORE on."""
         if name in self.module.state:
             return BEFORE, len(self.module.calls)
-        writes, reads = self._steps(self._writes, name), self._steps(self._reads, name)
+        writes, reads = self._steps_of_uses(self._writes, name), self._steps_of_uses(self._reads, name)
         first = BEFORE if name in self.module.inputs else min(writes, default=BEFORE)
         return first, max((first, *writes, *reads))
 
-    def _steps(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
-        """Return the steps that use a name's memory."""
+    def _steps_of_uses(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
+        """Return the steps of ``uses`` (writes or reads, by base) that access a value's memory under any name."""
         return [step for step, other in uses[self._spans[name][0]] if self._overlaps(name, other)]
 
     def _overlaps(self, one: str, other: str) -> bool:
@@ -360,7 +365,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "classes": {"output": module.class_output, "names": list(module.classes)} if module.classes else None,
         "self_test": test_data(module),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
-        "tensors": [{**_tensor(module, name), "written_by": memory.writers(name)} for name in memory.names],
+        "tensors": [{**_tensor_entry(module, name), "written_by": memory.writers(name)} for name in memory.names],
         "memory": memory.arena(),
         "kernels": [
             {
@@ -396,7 +401,8 @@ _ROUNDING = {
 
 
 def deviations(module: Module) -> tuple[str, ...]:
-    """Return what an auditor must know about numbers and code, under the network's options."""
+    """Return sentences for auditors about a network's numbers and code under its options: rounding, requantisation,
+    floats, MISRA."""
     options = module.options
     sentences = [_ROUNDING[options.get("rounding", "tflm")]]
     if options.get("requantize") == "fixed":
@@ -419,12 +425,12 @@ def streaming_data(streaming: Streaming) -> dict[str, Any]:
 def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
     """Return the manifest of a project of several networks: their names in the board's order.
 
-    Each has its own in its folder.
-    """
+    Each network has a manifest of its own in its folder."""
     return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
 
 
-def _tensor(module: Module, name: str) -> dict[str, Any]:
+def _tensor_entry(module: Module, name: str) -> dict[str, Any]:
+    """Return the manifest's entry of a tensor: type, extents, quantisation, and its place (buffer and byte offset)."""
     value = module.values[name]
     base, offset = module.base_of(name)
     assert module.plan is not None

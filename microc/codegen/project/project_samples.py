@@ -30,24 +30,27 @@ MAX_SAMPLE_BYTES = 16 * 1024
 
 
 def sample_frames(module: Module) -> tuple[Frame, ...]:
-    """Return frames that are the same everywhere: integers in a pattern, floats from -1 to 1.
+    """Return the frames of a network's sample, the same on every computer: integers in a pattern, floats from -1 to 1.
 
-    One frame for a network without state.
-    """
+    One frame for a network without state, several for one with state."""
     size = sum(module.values[name].nbytes for name in module.inputs)
     count = min(MAX_FRAMES, max(2, MAX_SAMPLE_BYTES // max(size, 1))) if module.state else 1
     return tuple(
-        tuple(_pattern(module.values[name], k, frame) for k, name in enumerate(module.inputs)) for frame in range(count)
+        tuple(_sample_array(module.values[name], k, frame) for k, name in enumerate(module.inputs))
+        for frame in range(count)
     )
 
 
 def first_sample(module: Module) -> Frame:
-    """Return the first of :func:`sample_frames`."""
+    """Return the first frame of :func:`sample_frames`."""
     return sample_frames(module)[0]
 
 
-def _pattern(value: Value, number: int, frame: int) -> Array:
-    steps: Array = (np.arange(value.nbytes // dtypes.nbytes(value.dtype)) * 37 + 101 * number + 59 * frame) % 256
+def _sample_array(value: Value, input_index: int, frame_index: int) -> Array:
+    """Return the array of one input in one frame of the sample: integers in a pattern, floats from -1 to 1."""
+    steps: Array = (
+        np.arange(value.nbytes // dtypes.nbytes(value.dtype)) * 37 + 101 * input_index + 59 * frame_index
+    ) % 256
     if value.dtype == "bool":
         steps = steps % 2
     elif dtypes.is_float(value.dtype):
@@ -58,7 +61,9 @@ def _pattern(value: Value, number: int, frame: int) -> Array:
 
 
 def definitions(module: Module, frames: Sequence[Frame], space: str) -> tuple[Code, ...]:
-    """Return C arrays, one for every input, with its frames one after the other. ``space`` as in :func:`constant_definition`."""
+    """Return the definitions of C arrays with the sample: one array for every input, with its frames one after the other.
+
+    ``space`` as in :func:`constant_definition`."""
     arrays = (np.stack(parts) for parts in zip(*frames, strict=True))
     return tuple(
         Code("static " + "\n".join(constant_definition(_as_constant(f"{name}_values", array), space=space)))
@@ -73,11 +78,12 @@ def _as_constant(name: str, array: Array) -> Value:
 
 
 def literals(frames: Sequence[Frame], width: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
-    """Return Python literals of bytes, several lines for every input of every frame."""
-    return tuple(tuple(_byte_literals(array.tobytes(), width) for array in frame) for frame in frames)
+    """Return the sample as Python literals of bytes, by frame and input: several lines, each of at most ``width`` bytes."""
+    return tuple(tuple(_byte_literal_lines(array.tobytes(), width) for array in frame) for frame in frames)
 
 
-def _byte_literals(data: bytes, width: int) -> tuple[Code, ...]:
+def _byte_literal_lines(data: bytes, width: int) -> tuple[Code, ...]:
+    """Print bytes as Python literals, one a line, each of at most ``width`` bytes."""
     rows = (data[k : k + width] for k in range(0, len(data), width))
     return tuple(Code('b"' + "".join(f"\\x{byte:02x}" for byte in row) + '"') for row in rows)
 
@@ -87,7 +93,8 @@ def _byte_literals(data: bytes, width: int) -> tuple[Code, ...]:
 
 @frozen
 class TestTensor:
-    """An input or output of the self-test: the constant with all samples, elements of one sample, tolerance of floats."""
+    """An input or output of a network's self-test: the constant that holds all samples, elements of one sample, and
+    tolerance of floats."""
 
     name: Name
     constant: Name
@@ -97,7 +104,7 @@ class TestTensor:
 
 @frozen
 class TestContext:
-    """Variables of ``model.c.j2`` for the self-test."""
+    """Variables of ``model.c.j2`` for a network's self-test."""
 
     samples: int
     inputs: tuple[TestTensor, ...]
@@ -105,18 +112,19 @@ class TestContext:
 
 
 def test_context(module: Module) -> TestContext | None:
-    """Return the variables of a module's self-test; None if it has none."""
+    """Return the variables of a network's self-test for the templates; None if it has none."""
     self_test = module.self_test
     if self_test is None:
         return None
 
-    def tensors(values: Mapping[str, Value]) -> tuple[TestTensor, ...]:
-        return tuple(_tensor(module, name, value) for name, value in values.items())
+    def describe_tensors(values: Mapping[str, Value]) -> tuple[TestTensor, ...]:
+        return tuple(_self_test_tensor(module, name, value) for name, value in values.items())
 
-    return TestContext(self_test.samples, tensors(self_test.inputs), tensors(self_test.outputs))
+    return TestContext(self_test.samples, describe_tensors(self_test.inputs), describe_tensors(self_test.outputs))
 
 
-def _tensor(module: Module, name: str, value: Value) -> TestTensor:
+def _self_test_tensor(module: Module, name: str, value: Value) -> TestTensor:
+    """Return the variables of an input or output of the self-test. ``value``: the constant with its samples."""
     assert module.self_test is not None
     bound = module.self_test.bounds.get(name)
     literal = "" if bound is None else ExprPrinter().literal(bound, module.values[name].dtype)
@@ -129,10 +137,10 @@ def _tensor(module: Module, name: str, value: Value) -> TestTensor:
 
 
 def test_data(module: Module) -> dict[str, Any] | None:
-    """Return the manifest's entry for the self-test: samples, bytes of flash, symbols of its constants.
+    """Return the manifest's entry for a network's self-test: samples, bytes of flash, symbols of its constants, bounds of
+    errors.
 
-    None if it has none.
-    """
+    None if the network has no self-test."""
     self_test = module.self_test
     if self_test is None:
         return None

@@ -64,10 +64,9 @@ class RpcContext:
 
 
 def rpc_context(module: Module, several: bool) -> RpcContext:
-    """Return the descriptor's rows, in the manifest's order.
+    """Return the variables of the network's RPC descriptor, with its tensors in the manifest's order.
 
-    With ``several`` networks, one without state shares its arena.
-    """
+    ``several``: the project has several networks; one without state then shares its arena with others."""
     assert module.plan is not None
     caller_owned = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
     buffers = tuple(
@@ -78,8 +77,8 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         upper=Name(module.name.upper()),
         tensors=tuple(_rpc_tensor(module, name) for name in MemoryMap(module).names),
         buffers=buffers,
-        inputs=tuple((Name(n), _address(module, n)) for n in module.inputs),
-        outputs=tuple((Name(n), _address(module, n)) for n in module.outputs),
+        inputs=tuple((Name(n), _address_expression(module, n)) for n in module.inputs),
+        outputs=tuple((Name(n), _address_expression(module, n)) for n in module.outputs),
         fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         sizes=tuple(size.maximum for size in module.sizes),
@@ -88,12 +87,12 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         self_test=module.self_test is not None,
         self_test_places=()
         if module.plan.io_in_arena
-        else tuple(_address(module, n) for n in (*module.inputs, *module.outputs)),
+        else tuple(_address_expression(module, n) for n in (*module.inputs, *module.outputs)),
     )
 
 
-def _address(module: Module, name: str) -> Code:
-    """Return the address of a value as a constant expression."""
+def _address_expression(module: Module, name: str) -> Code:
+    """Return the address of a tensor as a constant expression of C: in the arena, or in a buffer of its own."""
     base, offset = module.base_of(name)
     assert module.plan is not None
     if base in module.plan.offsets:
@@ -103,10 +102,11 @@ def _address(module: Module, name: str) -> Code:
 
 
 def _rpc_tensor(module: Module, name: str) -> RpcTensor:
+    """Return a tensor's row in the RPC descriptor. Its kernel is the last step that writes it."""
     value = module.values[name]
     last = [k for k, call in enumerate(module.calls) if name in call.writes]
     return RpcTensor(
-        place=_address(module, name),
+        place=_address_expression(module, name),
         size=value.nbytes,
         kernel=Code(last[-1] if last else "MICROC_NO_KERNEL"),
         dtype=Name(f"MICROC_{_DTYPES.get(value.dtype, value.dtype.upper())}"),
@@ -116,7 +116,7 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
 
 
 def max_payload(board: Board) -> int:
-    """Return the maximum payload of a frame, in bytes."""
+    """Return the maximum payload of an RPC frame on a board, in bytes."""
     if 0 < board.ram_bytes < SMALL_RAM:
         return SMALL_PAYLOAD
     return LARGE_PAYLOAD if board.raw["console"].get("baud", FAST_BAUD) >= FAST_BAUD else PAYLOAD
@@ -128,7 +128,8 @@ def receive_buffer_size(board: Board) -> int:
 
 
 def buffer_sizes(board: Board) -> str:
-    """Return the definitions that differ from the runtime's defaults for this board."""
+    """Return the macros of C that set buffer sizes for a board where they differ from the runtime's defaults; empty if
+    none does."""
     lines = []
     if max_payload(board) != PAYLOAD:
         lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {max_payload(board)}")
@@ -156,11 +157,10 @@ class BenchmarkContext:
 
 
 def benchmark_main(modules: Sequence[Module], board: Board) -> str:
-    """Return ``main.c``. A float autoencoder (output shaped like input) answers its mean squared error, others the first
-    output as reals.
+    """Return ``main.c`` of a firmware with MLPerf Tiny's protocol.
 
-    UsageError for a network whose input the runner cannot feed or whose output it cannot read.
-    """
+    A float autoencoder (output shaped like input) answers its mean squared error, other networks their first output as
+    reals. UsageError for a network whose input the runner cannot feed or whose output it cannot read."""
     if len(modules) > 1:
         raise UsageError(
             f"protocol mlperf: got {len(modules)} networks, expected one",
@@ -271,14 +271,15 @@ def entry_files(modules: Sequence[Module]) -> dict[str, str]:
     context = NetworkContext(
         name=Name(module.name),
         upper=Name(module.name.upper()),
-        inputs=tuple((Name(name), _offset(module, name)) for name in module.inputs),
-        outputs=tuple((Name(name), _offset(module, name)) for name in module.outputs),
+        inputs=tuple((Name(name), _tensor_arena_offset(module, name)) for name in module.inputs),
+        outputs=tuple((Name(name), _tensor_arena_offset(module, name)) for name in module.outputs),
         has_state=bool(module.state),
     )
     return {name: render(f"loading/{name}.j2", context) for name in (ENTRY, HEADER, RELOCATABLE_SCRIPT)}
 
 
-def _offset(module: Module, name: str) -> int:
+def _tensor_arena_offset(module: Module, name: str) -> int:
+    """Return the byte offset of a tensor in its network's arena."""
     base, offset = module.base_of(name)
     assert module.plan is not None
     return offset + module.plan.offsets[base]

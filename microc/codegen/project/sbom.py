@@ -32,20 +32,21 @@ _RUNTIME_LICENSE = "Apache-2.0"
 def with_sbom(
     files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, str | bytes]:
-    """Return the files of a project with its bill of materials."""
-    return {**files, SBOM_FILE: _document(files, modules, board, version)}
+    """Return the files of a project and its bill of materials, by name."""
+    return {**files, SBOM_FILE: _sbom_document(files, modules, board, version)}
 
 
-def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str) -> str:
+def _sbom_document(files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str) -> str:
+    """Return a project's bill of materials as the text of an SPDX document in JSON."""
     title = "_".join(module.name for module in modules)
     contents = {name: text if isinstance(text, bytes) else text.encode() for name, text in sorted(files.items())}
     licences = {f"{EXTERNAL_FOLDER}/{each.name}/": each.licence for each in external_code_sources(modules)} | {
         "runtime/": _RUNTIME_LICENSE
     }
     file_entries = [_file_entry(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
-    models = [_model(k, module) for k, module in enumerate(modules)]
-    tools = [_tool("microc", version), *(_tool(name, _installed_version(name)) for name in _LIBRARIES)]
-    packages = [_project(title, contents, modules, board, version), *models, *tools]
+    models = [_model_package(k, module) for k, module in enumerate(modules)]
+    tools = [_tool_package("microc", version), *(_tool_package(name, _installed_version(name)) for name in _LIBRARIES)]
+    packages = [_project_package(title, contents, modules, board, version), *models, *tools]
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -60,7 +61,7 @@ def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board
         "documentDescribes": ["SPDXRef-Project"],
         "packages": packages,
         "files": file_entries,
-        "relationships": _relationships(file_entries, models, tools),
+        "relationships": _spdx_relationships(file_entries, models, tools),
     }
     digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     return to_json({**document, "documentNamespace": f"https://spdx.org/spdxdocs/microc-{digest}"})
@@ -81,10 +82,11 @@ def reproducible_date() -> str:
         ) from error
 
 
-def _file_entry(number: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:
+def _file_entry(file_index: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:
+    """Return the SPDX entry of a file. ``licences``: licence of all files in a folder, by the folder's path."""
     licence = next((licence for folder, licence in licences.items() if name.startswith(folder)), _NONE)
     return {
-        "SPDXID": f"SPDXRef-File-{number}",
+        "SPDXID": f"SPDXRef-File-{file_index}",
         "fileName": f"./{name}",
         "checksums": [
             {"algorithm": "SHA1", "checksumValue": _sha1(data)},
@@ -96,9 +98,10 @@ def _file_entry(number: int, name: str, data: bytes, licences: Mapping[str, str]
     }
 
 
-def _project(
+def _project_package(
     title: str, contents: Mapping[str, bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, Any]:
+    """Return the SPDX package of the project itself."""
     code = hashlib.sha1("".join(sorted(map(_sha1, contents.values()))).encode(), usedforsecurity=False).hexdigest()
     options = {module.name: dict(module.options) for module in modules}
     all_deviations = list(dict.fromkeys(line for module in modules for line in deviations(module)))
@@ -122,12 +125,13 @@ def _project(
     }
 
 
-def _model(number: int, module: Module) -> dict[str, Any]:
+def _model_package(model_index: int, module: Module) -> dict[str, Any]:
+    """Return the SPDX package of the model that a network was generated from."""
     known = module.hashes.get("model")
     checksums = {"checksums": [{"algorithm": "SHA256", "checksumValue": known}]} if known else {}
     plugins = {name: value for name, value in module.hashes.items() if name != "model"}
     return {
-        "SPDXID": f"SPDXRef-Model-{number}",
+        "SPDXID": f"SPDXRef-Model-{model_index}",
         "name": module.source or module.name,
         "downloadLocation": _NONE,
         "filesAnalyzed": False,
@@ -139,7 +143,8 @@ def _model(number: int, module: Module) -> dict[str, Any]:
     }
 
 
-def _tool(name: str, version: str) -> dict[str, Any]:
+def _tool_package(name: str, version: str) -> dict[str, Any]:
+    """Return the SPDX package of microc, or of a library that it uses."""
     return {
         "SPDXID": f"SPDXRef-Tool-{name}",
         "name": name,
@@ -153,9 +158,11 @@ def _tool(name: str, version: str) -> dict[str, Any]:
     }
 
 
-def _relationships(
+def _spdx_relationships(
     files: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
+    """Return the SPDX relationships between the document, the project, its files, models and tools."""
+
     def relationship(one: str, kind: str, other: str) -> dict[str, str]:
         return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
 
@@ -175,17 +182,18 @@ def _sha1(data: bytes) -> str:
 
 
 def _installed_version(distribution: str) -> str:
-    """Return an installed package's version from the name of its ``.dist-info`` folder.
+    """Return an installed package's version from the name of its ``.dist-info`` folder, NOASSERTION if it is not
+    installed.
 
-    :mod:`importlib.metadata` reads the folder's content, which takes as long as printing a network.
-    """
+    :mod:`importlib.metadata` reads the folder's content, which takes as long as printing a network."""
     found = re.compile(rf"{distribution.replace('-', '[-_]')}-([^-]+)\.dist-info", re.IGNORECASE)
-    names = (name for folder in sys.path for name in _names(folder or os.curdir))
+    names = (name for folder in sys.path for name in _dist_info_folders(folder or os.curdir))
     return next((match[1] for name in names if (match := found.fullmatch(name))), _NONE)
 
 
 @lru_cache(maxsize=64)
-def _names(folder: str) -> tuple[str, ...]:
+def _dist_info_folders(folder: str) -> tuple[str, ...]:
+    """Return the names of the ``.dist-info`` folders in a folder; none if the folder cannot be read."""
     try:
         return tuple(name for name in os.listdir(folder) if name.endswith(".dist-info"))
     except OSError:

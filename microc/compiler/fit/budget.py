@@ -63,22 +63,21 @@ def fit_hint(source: str, flash: int, ram: int, board: str = "", *, floats: bool
 
 
 def larger_boards(flash: int, ram: int, small: str = "") -> Iterator[str]:
-    """Yield boards with that memory and a margin. ``small``: the board that is too small.
+    """Yield the names of boards that have this memory (bytes) and a margin. ``small``: the board that is too small.
 
     Boards of its family come first (Arduino's core, PlatformIO's platform), then boards that one of its build systems
-    knows, then emulated ones; within each, the smallest first.
-    """
+    knows, then emulated ones; within each, the smallest first."""
     known = list_boards()
     small_board = load_board(small) if small in known else None
     families, systems = (
         (_board_families(small_board), set(small_board.ids)) if small_board else (set[str](), set[str]())
     )
 
-    def order(board: Board) -> tuple[bool, bool, bool, int, int]:
+    def preference_key(board: Board) -> tuple[bool, bool, bool, int, int]:
         stranger = families.isdisjoint(_board_families(board))
         return (stranger, systems.isdisjoint(board.ids), not board.virtual, board.ram_bytes, board.flash_bytes)
 
-    for board in sorted(map(load_board, known), key=order):
+    for board in sorted(map(load_board, known), key=preference_key):
         if (
             board.regions
             and region_bytes(board, "flash") >= MARGIN * flash
@@ -93,6 +92,7 @@ def region_bytes(board: Board, kind: str) -> int:
 
 
 def _board_families(board: Board) -> set[str]:
+    """Return the families that build systems put a board in: Arduino's core, PlatformIO's platform."""
     arduino, platformio = board.ids.get("arduino", ""), board.ids.get("platformio")
     names = {arduino.rpartition(":")[0]} if arduino else set()
     return names | ({platformio["platform"]} if platformio else set())
@@ -137,22 +137,24 @@ def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:
     weights were rounded to, else empty.
     """
     if not any(dtypes.is_float(kind.dtype) for kind in graph.types.values()):
-        return Arithmetic(sum(node_macs(graph, node) for node in graph.nodes), double_weights=_double_weights(graph))
-    work = {node.outputs: (node_macs(graph, node), _float_macs(graph, node)) for node in graph.nodes}
+        return Arithmetic(
+            sum(node_macs(graph, node) for node in graph.nodes), double_weights=_count_double_weights(graph)
+        )
+    work = {node.outputs: (node_macs(graph, node), _count_float_macs(graph, node)) for node in graph.nodes}
     layers = sorted((n for n in graph.nodes if work[n.outputs][1]), key=lambda n: -work[n.outputs][1])
     scaled = (n for n in graph.nodes if n.op == "requantize_float")
     return Arithmetic(
         macs=sum(total for total, _ in work.values()),
         float_macs=sum(floats for _, floats in work.values()),
-        reasons=tuple(_reasons(graph, layers)),
+        reasons=tuple(_float_reasons(graph, layers)),
         half_weights=count_half_weights(graph) if weight_dtype in dtypes.HALF else 0,
         wide_weights=find_overflowing_weights(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
-        double_weights=_double_weights(graph),
+        double_weights=_count_double_weights(graph),
         float_scaled=sum(graph.types[name].size for node in scaled for name in node.outputs),
     )
 
 
-def _double_weights(graph: Graph) -> int:
+def _count_double_weights(graph: Graph) -> int:
     """Count int16 weights that multiply bytes: results of 9-bit weights, which no model file contains."""
     names = {
         node.inputs[1]
@@ -162,8 +164,8 @@ def _double_weights(graph: Graph) -> int:
     return sum(graph.types[name].size for name in names & graph.consts.keys() if graph.types[name].dtype == "int16")
 
 
-def _float_macs(graph: Graph, node: Node) -> int:
-    """Count the float products of a run of a node; for control flow, the share of its bodies."""
+def _count_float_macs(graph: Graph, node: Node) -> int:
+    """Count the float multiply-accumulates of one run of a node; for control flow, its bodies' share of them."""
     macs = node_macs(graph, node)
     if not macs:
         return 0
@@ -174,7 +176,7 @@ def _float_macs(graph: Graph, node: Node) -> int:
     return macs * sum(part.float_macs for part in inside) // max(1, sum(part.macs for part in inside))
 
 
-def _reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
+def _float_reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
     """Yield the reasons why layers compute in floats, the largest first; a single one if nothing is quantised."""
     if not layers:
         return
@@ -184,12 +186,12 @@ def _reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
     producers = graph.producer()
     for node in layers[:_SHOWN]:
         number = node.loc.index if node.loc.index >= 0 else node.outputs[0]
-        yield f"{node.op} {number}: {_reason(graph, producers.get(node.inputs[0]))}"
+        yield f"{node.op} {number}: {_float_reason(graph, producers.get(node.inputs[0]))}"
     if len(layers) > _SHOWN:
         yield f"and {len(layers) - _SHOWN} layers more"
 
 
-def _reason(graph: Graph, maker: Node | None) -> str:
+def _float_reason(graph: Graph, maker: Node | None) -> str:
     """Return the reason why a layer that reads the result of ``maker`` computes in floats."""
     if maker is None:
         return "what it reads is not quantised"
@@ -224,13 +226,13 @@ PRICE_STEPS = (1, 8, 64)
 
 @frozen
 class BoardCapacity:
-    """Capacity of a board: bytes of flash for constants and code, of RAM for the arena and inputs outside of it; 0: unlimited.
+    """The memory of a board that is left to a network: bytes of flash for constants and code, of RAM for the arena and
+    inputs outside of it; 0: unlimited.
 
     ``board``: its name, if a network that takes more is refused. ``flash_limit``: the most that constants may take,
     even if the code proves smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: all
     memories for tensors if the board has several, the one of ``ram`` first. ``code``: the memory that hot code may run
-    from, with the bytes that everything except arenas leaves.
-    """
+    from, with the bytes that everything except arenas leaves."""
 
     flash: int = 0
     ram: int = 0
@@ -260,7 +262,7 @@ def arena_memories(module: Module, options: Options, room: BoardCapacity | None)
 
 
 def io_bytes(module: Module) -> int:
-    """Sum the bytes of inputs and outputs."""
+    """Return the bytes of a module's inputs and outputs."""
     return sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
 
 
@@ -291,26 +293,26 @@ def goal_ladder(graph: Graph, options: Options, target: Target) -> tuple[Goal, .
 
 
 def memory_per_time(options: Options, target: Target) -> float:
-    """Return the percent of memory that 1 % of time is worth."""
+    """Return how many percent of memory 1 % of time is worth, for the goal of the options and the kind of core."""
     return MEMORY_PER_TIME[options.optimize] * (COMPUTER_FACTOR if FAMILIES[target.isa].threads else 1)
 
 
 def code_bytes(module: Module) -> int:
-    """Sum the estimated machine code of the kernels in bytes."""
+    """Return the estimated bytes of machine code of a module's kernels."""
     return sum(kernel.code_bytes for kernel in module.kernels)
 
 
 def flash_bytes(module: Module) -> int:
-    """Sum constants and estimated code in bytes."""
+    """Return the bytes of a module's constants and estimated code."""
     return module.const_bytes + code_bytes(module)
 
 
 def relative_cost(made: Module, plain: Module, worth: float) -> float:
-    """Return the relative cost of a planned module compared with another: ram * flash * time ** ``worth``, each as a ratio.
+    """Return the cost of the planned module ``made`` relative to the planned module ``plain``: ram * flash * time **
+    ``worth``, each as a ratio.
 
-    RAM and flash of a usual firmware are added to the network's own, so that small networks do not pay any price in
-    time.
-    """
+    ``worth``: percent of memory that 1 % of time is worth (:func:`memory_per_time`). RAM and flash of a usual firmware
+    are added to the network's own, so that small networks do not pay any price in time."""
     time = made.instructions / max(plain.instructions, 1)
     if worth == float("inf"):
         return time
@@ -327,7 +329,7 @@ def fits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
 
 
 def min_flash_bytes(module: Module) -> int:
-    """Return a lower bound of constants plus code in bytes."""
+    """Return a lower bound of the bytes of a module's constants plus code."""
     return module.const_bytes + int(CERTAIN_CODE_SHARE * code_bytes(module))
 
 
@@ -371,7 +373,7 @@ class MemoryBound:
 
 
 def memory_bound(graph: Graph, options: Options) -> MemoryBound:
-    """Return the lower bounds of a fused graph."""
+    """Return the lower bounds of the memory that a fused graph needs, however it is compiled."""
     inside = options.io_in_arena
     ends = sum(graph.types[name].nbytes for name in {*graph.inputs, *graph.outputs})
     arena = min(
@@ -381,7 +383,8 @@ def memory_bound(graph: Graph, options: Options) -> MemoryBound:
 
 
 def shortages(least: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
-    """List the proofs that a network cannot fit, however it is compiled; none proves nothing. ``room``: the board's capacity."""
+    """List the proofs, as text, that a network with the lower bounds ``least`` cannot fit, however it is compiled; an
+    empty list proves nothing. ``room``: the board's capacity."""
     (flash, ram), found = room.capacity, []
     if room.board and least.weights > room.flash_limit > 0:
         found.append(
@@ -475,10 +478,10 @@ def min_constant_bytes(array: Array) -> int:
         return array.size // (2 if int(high) - int(low) >= 4 else 4)  # 4-bit or 2-bit indices
     if array.dtype == np.float32 and any(dtypes.is_exact_in(array, half) for half in dtypes.HALF):
         return array.size * 2
-    return array.size * (1 if _fits_bytes(array) else array.dtype.itemsize)
+    return array.size * (1 if _spans_byte_range(array) else array.dtype.itemsize)
 
 
-def _fits_bytes(array: Array) -> bool:
+def _spans_byte_range(array: Array) -> bool:
     """Test whether integers span at most 256 values."""
     return array.dtype.kind in "iu" and int(array.max()) - int(array.min()) < 256
 
@@ -490,7 +493,7 @@ def _min_arena_bytes(graph: Graph, *, inside: bool) -> int:
     elsewhere = {*graph.consts, *graph.state, *graph.updates.values(), *outer}
     base = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
-    def together(names: Iterable[str]) -> int:
+    def bytes_of_tensors(names: Iterable[str]) -> int:
         """Sum the bytes of the tensors behind some names; views count as the tensor that they refer to."""
         roots = set()
         for name in names:
@@ -499,20 +502,20 @@ def _min_arena_bytes(graph: Graph, *, inside: bool) -> int:
             roots.add(name)
         return sum(graph.types[name].nbytes for name in roots - elsewhere if name)
 
-    sides = [together(graph.inputs), sum(graph.types[name].nbytes for name in set(graph.outputs) - outer)]
-    aliased = _alias_operands(graph)
-    readers = _readers(graph)
+    sides = [bytes_of_tensors(graph.inputs), sum(graph.types[name].nbytes for name in set(graph.outputs) - outer)]
+    aliased = _aliased_tensors(graph)
+    readers = _tensor_readers(graph)
     for nodes in groups_of(graph):
         made = {name for node in nodes for name in node.outputs}
         read = {name for node in nodes for name in node.inputs if name} - made
         if _needs_whole_tensors(graph, nodes, read):
             own = {id(node) for node in nodes}
             kept = {name for name in made if name and (len(nodes) == 1 or readers.get(name, set()) - own)}
-            sides += [together(read - aliased), together(kept - aliased)]
+            sides += [bytes_of_tensors(read - aliased), bytes_of_tensors(kept - aliased)]
     return state + max(sides, default=0)
 
 
-def _alias_operands(graph: Graph) -> set[str]:
+def _aliased_tensors(graph: Graph) -> set[str]:
     """Return the tensors that may be parts of others, or composed of others, without a copy."""
     return {name for node in graph.nodes if _is_alias(graph, node) for name in (*node.inputs, *node.outputs)}
 
@@ -532,7 +535,7 @@ def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read: Iterable[str
     )
 
 
-def _readers(graph: Graph) -> dict[str, set[int]]:
+def _tensor_readers(graph: Graph) -> dict[str, set[int]]:
     """Return the readers of each tensor: ids of nodes, and the id of the graph if it keeps or returns the tensor."""
     readers: dict[str, set[int]] = {}
     for node in graph.nodes:

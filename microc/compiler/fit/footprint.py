@@ -114,20 +114,20 @@ def _is_code_in_main(board: Board) -> bool:
 
 
 def _accelerator_bytes(module: Module, board: Board) -> int:
-    """Sum the constants in the memory region of the accelerator, if the board has one."""
+    """Return the bytes of the constants that are in the accelerator's memory region; 0 if the board has none."""
     if not board.npu_constants:
         return 0
     return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > DEFAULT_ALIGNMENT)
 
 
 def _io_outside_bytes(module: Module) -> int:
-    """Sum the inputs and outputs that are outside of the arena."""
+    """Return the bytes of the inputs and outputs that are outside of the arena."""
     assert module.plan is not None
     return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
 
 
 def _runtime_bytes(board: Board, protocol: str) -> int:
-    """Return the static RAM around the networks as measured; of a board that was not, the RAM of console and RPC."""
+    """Return the bytes of RAM that the console and the RPC take."""
     measured = static_ram_around_networks(board, protocol)
     if measured is not None:
         return measured
@@ -155,7 +155,10 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
 
 
 def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, floats: bool = False) -> None:
-    """Raise FitError with the numbers if a board has too little flash or RAM; a board without limits holds anything."""
+    """Raise FitError with the numbers if a board has less flash or RAM than needed (bytes); a board without limits holds
+    anything.
+
+    ``where``: the model; ``details``: what the needs consist of."""
     reasons = []
     for kind, need in zip(KINDS, (flash, ram), strict=True):
         room = region_bytes(board, kind)

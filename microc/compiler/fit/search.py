@@ -121,12 +121,13 @@ WORKSPACE_ROUNDS = 4
 
 
 def shrink_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces], Compiled]) -> Compiled:
-    """Build with smaller workspaces until the arena takes at most ``limit`` bytes; else return the smallest network found.
+    """Build the network with smaller workspaces until the arena takes at most ``limit`` bytes; else return the smallest
+    network found.
 
-    ``plain``, planned, is returned if no kernel has a workspace, or if it has several arenas.
-    """
+    ``plain``, planned, is returned if no kernel has a workspace, or if it has several arenas. ``build`` builds with a
+    limit of the workspace for each kernel."""
     assert plain.module.plan is not None
-    if plain.module.plan.arenas or not any(own for _, own in _arena_use(plain.module)):
+    if plain.module.plan.arenas or not any(own for _, own in _tensor_and_workspace_bytes(plain.module)):
         return plain
     from microc.compiler.tuned.records import list_tasks
 
@@ -148,15 +149,16 @@ def workspace_limits(limit: int, module: Module, tasks: Sequence[Task]) -> Works
     """Return for each kernel, by key, the workspace for which an arena of ``limit`` bytes has room in all of its layers."""
     keys = {layer: task.key for task in tasks for layer in task.layers}
     workspaces: dict[str, int] = {}
-    for call, (tensors, _) in zip(module.calls, _arena_use(module), strict=True):
+    for call, (tensors, _) in zip(module.calls, _tensor_and_workspace_bytes(module), strict=True):
         key = keys.get(call.layer)
         if key is not None:
             workspaces[key] = min(workspaces.get(key, limit), limit - tensors)
     return workspaces
 
 
-def _arena_use(module: Module) -> list[tuple[int, int]]:
-    """Return for each call the bytes of the arena in use outside of its workspaces, and the bytes of its workspaces."""
+def _tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
+    """Return for each call of a planned module the bytes of the arena that hold tensors while it runs, and the bytes of
+    its workspaces."""
     assert module.plan is not None
     live: list[list[tuple[int, int]]] = [[] for _ in module.calls]
     for name, (first, last) in lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
@@ -195,7 +197,7 @@ def choose_kernel_goals(
         return None  # the calls do not correspond one to one
     groups = _calls_sharing_kernels(candidates)
     items = [
-        [_knapsack_item(number, candidate.module, group) for number, candidate in enumerate(candidates)]
+        [_knapsack_option(number, candidate.module, group) for number, candidate in enumerate(candidates)]
         for group in groups
     ]
     start = next(number for number, candidate in enumerate(candidates) if candidate is fitting)
@@ -235,23 +237,24 @@ def _calls_sharing_kernels(candidates: Sequence[Compiled]) -> list[list[int]]:
     return list({id(indices): indices for indices in group.values()}.values())
 
 
-def _knapsack_item(number: int, module: Module, indices: Sequence[int]) -> LayerOption:
-    """Return instructions (loss) and bytes (flash) of a group in the candidate of this number."""
-    calls = [module.calls[index] for index in indices]
+def _knapsack_option(candidate_index: int, module: Module, call_indices: Sequence[int]) -> LayerOption:
+    """Return the option to build a group of calls as a candidate network does: the candidate's index, the group's
+    instructions (loss) and its bytes of flash."""
+    calls = [module.calls[index] for index in call_indices]
     kernels, operands = {call.kernel for call in calls}, {name for call in calls for name in call.args}
     code = sum(kernel.code_bytes for kernel in module.kernels if kernel.name in kernels)
     values = (module.values[name] for name in operands)
     return LayerOption(
-        number,
+        candidate_index,
         sum(call.instructions for call in calls),
         code + sum(value.nbytes for value in values if value.storage == "const"),
         0,
     )
 
 
-def _goal_keys(network: Compiled, indices: Sequence[int]) -> Iterator[str]:
-    """Yield the keys of :data:`Goals` for some calls: the last result of each group of nodes."""
-    for index in indices:
+def _goal_keys(network: Compiled, call_indices: Sequence[int]) -> Iterator[str]:
+    """Yield the keys in :data:`Goals` of the calls ``call_indices``: the last result of each call's group of nodes."""
+    for index in call_indices:
         origin = network.make.origins[network.module.calls[index].writes]
         assert isinstance(origin, Group)
         yield origin.nodes[-1].outputs[0]
@@ -309,7 +312,7 @@ def kernel_builder(
     workspaces: Workspaces = MappingProxyType({}),
     goals: Goals = MappingProxyType({}),
 ) -> KernelBuilder:
-    """Return the builder of the graph's kernels. ``family``: the graph at several sizes, if these are dynamic."""
+    """Build the object that makes the graph's kernels. ``family``: the graph at several sizes, if these are dynamic."""
     if family is not None:
         from microc.compiler.sizes.general import GeneralKernelBuilder
 
@@ -335,7 +338,8 @@ def build_network(
     make: KernelBuilder,
     streams: Sequence[LoweredStream] = (),
 ) -> Compiled:
-    """Lower the graph to kernels and calls, with cost estimates."""
+    """Lower the graph to a module of kernels and calls, with cost estimates. ``streams``: the chains of layers that run
+    row by row."""
     module = build_module(graph, target, source, make.goal, progress, streams, make)
     # Merging equal kernels saves flash and costs an operand, so it is skipped at price 0. Kernels with dynamic sizes have
     # parameters already.
@@ -384,7 +388,7 @@ def try_loop_blocking(
 
 
 def _count_loops(graph: Graph) -> int:
-    """Count loops, nested ones included."""
+    """Count the loop nodes of a graph, nested ones included."""
     return sum(1 + _count_loops(node.attr("body")) for node in graph.nodes if node.op == "loop")
 
 
@@ -416,7 +420,7 @@ def try_blocked_attention(
     for rows in (all_rows, *(rows for rows in ATTENTION_ROWS if rows < all_rows)):
         changed = block_attention(graph, layers, rows)
         # Liveness bounds the arena from below, without compiling.
-        if changed is graph or peak_live_bytes(changed, inside=options.io_in_arena) >= _arena(best.module):
+        if changed is graph or peak_live_bytes(changed, inside=options.io_in_arena) >= _all_arena_bytes(best.module):
             continue
         verify(changed, infer, "attention")
         blocked = build(changed)
@@ -431,22 +435,24 @@ def try_blocked_attention(
 
 
 def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
-    """Return the peak of live bytes if every kernel has its own results and no scratch.
+    """Return the largest number of bytes of tensors that are live at once, if every kernel has its own results and no
+    scratch.
 
-    ``inside``: inputs and outputs count.
-    """
+    ``inside``: inputs and outputs count."""
     views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
-    def root(name: str) -> str:
+    def viewed_tensor(name: str) -> str:
         while name in views:
             name = views[name]
         return name
 
     groups = [nodes for nodes in groups_of(graph) if not registry.get(nodes[0].op).view]
-    last = {root(name): time for time, nodes in enumerate(groups) for node in nodes for name in node.inputs if name}
-    last |= {root(name): len(groups) for name in graph.outputs}
-    uncounted = {*graph.consts, *graph.state, *(() if inside else (*graph.inputs, *map(root, graph.outputs)))}
-    alive, most = {root(name) for name in graph.inputs}, 0
+    last = {
+        viewed_tensor(name): time for time, nodes in enumerate(groups) for node in nodes for name in node.inputs if name
+    }
+    last |= {viewed_tensor(name): len(groups) for name in graph.outputs}
+    uncounted = {*graph.consts, *graph.state, *(() if inside else (*graph.inputs, *map(viewed_tensor, graph.outputs)))}
+    alive, most = {viewed_tensor(name) for name in graph.inputs}, 0
     for time, nodes in enumerate(groups):
         alive |= {name for name in nodes[-1].outputs if name}
         bodies = [nodes[0].attr(name) for name in registry.get(nodes[0].op).regions]
@@ -457,14 +463,18 @@ def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
 
 
 def _attention_cost(blocked: Module, plain: Module, worth: float) -> float:
-    """Return arena * instructions ** ``worth``, both as ratios to the network without blocks."""
-    arena, time = _arena(blocked) / max(_arena(plain), 1), blocked.instructions / max(plain.instructions, 1)
+    """Return the cost of the network with attention in blocks: arena * instructions ** ``worth``, both as ratios to the
+    network without blocks."""
+    arena, time = (
+        _all_arena_bytes(blocked) / max(_all_arena_bytes(plain), 1),
+        blocked.instructions / max(plain.instructions, 1),
+    )
     if worth == float("inf"):
         return arena if time <= 1 else 1 + time
     return float(arena * time**worth)
 
 
-def _arena(module: Module) -> int:
+def _all_arena_bytes(module: Module) -> int:
     """Return the bytes of all arenas of a planned module."""
     assert module.plan is not None
     return module.plan.size

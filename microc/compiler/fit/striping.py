@@ -61,8 +61,8 @@ class LoweredStream:
 
 
 @frozen
-class _Rows:
-    """A layer lowered for a block of rows."""
+class _LayerRows:
+    """A layer of a chain, lowered for a block of rows."""
 
     group: LoweredGroup
     schedule: Schedule
@@ -70,17 +70,18 @@ class _Rows:
 
 
 def group_result(group: Group) -> str:
-    """Return the value that a group computes."""
+    """Return the name of the value that a group of nodes computes."""
     return group[-1].outputs[0]
 
 
 class Streams:
-    """Lowers chains of a graph for a target, and remembers the results. ``groups``: all groups by name."""
+    """Lowers chains of a graph for a target to kernels that work row by row, and remembers the results. ``groups``: all
+    groups of nodes by name."""
 
     def __init__(self, graph: Graph, groups: Mapping[str, Group], target: Target, goal: Goal) -> None:
         self.graph, self.groups, self.target, self.goal = graph, groups, target, goal
         self._streams: dict[Chain, LoweredStream] = {}
-        self._rows: dict[tuple[str, Shape], _Rows] = {}
+        self._rows: dict[tuple[str, Shape], _LayerRows] = {}
 
     def sources(self, chain: Chain) -> tuple[str, ...]:
         """Return for each group of a chain the value that it reads row by row."""
@@ -89,10 +90,11 @@ class Streams:
     def shapes(self, chain: Chain) -> tuple[Shape, ...]:
         """Return for each layer of a chain the rows that it holds and the rows that it computes at a time."""
         pairs = zip(chain.groups, self.sources(chain), strict=True)
-        return choose_blocks([_shape(self.graph, self.groups[name], data) for name, data in pairs], chain.height)
+        return choose_blocks([_row_shape(self.graph, self.groups[name], data) for name, data in pairs], chain.height)
 
     def price(self, chain: Chain) -> Streamed:
-        """Return the multiply-accumulates of rows outside of the image, and the bytes that windows copy."""
+        """Return the additional work of a chain: the multiply-accumulates of rows outside of the image, and the bytes that
+        windows copy."""
         extra = moved = 0
         graph, shapes = self.graph, self.shapes(chain)
         for k, (name, data, shape) in enumerate(zip(chain.groups, self.sources(chain), shapes, strict=True)):
@@ -107,25 +109,27 @@ class Streams:
     def lower(self, chain: Chain) -> LoweredStream:
         """Lower a chain to a kernel, once."""
         if chain not in self._streams:
-            self._streams[chain] = self._lower(chain)
+            self._streams[chain] = self._lower_chain(chain)
         return self._streams[chain]
 
-    def _lower(self, chain: Chain) -> LoweredStream:
+    def _lower_chain(self, chain: Chain) -> LoweredStream:
+        """Lower a chain to one kernel: schedule its layers for blocks of rows and join them."""
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
         layers = [self._lower_rows(name, data, shape) for name, data, shape in triples]
         height = self.graph.types[chain.data].shape[1]
         streamed = stream("stream", [rows.layer for rows in layers], height, words=self.target.has("unaligned"))
-        params = tuple(_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
+        params = tuple(_kernel_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
         result, schedules = group_result(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
         return LoweredStream(chain, streamed.func, params, result, schedules, self.price(chain))
 
     def blocks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
-        """Return the scheduling task of every group of a chain: :meth:`block`."""
+        """Return the scheduling task of every group of a chain, each as :meth:`block` returns it."""
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
         return [self.block(name, data, shape) for name, data, shape in triples]
 
     def block(self, name: str, data: str, shape: Shape) -> tuple[Graph, Group, Goal]:
-        """Return a group for a block of rows, as a graph of its own, with its nodes and the goal of its schedule."""
+        """Return the scheduling task of a group for a block of rows: a graph of its own, its nodes, and the goal of its
+        schedule."""
         window = row_window(self.graph, self.groups[name], data)
         assert window is not None
         alone, nodes = row_group(self.graph, self.groups[name], data, window, shape.block)
@@ -133,7 +137,7 @@ class Streams:
         # Instructions are counted per block but paid `blocks` times in an inference; its code is stored once.
         return alone, nodes, replace(self.goal, price=self.goal.price / blocks)
 
-    def _lower_rows(self, name: str, data: str, shape: Shape) -> _Rows:
+    def _lower_rows(self, name: str, data: str, shape: Shape) -> _LayerRows:
         """Schedule and lower a group for a block of rows."""
         if (name, shape) in self._rows:
             return self._rows[name, shape]
@@ -148,12 +152,13 @@ class Streams:
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
         by_row = tuple(bound[v] for v in companion_inputs(graph, group, data))
         layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
-        self._rows[name, shape] = _Rows(lowered, choice.schedule, layer)
+        self._rows[name, shape] = _LayerRows(lowered, choice.schedule, layer)
         return self._rows[name, shape]
 
 
-def _shape(graph: Graph, group: Group, data: str) -> Shape:
-    """Return the rows that a group reads and computes, before it is lowered."""
+def _row_shape(graph: Graph, group: Group, data: str) -> Shape:
+    """Return the rows that a group reads of ``data`` and computes, before it is lowered; InternalError if it does not work
+    row by row."""
     reads = row_window(graph, group, data)
     if reads is None:
         raise InternalError("a group that does not work row by row", where=str(group[0].loc))
@@ -163,9 +168,10 @@ def _shape(graph: Graph, group: Group, data: str) -> Shape:
     return Shape(window, graph.types[group_result(group)].shape[1], whole=bool(companion_inputs(graph, group, data)))
 
 
-def _param(row: _Rows, serves: ir.Buffer) -> Param:
-    """Return the value or constant of a layer's parameter; constants are packed as the schedule stores them."""
-    position = row.layer.func.params.index(serves)
+def _kernel_param(row: _LayerRows, parameter: ir.Buffer) -> Param:
+    """Return the value or constant that a parameter of a layer's kernel stands for; constants are packed as the schedule
+    stores them."""
+    position = row.layer.func.params.index(parameter)
     param = row.group.params[position]
     if param.array is None:
         return param
@@ -180,15 +186,16 @@ MACS_PER_MOVED_BYTE = 8
 
 @frozen
 class Run:
-    """Groups, by name, of which each but the first is the only reader of the one before.
+    """A run of groups, by name, of which each but the first is the only reader of the one before: chains are parts of
+    runs.
 
-    ``sources``: the value that each reads row by row.
-    """
+    ``sources``: the value that each group reads row by row."""
 
     groups: tuple[str, ...]
     sources: tuple[str, ...]
 
     def chain(self, start: int, stop: int, height: int) -> Chain:
+        """Return the chain of the groups ``start`` up to ``stop`` (excluded), computed ``height`` rows at a time."""
         return Chain(self.sources[start], self.groups[start:stop], height)
 
 
@@ -199,7 +206,7 @@ def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
     runs: list[Run] = []
     used: set[str] = set()
     for name, group in groups.items():
-        data = next((v for v in _varying(graph, group) if row_window(graph, group, v)), None)
+        data = next((v for v in _variable_inputs(graph, group) if row_window(graph, group, v)), None)
         if name in used or data is None:
             continue
         run = Run((name,), (data,))
@@ -215,7 +222,8 @@ def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
     return tuple(run for run in runs if len(run.groups) > 1)
 
 
-def _varying(graph: Graph, group: Group) -> list[str]:
+def _variable_inputs(graph: Graph, group: Group) -> list[str]:
+    """Return the values that a group reads and that are neither constants nor results of its own nodes."""
     made = {name for node in group for name in node.outputs}
     return [v for node in group for v in node.inputs if v and v not in made and v not in graph.consts]
 
@@ -248,15 +256,19 @@ class ChainEstimator:
         self.times = {name: time for name, time in times.items() if time is not None}
 
     def appraise(self, chain: Chain) -> Candidate:
-        """Estimate a chain, without scratch."""
+        """Estimate the bytes and the additional work of a chain, without scratch."""
         shapes = self.streams.shapes(chain)
         windows = [
-            shape.held * shape.window.width * self._width(data)
+            shape.held * shape.window.width * self._element_bytes(data)
             for shape, data in zip(shapes, self.streams.sources(chain), strict=True)
         ]
         if not shapes[0].window.padded:
             del windows[0]
-        need = self._beside(chain) - self._shared(chain, shapes) + sum(map(_words, windows))
+        need = (
+            self._live_bytes_during(chain)
+            - self._overwritable_source_bytes(chain, shapes)
+            + sum(map(_round_up_to_words, windows))
+        )
         price = self.streams.price(chain)
         return Candidate(chain, need, price.extra_macs + MACS_PER_MOVED_BYTE * price.moved)
 
@@ -264,35 +276,42 @@ class ChainEstimator:
         """Add the scratch of a chain, which is known once it is lowered."""
         shapes, func = self.streams.shapes(rough.chain), self.streams.lower(rough.chain).func
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
-        return replace(rough, need=rough.need + sum(_words(p.nbytes) for p in scratch), exact=True)
+        return replace(rough, need=rough.need + sum(_round_up_to_words(p.nbytes) for p in scratch), exact=True)
 
     def name(self, chain: Chain) -> str:
-        """Name a chain by its first and last layer."""
+        """Return the name of a chain for messages: its first and last layer."""
         return f"{self.groups[chain.groups[0]][0].loc} to {self.groups[chain.groups[-1]][0].loc}, row by row"
 
-    def _width(self, value: str) -> int:
+    def _element_bytes(self, value: str) -> int:
+        """Return the bytes of an element of a value."""
         kind = self.graph.types[value]
         return kind.nbytes // kind.size
 
-    def _base(self, value: str) -> str:
+    def _tensor_behind(self, value: str) -> str:
+        """Return the tensor that holds a value: the value itself, or the tensor of which it is a part."""
         return self.module.base_of(self.names[value])[0]
 
-    def _beside(self, chain: Chain) -> int:
-        """Sum the bytes of the source, the result, and everything else that is alive during the chain."""
+    def _live_bytes_during(self, chain: Chain) -> int:
+        """Return the bytes of the source, the result, and everything else that is alive while a chain runs."""
         now = self.times[chain.groups[-1]]
-        inner = {self._base(group_result(self.groups[name])) for name in chain.groups[:-1]}
-        late = {self._base(v) for name in chain.groups for v in _varying(self.graph, self.groups[name])}
+        inner = {self._tensor_behind(group_result(self.groups[name])) for name in chain.groups[:-1]}
+        late = {
+            self._tensor_behind(v) for name in chain.groups for v in _variable_inputs(self.graph, self.groups[name])
+        }
         here = {
             name
             for name, (first, last) in self.alive.items()
             if first <= now and (last >= now or name in late) and name not in inner
         }
         values = [self.module.values[name] for name in here]
-        return sum(_words(v.nbytes) for v in values if v.storage != "workspace")
+        return sum(_round_up_to_words(v.nbytes) for v in values if v.storage != "workspace")
 
-    def _shared(self, chain: Chain, shapes: tuple[Shape, ...]) -> int:
+    def _overwritable_source_bytes(self, chain: Chain, shapes: tuple[Shape, ...]) -> int:
         """Return the bytes of the source that the result may overwrite, since its rows are no longer read."""
-        source, result = self._base(chain.data), self._base(group_result(self.groups[chain.groups[-1]]))
+        source, result = (
+            self._tensor_behind(chain.data),
+            self._tensor_behind(group_result(self.groups[chain.groups[-1]])),
+        )
         last = max(self.times[name] for name in chain.groups)
         sizes = [self.module.values[name].nbytes for name in (source, result)]
         whole = [self.graph.types[v].nbytes for v in (chain.data, group_result(self.groups[chain.groups[-1]]))]
@@ -309,8 +328,8 @@ class ChainEstimator:
         return SafeOffsets(source_bytes, result_bytes, safe_distances(first_write, last_touch)).shared
 
 
-def _words(nbytes: int) -> int:
-    """Round up to whole words of four bytes."""
+def _round_up_to_words(nbytes: int) -> int:
+    """Round a number of bytes up to whole words of four bytes."""
     return -(-nbytes // 4) * 4
 
 
@@ -339,9 +358,9 @@ class StripeSearch:
         self.lowered = 0
 
     def cover(self, limit: int) -> tuple[Candidate, ...] | None:
-        """Return chains such that no call needs more than ``limit`` bytes, with exact needs; None if there are none."""
+        """Return chains with exact needs such that no call needs more than ``limit`` bytes; None if there are none."""
         while True:
-            chains = self._cheapest(limit)
+            chains = self._least_work_chains(limit)
             rough = [c for c in chains or () if not c.exact]
             if not rough:
                 return chains
@@ -356,7 +375,8 @@ class StripeSearch:
                 self.known[candidate.chain] = exact
 
     def smallest(self) -> tuple[Candidate, ...]:
-        """Return the chains with the smallest peak, up to one part in :data:`PEAK_STEP_DIVISOR`."""
+        """Return the chains with which the largest need of a call is smallest, up to one part in
+        :data:`PEAK_STEP_DIVISOR`."""
         chains: tuple[Candidate, ...] = ()
         while True:
             peak = self.peak(chains)
@@ -366,38 +386,39 @@ class StripeSearch:
             chains = smaller
 
     def peak(self, chosen: tuple[Candidate, ...]) -> int:
-        """Return the largest need of a call, with these chains."""
-        return max([*self._plain(chosen).values(), *(c.need for c in chosen)], default=0)
+        """Return the largest need of a call or chain in bytes, if these chains are chosen."""
+        return max([*self._needs_outside_chains(chosen).values(), *(c.need for c in chosen)], default=0)
 
     def neediest(self, chosen: tuple[Candidate, ...]) -> str:
-        """Return the layer, or chain of layers, with the largest need."""
+        """Return the name of the layer, or chain of layers, with the largest need, if these chains are chosen."""
         peak = self.peak(chosen)
-        for time, need in self._plain(chosen).items():
+        for time, need in self._needs_outside_chains(chosen).items():
             if need == peak:
                 return self.appraiser.module.calls[time].layer
         return next(self.appraiser.name(c.chain) for c in chosen if c.need == peak)
 
-    def _plain(self, chosen: tuple[Candidate, ...]) -> dict[int, int]:
-        """Return the needs of the calls that are in no chain, by time."""
+    def _needs_outside_chains(self, chosen: tuple[Candidate, ...]) -> dict[int, int]:
+        """Return the needs in bytes of the calls that are in no chosen chain, by the index of the call."""
         times = self.appraiser.times
         covered = {times[name] for c in chosen for name in c.chain.groups}
         return {time: need for time, need in enumerate(self.appraiser.needs) if time not in covered}
 
-    def _cheapest(self, limit: int) -> tuple[Candidate, ...] | None:
+    def _least_work_chains(self, limit: int) -> tuple[Candidate, ...] | None:
         """Choose the chains with the least work that cover all calls over the limit; None if that is impossible."""
         chosen: list[Candidate] = []
         large = {time for time, need in enumerate(self.appraiser.needs) if need > limit}
         for run in self.runs:
             times = [self.appraiser.times[name] for name in run.groups]
-            chains = self._partition(run, [time in large for time in times], limit)
+            chains = self._partition_run(run, [time in large for time in times], limit)
             if chains is None:
                 return None
             chosen += chains
             large -= set(times)
         return None if large else tuple(chosen)
 
-    def _partition(self, run: Run, large: list[bool], limit: int) -> list[Candidate] | None:
-        """Cut a run into chains that cover every ``large`` group, with the least work: dynamic programming over their ends."""
+    def _partition_run(self, run: Run, large: list[bool], limit: int) -> list[Candidate] | None:
+        """Cut a run into chains that cover every ``large`` group, with the least additional work, by dynamic programming
+        over the ends of chains; None if that is impossible."""
         best: list[tuple[int, list[Candidate]] | None] = [(0, [])]
         for stop in range(1, len(run.groups) + 1):
             cheapest = best[stop - 1] if not large[stop - 1] else None
@@ -405,15 +426,16 @@ class StripeSearch:
                 prefix = best[start]
                 if prefix is None or not any(large[start:stop]):
                     continue
-                for candidate in self._candidates(run, start, stop, limit):
+                for candidate in self._chains_within(run, start, stop, limit):
                     work = prefix[0] + candidate.work
                     if cheapest is None or work < cheapest[0]:
                         cheapest = work, [*prefix[1], candidate]
             best.append(cheapest)
         return best[-1][1] if best[-1] is not None else None
 
-    def _candidates(self, run: Run, start: int, stop: int, limit: int) -> list[Candidate]:
-        """Return the chains of a stretch of a run that need at most ``limit`` bytes, one for each height."""
+    def _chains_within(self, run: Run, start: int, stop: int, limit: int) -> list[Candidate]:
+        """Return the chains of the groups ``start`` up to ``stop`` of a run that need at most ``limit`` bytes, at most one
+        for each height."""
         chains = [run.chain(start, stop, height) for height in HEIGHTS]
         for chain in chains:
             if chain not in self.known and len(self.known) < MAX_CHAINS:
@@ -435,11 +457,11 @@ def stream_within(limit: int, plain: Module, search: StripeSearch, build: Build)
         chains = search.cover(goal)
         if chains is None:
             break
-        best = _smaller(best, build(tuple(c.chain for c in chains)))
+        best = _of_smaller_arena(best, build(tuple(c.chain for c in chains)))
         if arena_bytes(best) <= limit:
             return best
         goal = min(goal, search.peak(chains)) - 4
-    return _smaller(best, build(tuple(c.chain for c in search.smallest())))
+    return _of_smaller_arena(best, build(tuple(c.chain for c in search.smallest())))
 
 
 def arena_bytes(module: Module) -> int:
@@ -448,12 +470,13 @@ def arena_bytes(module: Module) -> int:
     return module.plan.main
 
 
-def _smaller(a: Module, b: Module) -> Module:
+def _of_smaller_arena(a: Module, b: Module) -> Module:
+    """Return the module with the smaller arena; ``a`` if they are equal."""
     return b if arena_bytes(b) < arena_bytes(a) else a
 
 
 def ram_error(limit: int, best: Module, search: StripeSearch) -> FitError:
-    """Return the error for an arena limit that no plan fits."""
+    """Build the FitError for an arena limit (bytes) that no plan fits. ``best``: the smallest module found."""
     closest = search.smallest()
     assert best.plan is not None
     ends = max(best.values[name].nbytes for name in (*best.inputs, *best.outputs))

@@ -40,7 +40,8 @@ _EITHER = -1
 
 
 class Workspaces:
-    """The value in each workspace, by number."""
+    """Checks that every value in a workspace is intact when it is read: records which value, by number, each workspace
+    holds."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,16 +49,17 @@ class Workspaces:
         self.reads: list[Place] = []
 
     def number(self) -> int:
-        """Return a number for a new value."""
+        """Return a new number, for a value in a workspace."""
         self.count += 1
         return self.count
 
     def record_write(self, *places: Place) -> None:
-        """Record that values were written."""
+        """Record that these places now hold their own values."""
         self.contents |= {place.buffer: place.owner for place in places if place.owner}
 
     def read(self, *places: Place) -> None:
-        """Check values that are read; InternalError if one was overwritten."""
+        """Check that these places still hold their own values, and record that they are read; InternalError if one was
+        overwritten."""
         for place in places:
             if place.owner and self.contents.get(place.buffer) != place.owner:
                 raise InternalError(
@@ -100,7 +102,7 @@ ZERO = ir.const(0, "int32")
 
 
 class Names:
-    """Unique names in a function. ``taken``: names inside of its kernels."""
+    """Gives names that are unique in a function. ``taken``: names inside of its kernels."""
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
@@ -142,7 +144,7 @@ class Names:
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class _WorkspaceSlot:
     """Memory for values inside, one after another; ``buffer`` represents it until its size is known."""
 
     stem: str
@@ -157,12 +159,12 @@ class Memory:
         self.names, self.reuse = names, reuse
         self.params: list[tuple[ir.Buffer, Param]] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
-        self.slots: list[_Slot] = []
-        self.idle: list[_Slot] = []
+        self.slots: list[_WorkspaceSlot] = []
+        self.idle: list[_WorkspaceSlot] = []
         self.workspaces = Workspaces()
 
     def data(self, name: str, size: int, dtype: str) -> Place:
-        """Add the parameter for a value from outside."""
+        """Add a parameter for the value ``name`` from outside of the control flow; return its place."""
         buffer = ir.Buffer(self.names.fresh("data"), (size,), dtype)
         self.params.append((buffer, Param("data", name)))
         return Place(buffer, ZERO)
@@ -176,15 +178,14 @@ class Memory:
             slot.size = max(slot.size, size)
         else:
             name = f"slot {len(self.slots)}"  # until its size is known
-            slot = _Slot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
+            slot = _WorkspaceSlot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
             self.slots.append(slot)
         return Place(slot.buffer, ZERO, self.workspaces.number())
 
     def release(self, places: Iterable[Place]) -> None:
-        """Release values, so that later values may use their slots.
+        """Release the workspaces of values, so that later values may use their slots.
 
-        That is valid in loops: an iteration reads nothing that the one before left in a workspace.
-        """
+        That is valid in loops: an iteration reads nothing that the one before left in a workspace."""
         for place in places if self.reuse else ():
             self.idle += [slot for slot in self.slots if slot.buffer == place.buffer]
 
@@ -219,7 +220,8 @@ Places = dict[str, Place]
 
 @frozen
 class Step:
-    """A group of a graph: a kernel, a view of an operand from element ``start`` on, or control flow with its steps."""
+    """A step of control flow: a group of nodes that is a kernel, a view of an operand from element ``start`` on, or
+    control flow with its own steps."""
 
     nodes: tuple[Node, ...]
     kernel: tuple[LoweredGroup, Choice] | None = None
@@ -237,7 +239,7 @@ class Flow:
         self.names, self.memory, self.where, self.target = names, memory, where, target
 
     def statements(self, step: Step, places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
-        """Emit the statements of a node with graphs inside."""
+        """Emit the statements of a node with graphs inside: a loop, a condition, or a region of external code."""
         node = step.nodes[0]
         assert step.inside is not None
         if node.op == "loop":
@@ -263,7 +265,7 @@ class Flow:
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
     def part(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place]) -> ir.Stmt:
-        """Emit a region of external code as our code."""
+        """Emit a region that external code could compute as our own code."""
         graph: Graph = node.attr("body")
         bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
         wanted = dict(zip(graph.outputs, results, strict=True))
@@ -277,7 +279,9 @@ class Flow:
         return ir.seq(*made)
 
     def loop(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
-        """Emit a loop. The results hold the carried values from the start, and get the next ones at the end of an iteration."""
+        """Emit a loop node.
+
+        The results hold the carried values from the start, and get the next ones at the end of an iteration."""
         graph: Graph = node.attr("body")
         carried, count = int(node.attr("carried")), int(node.attr("count"))
         first = [
@@ -289,10 +293,10 @@ class Flow:
         bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
         for name in graph.inputs[len(graph.inputs) - count_scanned(node) :]:
-            bound[name] = replace(bound[name], start=_start(bound[name]) + iteration * graph.types[name].size)
+            bound[name] = replace(bound[name], start=_start_element(bound[name]) + iteration * graph.types[name].size)
         row_places: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
-            row_places[name] = replace(result, start=_start(result) + iteration * graph.types[name].size)
+            row_places[name] = replace(result, start=_start_element(result) + iteration * graph.types[name].size)
         with self.memory.workspaces.iteration():
             self.memory.workspaces.record_write(number)
             body_statements, locations, kept = self.steps(graph, steps, bound, row_places)
@@ -310,14 +314,16 @@ class Flow:
             zeros = [
                 self.zeros(row, graph.types[name].size, graph.types[name].dtype) for name, row in row_places.items()
             ]
-            body = ir.If(results[0].buffer[_start(results[0])], body, ir.seq(*zeros) if zeros else None)
+            body = ir.If(results[0].buffer[_start_element(results[0])], body, ir.seq(*zeros) if zeros else None)
             annotations = {GUARDED: 1}
         return ir.seq(*first, ir.For(iteration, ir.const(count, "int32"), body, annotations=tuple(annotations.items())))
 
     def zeros(self, into: Place, size: int, dtype: str) -> ir.Stmt:
-        """Emit a loop that fills a place with zeros."""
+        """Emit a loop that fills ``size`` elements of a place with zeros."""
         k = ir.Var(self.names.fresh("k"))
-        return ir.For(k, ir.const(size, "int32"), ir.Store(into.buffer, (_start(into) + k,), ir.const(0, dtype)))
+        return ir.For(
+            k, ir.const(size, "int32"), ir.Store(into.buffer, (_start_element(into) + k,), ir.const(0, dtype))
+        )
 
     def copy_carried(self, graph: Graph, results: Sequence[Place], locations: Places) -> list[ir.Stmt]:
         """Emit copies of the carried values for the next iteration; sources that are themselves overwritten are saved first."""
@@ -343,7 +349,7 @@ class Flow:
         ``wanted``: locations that some values should have if possible.
         """
         places: Places = dict(bound)
-        last, own = _last_uses(graph, steps), dict[str, Place]()
+        last, own = _last_reading_steps(graph, steps), dict[str, Place]()
         for name in graph.outputs:
             if name in graph.consts:
                 self.value(graph, name, places)
@@ -352,7 +358,7 @@ class Flow:
             node = step.nodes[0]
             if step.start is not None:
                 source = self.value(graph, node.inputs[0], places)
-                places[node.outputs[0]] = replace(source, start=_start(source) + step.start)
+                places[node.outputs[0]] = replace(source, start=_start_element(source) + step.start)
                 continue
             outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
             for name in outputs:
@@ -378,7 +384,7 @@ class Flow:
         return places[name]
 
     def kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: Places) -> ir.Stmt:
-        """Emit a kernel's statements. Its workspaces are released behind it."""
+        """Emit the statements of a kernel inside control flow. Its workspaces are released behind it."""
         func, at = choice.func, dict[ir.Buffer, Place]()
         for position, param in enumerate(group.params):
             own = func.params[position]
@@ -400,7 +406,7 @@ class Flow:
         return self.names.rename_scoped(rewrite_buffers(func.body, at))
 
     def copy(self, into: Place, source: Place, size: int) -> ir.Stmt:
-        """Emit a copy of ``size`` elements."""
+        """Emit a copy of ``size`` elements from one place to another."""
         k = ir.Var(self.names.fresh("k"))
         assert into.start is not None and source.start is not None
         self.memory.workspaces.statement((source,), (into,))
@@ -421,7 +427,7 @@ def _substitute_counter(body: ir.Stmt, number: ir.Buffer, iteration: ir.Var) -> 
     return map_stmt(body, lambda stmt: stmt, lambda e: map_expr(e, on_expr))
 
 
-def _last_uses(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
+def _last_reading_steps(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
     """Return for each value the last step that reads it, directly or through views; outputs are used after all steps."""
     root: dict[str, str] = {}
     last: dict[str, int] = {}
@@ -436,7 +442,8 @@ def _last_uses(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
     return last | {root.get(name, name): len(steps) for name in graph.outputs}
 
 
-def _start(place: Place) -> ir.Expr:
+def _start_element(place: Place) -> ir.Expr:
+    """Return the expression of the element at which a place starts, which must be known."""
     assert place.start is not None
     return place.start
 
@@ -452,7 +459,8 @@ Inside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
 
 @frozen
 class LoweredControl:
-    """The function; ``params``: the bindings of its parameters, without results and workspaces."""
+    """The function that control flow was lowered to; ``params``: what its parameters are bound to, without results and
+    workspaces."""
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
@@ -470,7 +478,7 @@ def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | N
     has the same structure at all sizes.
     """
     step = _lower_step(graph, (node,), schedule)
-    taken = {name for func in _functions(step) for name in function_names(func)}
+    taken = {name for func in _kernel_functions(step) for name in function_names(func)}
     names = Names(taken)
     memory = Memory(names, reuse=target is not None)
     places: Places = {}
@@ -532,8 +540,8 @@ def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterati
     return Step(nodes, kernel=(group, choice))
 
 
-def _functions(step: Step) -> list[ir.PrimFunc]:
-    """List the functions of all kernels in a step."""
+def _kernel_functions(step: Step) -> list[ir.PrimFunc]:
+    """List the functions of all kernels in a step of control flow."""
     if step.inside is not None:
-        return [func for steps in step.inside.values() for each in steps for func in _functions(each)]
+        return [func for steps in step.inside.values() for each in steps for func in _kernel_functions(each)]
     return [] if step.kernel is None else [step.kernel[1].func]

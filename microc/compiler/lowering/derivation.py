@@ -55,11 +55,10 @@ class Candidate:
 
 @frozen
 class Part:
-    """Nodes that were scheduled as one function.
+    """A part of a kernel: nodes that were scheduled as one function, with all that was considered.
 
     ``algorithms``: the unscheduled function of each algorithm; ``start``: the one that ``schedule`` was chosen for.
-    ``steps``, ``stages``: the steps of the schedule and the passes of lowering, with the function after each.
-    """
+    ``steps``, ``stages``: the steps of the schedule and the passes of lowering, with the function after each."""
 
     op: str
     nodes: str
@@ -75,11 +74,10 @@ class Part:
 
 @frozen
 class Kernel:
-    """A call of the network and its C function.
+    """A call of the network and its C function, with the derivation of that.
 
     ``parts``: the nodes it was made of, several only for kernels of several groups; ``notes``: changes beyond
-    scheduling and lowering, and omissions.
-    """
+    scheduling and lowering, and omissions."""
 
     number: int
     call: Call
@@ -94,37 +92,38 @@ class Kernel:
 
 
 def derive_kernel(made: Compiled, number: int) -> Kernel:
-    """Derive call ``number`` of a compiled network. The plugins of its compilation must be active."""
+    """Derive again how the kernel of call ``number`` of a compiled network was made. The plugins of its compilation must
+    be active."""
     module, make = made.module, made.make
     call = module.calls[number]
     func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
     cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
     parts = tuple(_derive_parts(make, call))
-    notes = [*_notes(made, call), *_final_notes(make, call, parts, func)]
+    notes = [*_call_notes(made, call), *_checked_final_notes(make, call, parts, func)]
     return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
 
 
 def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[Part]:
-    """Yield the parts of a call, by its origin."""
+    """Yield the parts of a call's kernel, according to the origin of the call."""
     graph, origin = make.graph, make.origins[call.writes]
     match origin:
         case Copy() if make.sizes:
             return
         case Copy():
-            yield _part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
+            yield _derive_part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
         case Chain():
             groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
             for alone, nodes, goal in Streams(graph, groups, make.target, make.goal).blocks(origin):
-                yield _part(make, alone, nodes, group_algorithms(alone, nodes, make.target, "rows"), goal)
+                yield _derive_part(make, alone, nodes, group_algorithms(alone, nodes, make.target, "rows"), goal)
         case _ if isinstance(make, GeneralKernelBuilder):
             inside = registry.get(origin.nodes[0].op).regions
             for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
-                yield _general_part(make, together, origin.uses, inside=bool(inside))
+                yield _derive_general_part(make, together, origin.uses, inside=bool(inside))
         case _ if registry.get(origin.nodes[0].op).regions:
             for inner, nodes, iterations in groups_inside(graph, origin.nodes[0]):
                 lowered = group_algorithms(inner, nodes, make.target, "kernel")
                 goal = goal_inside(make.goal_of(origin.nodes), iterations)
-                yield _part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
+                yield _derive_part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
         case _:
             lowered = group_algorithms(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             goal = make.goal_of(origin.nodes)
@@ -132,10 +131,12 @@ def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[Part]:
                 make.choose_schedule(lowered, goal, origin.uses),
                 make.room(lowered, goal, origin.uses),
             )
-            yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, tuned_choice, workspace)
+            yield _derive_part(
+                make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, tuned_choice, workspace
+            )
 
 
-def _part(
+def _derive_part(
     make: KernelBuilder,
     graph: Graph,
     nodes: Sequence[Node],
@@ -146,31 +147,32 @@ def _part(
     taken: tuple[int, Choice] | None = None,
     workspace: float = inf,
 ) -> Part:
-    """Derive a group like :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
+    """Derive the part for a group, scheduled as by :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
 
-    ``taken``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``: its
-    limit in bytes.
-    """
-    schedules, taken_index = _with_taken(list_candidates(lowered, make.target, goal, workspace), taken)
+    ``taken``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``: the
+    limit of workspace in bytes."""
+    schedules, taken_index = _insert_used_schedule(list_candidates(lowered, make.target, goal, workspace), taken)
     goal = scale_price(goal, [schedule for _, schedule in schedules])
-    weighed_groups = [(lowered[k], _weigh(schedule, make, goal, uses)) for k, schedule in schedules]
+    weighed_groups = [(lowered[k], _cost_schedule(schedule, make, goal, uses)) for k, schedule in schedules]
     rivals = [rival for _, rival in weighed_groups]
     best = best_candidate(rivals, goal) if taken_index is None else rivals[taken_index]
     candidates = tuple(
-        _candidate(group, rival, "chosen" if rival is best else _verdict(rival, rivals, best, goal, workspace))
+        _as_derived(group, rival, "chosen" if rival is best else _why_not_chosen(rival, rivals, best, goal, workspace))
         for group, rival in weighed_groups
     )
     start = next(group for group, rival in weighed_groups if rival is best)
     text = nodes_text(graph, nodes)
     choice = with_half_constants(start, best.choice, make.target, goal, uses) if nodes else best.choice
     schedule = split_across_threads(choice, make.target, threads).schedule
-    return _make_part(text, lowered, candidates, start, schedule, goal, uses)
+    return _build_part(text, lowered, candidates, start, schedule, goal, uses)
 
 
-def _with_taken(
+def _insert_used_schedule(
     ways: list[tuple[int, Schedule]], taken: tuple[int, Choice] | None
 ) -> tuple[list[tuple[int, Schedule]], int | None]:
-    """Insert the schedule that was used into the candidates; return them and its index (None: the rules' choice was used)."""
+    """Insert the schedule that was used into the candidates (number of the algorithm, schedule).
+
+    Return the candidates and its index; None if the rules' choice was used."""
     if taken is None:
         return ways, None
     number, schedule = taken[0], taken[1].schedule
@@ -179,10 +181,10 @@ def _with_taken(
     return [*others[:index], (number, schedule), *others[index:]], index
 
 
-def _verdict(
+def _why_not_chosen(
     rival: CostedCandidate, rivals: Sequence[CostedCandidate], best: CostedCandidate, goal: Goal, workspace: float
 ) -> str:
-    """Explain why another schedule was taken."""
+    """Explain why another schedule than ``rival`` was taken."""
     if rival.workspace > max(workspace, best.workspace):
         return f"takes {rival.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
     rivals = [each for each in rivals if each.workspace <= max(workspace, best.workspace)]
@@ -190,7 +192,7 @@ def _verdict(
     return "measured to be slower or larger" if rival is chosen is not best else explain_loss(rival, rivals, goal)
 
 
-def _make_part(
+def _build_part(
     nodes: str,
     lowered: Sequence[LoweredGroup],
     candidates: tuple[Candidate, ...],
@@ -204,13 +206,13 @@ def _make_part(
     return Part(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
 
 
-def _general_part(
+def _derive_general_part(
     make: GeneralKernelBuilder, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
 ) -> Part:
-    """Derive a group with dynamic sizes, at the first point of its sizes.
+    """Derive the part for a group with dynamic sizes, at the first point of its sizes. ``together``: the group at every
+    point.
 
-    Candidates are tried in the order of their cost until one has the same structure at all sizes.
-    """
+    Candidates are tried in the order of their cost until one has the same structure at all sizes."""
     graph, nodes = unify_bounds(together)[0]
     lowered = group_algorithms(graph, nodes, make.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
@@ -229,27 +231,28 @@ def _general_part(
     if not any(verdicts.get((group.algorithm, schedule.trace)) == "chosen" for group, schedule in weighed):
         weighed.append((lowered[-1], tried[-1][1]))
     candidates = tuple(
-        _candidate(
+        _as_derived(
             group,
-            _weigh(schedule, make, make.goal, uses),
+            _cost_schedule(schedule, make, make.goal, uses),
             verdicts.get((group.algorithm, schedule.trace), "weighs more than the one that was chosen"),
         )
         for group, schedule in weighed
     )
     text, schedule = nodes_text(graph, nodes), chosen.choices[0].schedule
-    return _make_part(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
+    return _build_part(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
 
 
-def _weigh(schedule: Schedule, make: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:
-    """Return a schedule as a candidate with its cost."""
+def _cost_schedule(schedule: Schedule, make: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:
+    """Lower a schedule and return it as a candidate with its cost."""
     return cost_candidate(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
 
 
-def _candidate(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> Candidate:
+def _as_derived(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> Candidate:
+    """Convert a costed candidate of a group to a derived one, with its verdict."""
     return Candidate(group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
 
 
-def _notes(made: Compiled, call: Call) -> Iterator[str]:
+def _call_notes(made: Compiled, call: Call) -> Iterator[str]:
     """Yield facts about a call beyond the schedules of its parts."""
     for decision in made.module.decisions:
         if decision.layer == call.layer and decision.why:
@@ -274,7 +277,7 @@ def _notes(made: Compiled, call: Call) -> Iterator[str]:
         yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
 
 
-def _final_notes(make: KernelBuilder, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
+def _checked_final_notes(make: KernelBuilder, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
     """Yield changes to the function of a call with one part after lowering.
 
     Raises InternalError if the derived function is not the one of the module.
@@ -299,10 +302,10 @@ INDEX = "index.txt"
 
 
 def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None) -> None:
-    """Write ``folder/kernels``, completely or not at all; OutputError if something else is in the way.
+    """Write the derivation of every kernel to ``folder/kernels``, completely or not at all; OutputError if something else
+    is in the way.
 
-    A function that several calls share is written for the first of them.
-    """
+    A function that several calls share is written for the first of them."""
     calls = made.module.calls
     width = len(str(len(calls)))
     with replace_folder_atomically(folder / "kernels", INDEX, "--dump") as root:
@@ -325,11 +328,10 @@ def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None)
 
 
 def kernel_files(kernel: Kernel) -> Iterator[tuple[str, str]]:
-    """Yield paths and texts of a kernel.
+    """Yield the paths and texts of the files that show a kernel's derivation.
 
     Files that end in ``.tir`` can be parsed (:func:`microc.tir.text.from_text`), as can the trace
-    (:func:`microc.schedule.schedule.trace_from_json`).
-    """
+    (:func:`microc.schedule.schedule.trace_from_json`)."""
     if len(kernel.parts) == 1:
         yield from _part_files(kernel.parts[0], "")
     else:
@@ -345,6 +347,7 @@ def kernel_files(kernel: Kernel) -> Iterator[tuple[str, str]]:
 
 
 def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths, below ``folder``, and texts of the files that show one part of a kernel."""
     yield f"{folder}graph.txt", part.nodes
     yield f"{folder}candidates.txt", candidates_text(part)
     for group in part.algorithms:
@@ -361,7 +364,7 @@ def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def goal_text(goal: Goal, uses: int) -> str:
-    """Describe the goal by which candidates were weighed."""
+    """Describe the goal by which candidates were weighed. ``uses``: number of equal kernels."""
     alike = f", {uses} kernels alike share their code" if uses > 1 else ""
     match goal.price:
         case 0.0:

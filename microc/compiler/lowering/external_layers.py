@@ -47,21 +47,22 @@ class Division:
     decisions: tuple[Decision, ...] = ()
 
     def built_from(self, module: Module) -> Module:
-        """Return ``module`` with the sources of its external kernels."""
+        """Return ``module`` with the C sources of its external kernels, and the decisions about all regions."""
         sources = self.sources if any(kernel.external for kernel in module.kernels) else ()
         return replace(module, sources=sources, decisions=self.decisions)
 
     def beside(self, module: Module, own: Callable[[], Module]) -> Module:
-        """Return ``module`` together with the same calls in our code, if some are external."""
+        """Return ``module`` together with the module ``own()`` of the same calls in our code, if some kernels are
+        external."""
         return replace(module, own=own()) if module.sources else module
 
 
 def divide_network(passes: Passes, target: Target, options: Options, board: str = "") -> Division:
-    """Run ``passes`` on the network and divide it as the options say; ``board``: whose records are preferred.
+    """Run ``passes`` on the network and divide it between our code and external code, as the options say; ``board``: whose
+    records are preferred.
 
     Raises UsageError for a backend that does not exist, whose library is not where the user says, or which is not for
-    ``target``.
-    """
+    ``target``."""
     if not options.external:
         return Division(*passes(None))
     if options.relocatable:
@@ -69,7 +70,7 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
             f"external: a relocatable network has no external code; got {', '.join(options.external)}",
             hint="leave out external, or relocatable",
         )
-    backends, places = _backends(target, options)
+    backends, places = _open_backends(target, options)
     records = open_records(options.tuned) if options.tuned is not None else None
     kept_ours: dict[str, Decision] = {}
     measured_goals: tuple[Goal, ...] = ()
@@ -83,21 +84,23 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
             measured_goals = (
                 measured_goals or goal_ladder(graph, options, target)[:1]
             )  # of the first graph, with which regions are measured
-            for task in _tasks(partition_, graph, target, places, measured_goals):
-                decisions_by_key[task.taken.key] = _decide(task, records, board)
+            for task in _region_tasks(partition_, graph, target, places, measured_goals):
+                decisions_by_key[task.taken.key] = _decide_region(task, records, board)
         rejected = {key: decision for key, decision in decisions_by_key.items() if not decision.theirs}
         if not rejected:
             break
         kept_ours |= rejected
     sources = tuple(
-        each for backend in backends for each in _sources(backend, partition_.taken, target, places[backend.name])
+        each
+        for backend in backends
+        for each in _backend_sources(backend, partition_.taken, target, places[backend.name])
     )
     decisions = (*decisions_by_key.values(), *kept_ours.values())
     if options.dump is not None:
         lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in partition_.refused))
         with replace_atomically(options.dump / REPORT) as temporary:
             temporary.write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
-    return Division(graph, streaming, _by_code(partition_), sources, decisions)
+    return Division(graph, streaming, _regions_by_code(partition_), sources, decisions)
 
 
 def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple[RegionTask, ...]:
@@ -106,7 +109,7 @@ def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple
     After the regions found first come those that patterns match without them. Our code is built for the network's goal,
     and for the goals with the same C compiler options.
     """
-    (backends, places), without = _backends(target, options), set[str]()
+    (backends, places), without = _open_backends(target, options), set[str]()
     tasks: dict[object, RegionTask] = {}
     measured_goals: tuple[Goal, ...] = ()
     while True:
@@ -114,7 +117,7 @@ def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple
         if not partition_.taken:
             return tuple(tasks.values())
         measured_goals = measured_goals or tuple(_goals_with_same_flags(graph, target, options))
-        for task in _tasks(partition_, graph, target, places, measured_goals):
+        for task in _region_tasks(partition_, graph, target, places, measured_goals):
             identity = task.key, task.digest, tuple(ours.trace for ours in task.ours)
             known_task = tasks.get(identity)
             tasks[identity] = (
@@ -132,14 +135,15 @@ def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> It
 
 
 def _decision_by_user(taken: ClaimedRegion) -> Decision:
-    """Return the decision for a region that is external because the user asks for all."""
+    """Return the decision for a region that is external because the user asked for all supported regions to be."""
     return Decision(
         str(taken.region.root.loc), taken.backend.name, taken.entry.name, True, "choice", taken.code.differs
     )
 
 
-def _decide(task: RegionTask, records: Database | None, board: str) -> Decision:
-    """Decide a region: ours if the backend's results differ too much; else by measurement; else by estimated instructions."""
+def _decide_region(task: RegionTask, records: Database | None, board: str) -> Decision:
+    """Decide whose code computes a region: ours if the backend's results differ too much; else the faster one by
+    measurement; else by estimated instructions."""
     code, chosen = task.taken.code, _decision_by_user(task.taken)
     verdict = region_verdict(task, records, board) if records is not None else Verdict()
     measured = replace(
@@ -159,47 +163,49 @@ def _decide(task: RegionTask, records: Database | None, board: str) -> Decision:
     return replace(priced, theirs=False, why="; ".join(filter(None, (words, verdict.why))))
 
 
-def _backends(target: Target, options: Options) -> tuple[tuple[Backend, ...], Places]:
+def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...], Places]:
     """Return the backends that the user names, after checking their libraries, and the locations of these."""
     for name in options.external:
         if name not in BACKENDS:
             raise UsageError(f"there is no backend {name!r}", hint=suggestion(name, sorted(BACKENDS), "backends"))
     places = {name: BACKENDS[name].on(place, target) for name, place in options.external.items()}
-    backends = tuple(_backend(BACKENDS[name], place) for name, place in places.items())
+    backends = tuple(_with_library(BACKENDS[name], place) for name, place in places.items())
     for backend in backends:
         backend.open(places[backend.name], target, ())
     return backends, places
 
 
-def _backend(known: Backend, place: str) -> Backend:
+def _with_library(known: Backend, place: str) -> Backend:
+    """Return the backend as its library at ``place`` makes it."""
     return known.given(place) if known.given is not None else known
 
 
 def _run_and_partition(
     passes: Passes, backends: Sequence[Backend], target: Target, without: Collection[str]
 ) -> tuple[Partition, Graph, Streaming | None]:
-    """Run the passes and partition the graph between them."""
+    """Run the passes, and partition the graph between them into regions that the backends can compute. ``without``: keys
+    of regions to leave out."""
     result = Partition(Graph("", (), (), (), {}))
 
-    def between(graph: Graph) -> Graph:
+    def partition_between(graph: Graph) -> Graph:
         nonlocal result
         result = partition(graph, backends, target, without)
         return result.graph
 
-    graph, streaming = passes(between)
+    graph, streaming = passes(partition_between)
     return result, graph, streaming
 
 
-def _by_code(found: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
+def _regions_by_code(found: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
     """Return the regions by the attribute ``code`` of their nodes."""
     return {(each.backend.name, str(k)): each for k, each in enumerate(found.taken)}
 
 
-def _tasks(
+def _region_tasks(
     found: Partition, graph: Graph, target: Target, places: Places, wanted: Sequence[Goal]
 ) -> Iterator[RegionTask]:
-    """Yield the regions whose results are used, in order of execution, with our code for some goals."""
-    by_code = _by_code(found)
+    """Yield a task for each region whose results are used, in order of execution, with our code for the goals ``wanted``."""
+    by_code = _regions_by_code(found)
     for node in graph.nodes:
         if node.op == EXTERNAL:
             taken = by_code[node.attr("code")]
@@ -207,8 +213,8 @@ def _tasks(
             yield region_task(graph, node, taken, opened, wanted)
 
 
-def _sources(backend: Backend, taken: Sequence[ClaimedRegion], target: Target, place: str) -> Iterator[Sources]:
-    """Yield the sources of a backend's regions, if it has any."""
+def _backend_sources(backend: Backend, taken: Sequence[ClaimedRegion], target: Target, place: str) -> Iterator[Sources]:
+    """Yield the C sources that the regions ``taken`` by a backend need, if there are any."""
     mine = [each.code for each in taken if each.backend is backend]
     if mine:
         called = dict.fromkeys(name for code in mine for name in code.functions)

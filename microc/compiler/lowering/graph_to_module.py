@@ -70,7 +70,7 @@ def kernel_comment(
     inputs = ", ".join(shape_text(i) for node in nodes[:1] for i in node.inputs[:2] if i)
     result = shape_text(nodes[-1].outputs[0])
     stages = te.stages(tensors)
-    remarks = (remark for step in schedule.trace for remark in _remarks(step, stages))
+    remarks = (remark for step in schedule.trace for remark in _storage_remarks(step, stages))
     return (
         f"{' + '.join(operator_name(graph, node) for node in nodes)}: {inputs} -> {result}",
         f"schedule: {describe(schedule.trace) or 'as written'}",
@@ -78,8 +78,8 @@ def kernel_comment(
     )
 
 
-def _remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
-    """Yield a remark for a schedule step that changes the stored data."""
+def _storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
+    """Yield a remark for a schedule step that changes stored data or the compilation of the kernel in an unexpected way."""
     match step.primitive, step.args:
         case "double_reduction", (total, constant):
             yield f"{total} is twice the sum, as high products take it: {constant} is stored doubled"
@@ -90,14 +90,14 @@ def _remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
         case "tensorize_pairs", (constant, *_):
             yield f"{constant} holds two rows in one, even + 256 odd; of their sums, odd = (both - even) >> 8"
         case "transform_layout", (name, factors, order) if all(len(f) == 1 for f in factors):
-            axes = _axes(str(name), tensors)
+            axes = _axis_names(str(name), tensors)
             if axes and list(order) != sorted(order):
                 yield f"{name} is stored as {name}({', '.join(axes[k] for k in order)})"
         case _:
             pass
 
 
-def _axes(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
+def _axis_names(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
     """Return the axis names that the formulas use for a tensor; empty if they only compute with indices."""
     for tensor in tensors:
         if isinstance(tensor.definition, te.ComputeDef):
@@ -128,7 +128,7 @@ def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[
             continue
         title, formula = _TITLES.get(tensor.name, ""), te.formula(tensor)
         if epilogue and id(tensor) in results:
-            text = "; ".join(_epilogue(epilogue, comments[-1][0] if comments else "x"))
+            text = "; ".join(_describe_epilogue(epilogue, comments[-1][0] if comments else "x"))
         elif len(formula) > _LONGEST:
             text = title or tensor.name
         else:
@@ -137,7 +137,7 @@ def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[
     return tuple(comments)
 
 
-def _epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
+def _describe_epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
     """Yield the operators of an epilogue with their formulas; ``start``: the operand of the first."""
     for node in nodes:
         formula = registry.get(node.op).formula
@@ -158,7 +158,8 @@ def add_copy(
     layer: str = "",
     origin: str = "",
 ) -> None:
-    """Add a kernel that copies a whole value; ``origin``: the name of the memory it is in, if that is another."""
+    """Add to the module a kernel that copies a whole value, and its call; ``origin``: the name of the memory that holds
+    the value, if that is another."""
     copy = Copy(source, constant is not None)
     func = builder.make.copy(copy)
     if constant is not None:
@@ -203,10 +204,9 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
 
 
 def add_control(builder: Builder, node: Node) -> None:
-    """Add control flow as one kernel with those of its graphs inside.
+    """Add to the module a node of control flow as one kernel, with the kernels of its graphs inside.
 
-    A region in our code is one kernel too, so that both versions of a network have the same calls.
-    """
+    A region in our code is one kernel too, so that both versions of a network have the same calls."""
     lowered = builder.make.control(node)
     stem = slug(node.loc.name or node.outputs[0])
     name = register(
@@ -238,7 +238,7 @@ def add_control(builder: Builder, node: Node) -> None:
 
 
 def add_external(builder: Builder, node: Node) -> None:
-    """Add a region in external code."""
+    """Add to the module a region that external code computes."""
     graph = builder.graph
     taken = builder.make.external[node.attr("code")]
     func, external = region_function(taken)
@@ -314,7 +314,8 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
 
 
 def argument(builder: Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
-    """Return the name of a group's parameter in the module: a value, or a constant as the schedule stores it."""
+    """Return the name in the module of what a parameter of a group's kernel is bound to: a value, or a constant as the
+    schedule stores it."""
     param = group.params[position]
     if param.array is not None:
         array = schedule.packed(group.func.params[position], param.array)
@@ -349,7 +350,7 @@ def build_module(
     for name in graph.outputs:
         if builder.name_of(name) not in builder.values:
             builder.declare(name, "output")
-    outputs = [_output(builder, name) for name in graph.outputs]
+    outputs = [_output_value(builder, name) for name in graph.outputs]
     # Groups that overwrite a part of a state are moved behind all readers of its old contents.
     partly = find_partial_updates(graph)
     groups = order_groups(graph, groups_of(graph), partly)
@@ -370,7 +371,7 @@ def build_module(
             add_control(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
             add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
-        elif len(nodes) > 1 or not _try_place(builder, nodes[0]):  # operators of a fused group are inside of its kernel
+        elif len(nodes) > 1 or not _try_alias(builder, nodes[0]):  # operators of a fused group are inside of its kernel
             add_kernel(builder, nodes)
     # Outputs are copied before states are updated: an output that is a state is its contents at the start of the run.
     _forward_outputs(builder)
@@ -433,7 +434,7 @@ def _update_state(builder: Builder, module: Module, updates: Mapping[str, str]) 
             add_copy(builder, value, name, "state", builder.graph.consts.get(value), origin=saved.get(state, ""))
 
 
-def _output(builder: Builder, name: str) -> str:
+def _output_value(builder: Builder, name: str) -> str:
     """Return the value of a graph output; an input, state or constant that is returned as it is gets a copy."""
     value = builder.values[builder.name_of(name)]
     if value.storage == "output":
@@ -454,11 +455,11 @@ def _forward_outputs(builder: Builder) -> None:
             add_copy(builder, name, value.name, "output", constant=graph.consts[name])
 
 
-def _try_place(builder: Builder, node: Node) -> bool:
+def _try_alias(builder: Builder, node: Node) -> bool:
     """Replace a node by placement of tensors, if its operator and the storages of the values allow it; return whether it was."""
     graph = builder.graph
     if registry.get(node.op).view:
-        _view(builder, node, 0)
+        _add_view(builder, node, 0)
         return True
     alias = builder.make.alias(node)
     if alias is None:
@@ -467,7 +468,7 @@ def _try_place(builder: Builder, node: Node) -> bool:
     if alias.source is not None:
         movable = node.inputs[0] not in graph.consts and node.outputs[0] not in graph.outputs
         if movable:
-            _view(builder, node, alias.source * width)
+            _add_view(builder, node, alias.source * width)
         return movable
     return _join_parts(builder, node, [start * width for start in alias.parts])
 
@@ -488,10 +489,11 @@ def _join_parts(builder: Builder, node: Node, offsets: list[int]) -> bool:
     return True
 
 
-def _view(builder: Builder, node: Node, offset: int) -> None:
-    """Add a view of the same memory, or a copy between storages that cannot share memory."""
+def _add_view(builder: Builder, node: Node, offset: int) -> None:
+    """Add a view of a node's operand as its result, ``offset`` bytes from the start; or a copy between storages that
+    cannot share memory."""
     graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
-    whole = source not in graph.consts and _root(builder, builder.name_of(source))
+    whole = source not in graph.consts and _viewed_value(builder, builder.name_of(source))
     fixed = not whole or whole[1] != "intermediate" or builder.values[whole[0]].nbytes != graph.types[result].nbytes
     if not whole or (fixed and result in graph.outputs):
         constant = graph.consts.get(source)
@@ -500,12 +502,12 @@ def _view(builder: Builder, node: Node, offset: int) -> None:
         return
     name, base = builder.declare(result, "intermediate"), builder.name_of(source)
     if result in graph.outputs:  # the producer writes straight into the output
-        builder.views.append(View(_root(builder, base)[0], name, 0))
+        builder.views.append(View(_viewed_value(builder, base)[0], name, 0))
     else:
         builder.views.append(View(name, base, offset))
 
 
-def _root(builder: Builder, name: str) -> tuple[str, str]:
+def _viewed_value(builder: Builder, name: str) -> tuple[str, str]:
     """Return the value whose memory a name refers to, and its storage."""
     bases = {view.name: view.base for view in builder.views}
     while name in bases:

@@ -40,7 +40,8 @@ from microc.tir.verify import constants_of, verify
 
 @frozen
 class Group:
-    """Nodes that become one kernel, or a node of control flow; ``uses``, ``in_place`` as in :meth:`Maker.group`."""
+    """The origin of a call: the nodes that became one kernel, or a node of control flow; ``uses``, ``in_place`` as in
+    :meth:`KernelBuilder.group`."""
 
     nodes: tuple[Node, ...]
     uses: int = 1
@@ -49,7 +50,7 @@ class Group:
 
 @frozen
 class Copy:
-    """A copy of a whole value; ``constant``: the value is in flash."""
+    """The origin of a call that copies a whole value; ``constant``: the value is in flash."""
 
     value: str
     constant: bool
@@ -57,7 +58,7 @@ class Copy:
 
 @frozen
 class TunedSchedule:
-    """A measured schedule: algorithm and rule by name, and its steps."""
+    """A schedule that was chosen by measurement: algorithm and rule by name, and its steps."""
 
     algorithm: str
     rule: str
@@ -79,7 +80,7 @@ Origin = Group | Copy | Chain
 
 
 def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
-    """Lower a copy, element by element."""
+    """Lower the copy of a whole value to a function that copies element by element."""
     value, constant = copy.value, copy.constant
     type_ = graph.types[value]
     x = te.placeholder((type_.size,), type_.dtype, "x")
@@ -90,13 +91,12 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 
 
 class KernelBuilder:
-    """Builds the functions of a graph.
+    """Builds the functions of a graph's kernels.
 
     ``threads`` share its large loops. ``tuned``: measured schedules; ``taken``: the keys of those that were used;
     ``shipped``: use bundled schedules; ``workspaces``: limits of workspaces; ``goals``: goals that differ from the
     network's. ``external``: regions in external code; without, they are lowered like control flow. ``origins``: the
-    origin of every call, by the values that it writes.
-    """
+    origin of every call, by the values that it writes."""
 
     sizes: tuple[Size, ...] = ()
     """Dynamic sizes."""
@@ -130,7 +130,7 @@ class KernelBuilder:
 
     def choose_schedule(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
         """Choose the algorithm, by number, and the schedule of a group: measured, else bundled, else the rules' choice."""
-        limit = self._workspace(lowered)
+        limit = self._workspace_limit(lowered)
         return self._tuned_choice(lowered) or select_group_schedule(
             lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit
         )
@@ -141,13 +141,13 @@ class KernelBuilder:
 
     def room(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
         """Return the workspace limit of a group's kernel in bytes; infinite if the unlimited choice keeps within it."""
-        limit = self._workspace(lowered)
+        limit = self._workspace_limit(lowered)
         if limit == inf:
             return inf
         _, choice = select_group_schedule(lowered, self.target, goal, uses, shipped=self.shipped)
         return limit if workspace_bytes(choice.func) > limit else inf
 
-    def _workspace(self, lowered: Sequence[LoweredGroup]) -> float:
+    def _workspace_limit(self, lowered: Sequence[LoweredGroup]) -> float:
         """Return the workspace limit of a group's kernel in bytes."""
         return self.workspaces.get(tuning_key(lowered, self.target), inf) if self.workspaces else inf
 
@@ -187,7 +187,7 @@ class KernelBuilder:
         return split_across_threads(choice, self.target, self.threads).func
 
     def alias(self, node: Node) -> Alias | None:
-        """Return the placement that replaces a node; None if it needs a kernel."""
+        """Return the placement of tensors that replaces a node without a kernel; None if it needs a kernel."""
         return node_alias(self.graph, node)
 
     def extents(self, value: str) -> tuple[ir.Expr, ...]:
@@ -214,7 +214,7 @@ MAX_TABLE_ENTRIES = 8
 
 
 @frozen
-class _Skeleton:
+class _LiteralFreeFunction:
     """A function with its int32 literals replaced by 0, and the literals in order of appearance."""
 
     func: ir.PrimFunc
@@ -223,55 +223,59 @@ class _Skeleton:
 
 def merge_kernels(module: Module) -> Module:
     """Merge the kernels of ``module`` that are equal except for at most :data:`MAX_TABLE_ENTRIES` literals."""
-    families: dict[object, list[tuple[Kernel, _Skeleton]]] = {}
+    families: dict[object, list[tuple[Kernel, _LiteralFreeFunction]]] = {}
     for kernel in module.kernels:
-        skeleton = _skeleton(kernel.func)
+        skeleton = _separate_literals(kernel.func)
         families.setdefault((skeleton.func.params, skeleton.func.body), []).append((kernel, skeleton))
     for family in families.values():
         if len(family) > 1:
-            module = _merge(module, family)
+            module = _merge_family(module, family)
     return module
 
 
-def _visit(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir.PrimFunc:
-    """Map the int32 literals that a function computes with, but not those that index memory."""
+def _map_literals(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir.PrimFunc:
+    """Map the int32 literals that a function computes with, but not those that index memory; the function's name becomes
+    empty."""
 
-    def go(expr: ir.Expr) -> ir.Expr:
+    def map_expr_literals(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Const(int() as value, "int32"):
                 return on_literal(value)
             case ir.Load() | ir.AddressOf():
                 return expr
             case _:
-                return map_children(expr, go)
+                return map_children(expr, map_expr_literals)
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         match s:
             case ir.Store(buffer, indices, value):
-                return ir.Store(buffer, indices, go(value))
+                return ir.Store(buffer, indices, map_expr_literals(value))
             case ir.Let(var, value, body):
-                return ir.Let(var, go(value), body)
+                return ir.Let(var, map_expr_literals(value), body)
             case ir.Evaluate(value):
-                return ir.Evaluate(go(value))
+                return ir.Evaluate(map_expr_literals(value))
             case _:
                 return s
 
     return replace(func, name="", body=map_stmt(func.body, on_stmt))
 
 
-def _skeleton(func: ir.PrimFunc) -> _Skeleton:
-    """Separate a function from its literals."""
+def _separate_literals(func: ir.PrimFunc) -> _LiteralFreeFunction:
+    """Separate a function from the int32 literals that it computes with."""
     literals: list[int] = []
 
     def collect(value: int) -> ir.Expr:
         literals.append(value)
         return ir.const(0, "int32")
 
-    return _Skeleton(_visit(func, collect), tuple(literals))
+    return _LiteralFreeFunction(_map_literals(func, collect), tuple(literals))
 
 
-def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
-    """Merge a family of kernels: one function, a table for each member, and calls that pass it."""
+def _merge_family(module: Module, family: list[tuple[Kernel, _LiteralFreeFunction]]) -> Module:
+    """Merge a family of kernels that differ in literals: one function, a table of literals for each member, and calls that
+    pass it.
+
+    The module is returned unchanged if the tables would be empty or larger than :data:`MAX_TABLE_ENTRIES`."""
     columns = list(zip(*(skeleton.literals for _, skeleton in family), strict=True))
     # Literals with the same values in all members share an entry.
     slots: dict[tuple[int, ...], int] = {}
@@ -288,7 +292,7 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
         column = next(remaining)
         return table[slots[column]] if column in slots else ir.const(value, "int32")
 
-    body = _visit(first.func, load).body
+    body = _map_literals(first.func, load).body
     func = ir.PrimFunc(first.name, (*first.func.params, table), body, first.func.annotations)
     verify(func, tables=constants_of(func))  # the table has literals of members, each of which was verified with them
     values, tables = dict(module.values), {}
@@ -301,12 +305,13 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
     merged = replace(first, func=func, blocks=common_blocks)
     gone = {kernel.name for kernel, _ in family[1:]}
     kernels = tuple(merged if k is first else k for k in module.kernels if k.name not in gone)
-    calls = tuple(_redirect(call, first.name, tables) for call in module.calls)
+    calls = tuple(_redirect_call(call, first.name, tables) for call in module.calls)
     return replace(module, kernels=kernels, calls=calls, values=values)
 
 
-def _redirect(call: Call, kernel: str, tables: dict[str, str]) -> Call:
-    """Redirect a call of a merged kernel to the common function."""
+def _redirect_call(call: Call, kernel: str, tables: dict[str, str]) -> Call:
+    """Redirect a call of a merged kernel to the common function, with its table as the last argument; other calls are
+    unchanged."""
     if call.kernel not in tables:
         return call
     return replace(call, kernel=kernel, args=(*call.args, tables[call.kernel]))

@@ -57,7 +57,8 @@ MIN_HALF_ELEMENTS = 64
 
 
 def with_half_constants(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
-    """Return the choice for a group, or the better one with 16-bit constants; ``uses`` as in ``choose``."""
+    """Return the choice for a group, or a better one that stores its float constants in 16 bits; ``uses`` as in
+    :func:`choose_schedule`."""
     is_required = target.has(HALF_WEIGHTS)
     if not is_required and FAMILIES[target.isa].threads:
         return choice
@@ -71,9 +72,10 @@ def with_half_constants(group: LoweredGroup, choice: Choice, target: Target, goa
 
 
 def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
-    """Return the schedule with 16-bit constants: one for each form that is preferred if several represent the values."""
+    """Return variants of a schedule that store float constants in 16 bits: one for each 16-bit format that is preferred
+    where several hold the values exactly."""
     exact_forms = {
-        buffer.name: [dtype for dtype in dtypes.HALF if _can_be_half(param.array, dtype)]
+        buffer.name: [dtype for dtype in dtypes.HALF if _is_exact_in_half(param.array, dtype)]
         for buffer, param in zip(group.func.params, group.params, strict=False)
         if buffer.dtype == "float32"
     }
@@ -82,21 +84,22 @@ def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Targ
         [WORDS] if target.has("float16_low") and any("float16" in halves for halves in exact_halves.values()) else []
     )
     distinct = dict.fromkeys(
-        _in_form(schedule, exact_halves, form) for form in (*packed_forms, *dtypes.HALF) if exact_halves
+        _store_in_half_format(schedule, exact_halves, form) for form in (*packed_forms, *dtypes.HALF) if exact_halves
     )
     return list(distinct)
 
 
-def _can_be_half(array: Array | None, dtype: str) -> bool:
+def _is_exact_in_half(array: Array | None, dtype: str) -> bool:
+    """Test whether a constant array is large enough for 16 bits to pay, and exact in the 16-bit float dtype ``dtype``."""
     return array is not None and array.size >= MIN_HALF_ELEMENTS and dtypes.is_exact_in(array, dtype)
 
 
-def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) -> Schedule:
-    """Store constants in ``form``, or in the 16-bit dtype that represents them (``names``).
+def _store_in_half_format(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) -> Schedule:
+    """Store constants in the format ``form``, or in the 16-bit dtype that represents them. ``names``: the exact 16-bit
+    dtypes, by constant.
 
     Constants whose rows have an odd length cannot be packed in words and become float16; those that an instruction
-    reads stay as they are.
-    """
+    reads stay as they are."""
     for name, halves in names.items():
         even = find_buffer(schedule.func, name).shape[-1] % 2 == 0
         preferred = "float16" if form == WORDS else form
@@ -112,11 +115,10 @@ def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) 
 
 
 def add_estimates(module: Module, target: Target) -> Module:
-    """Fill in the estimates of ``module``, at the largest sizes if these are dynamic.
+    """Fill in the estimated code bytes, instructions and cycles of ``module``, at the largest sizes if these are dynamic.
 
     Cycles include the waits for constants in flash, but not a tensor unit's cycles, which are separate. External code
-    has its backend's estimate of instructions for both.
-    """
+    has its backend's estimate of instructions for both."""
     largest = {size.scalar.name: size.maximum for size in module.sizes}
     funcs = {kernel.name: instantiate(kernel.func, largest) for kernel in module.kernels}
     costs = {kernel.name: _kernel_cost(kernel, funcs[kernel.name], target) for kernel in module.kernels}
@@ -145,6 +147,7 @@ def add_estimates(module: Module, target: Target) -> Module:
 
 
 def _kernel_cost(kernel: Kernel, func: PrimFunc, target: Target) -> Cost:
+    """Return the estimated cost of a kernel; for external code, the estimates of its backend."""
     external = kernel.external
     if external is None:
         return estimate(func, target)
@@ -178,10 +181,9 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
 def schedule_group(
     graph: Graph, nodes: Sequence[Node], target: Target, goal: Goal, name: str, uses: int = 1, *, in_place: bool = False
 ) -> tuple[LoweredGroup, Choice]:
-    """Lower and schedule a group; ``uses`` as in ``choose``.
+    """Lower and schedule a group of nodes as one kernel; ``uses`` as in :func:`choose_schedule`.
 
-    ``in_place``: its only node updates a part of its first operand in place.
-    """
+    ``in_place``: its only node updates a part of its first operand in place."""
     lowered = group_algorithms(graph, nodes, target, name, in_place=in_place)
     number, choice = select_group_schedule(lowered, target, goal, uses)
     return lowered[number], with_half_constants(lowered[number], choice, target, goal, uses)
@@ -211,7 +213,7 @@ def select_group_schedule(
     result = _CHOICES.get(key)
     if result is None:
         use_shipped = shipped and workspace == inf
-        result = (_shipped_or_best if use_shipped else _best)(lowered, target, goal, uses, workspace)
+        result = (_shipped_or_best if use_shipped else _best_by_cost)(lowered, target, goal, uses, workspace)
         with _LOCK:
             _CHOICES[key] = result
             if len(_CHOICES) > MEMO_ENTRIES:
@@ -220,21 +222,20 @@ def select_group_schedule(
 
 
 def clear_memo() -> None:
-    """Clear the memo, for callers that change the candidates."""
+    """Clear the memo of chosen schedules, for callers that change the candidates."""
     with _LOCK:
         _CHOICES.clear()
 
 
 def memo_key(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
-    """Return the memo key of a group: operator and function of every algorithm.
+    """Return the key of a group in the memo of chosen schedules: operator and function of every algorithm.
 
-    Bounds of constants are reduced to their number of bits, since rules compare them with powers of two alone.
-    """
+    Bounds of constants are reduced to their number of bits, since rules compare them with powers of two alone."""
     return tuple(f"{group.anchor.op} {_BOUND_TEXT.sub(_bound_in_bits, to_text(group.func))}" for group in lowered)
 
 
 def _bound_in_bits(promise: re.Match[str]) -> str:
-    """Replace a bound by its number of bits."""
+    """Replace a bound of constants in a function's text by its number of bits."""
     name, number = promise[1], int(promise[2])
     beyond = {
         SUM_BOUND: number,
@@ -255,7 +256,8 @@ def tuning_key(lowered: Sequence[LoweredGroup], target: Target) -> str:
 
 
 def structure_texts(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int], str]) -> list[tuple[str, str]]:
-    """Return operator and function of every algorithm without literals; ``bound_text`` formats a bound of constants."""
+    """Return operator and function text, without literals, of every algorithm of a group; ``bound_text`` formats a bound
+    of constants."""
     return [
         (
             group.anchor.op,
@@ -284,17 +286,16 @@ def _without_literals(func: ir.PrimFunc) -> ir.PrimFunc:
             case _:
                 return map_children(expr, value)
 
-    def stmt(s: ir.Stmt) -> ir.Stmt:
+    def zero_stored_literals(s: ir.Stmt) -> ir.Stmt:
         return replace(s, value=value(s.value)) if isinstance(s, ir.Store) else s
 
-    return replace(func, body=map_stmt(func.body, stmt))
+    return replace(func, body=map_stmt(func.body, zero_stored_literals))
 
 
 def shipped_key(lowered: Sequence[LoweredGroup]) -> str:
-    """Return the key of bundled schedules, the same on every core.
+    """Return the key of a group in the bundled schedules; it is the same on every core.
 
-    It has the functions' structure, and on which side of the limits for schedule steps the bounds of constants are.
-    """
+    It has the functions' structure, and on which side of the limits for schedule steps the bounds of constants are."""
     return shipped_schedules.shipped_line_key(
         structure_texts(lowered, lambda name, number: str(number < _LIMITS.get(name, inf)))
     )
@@ -358,10 +359,11 @@ def list_candidates(
     ]
 
 
-def _best(
+def _best_by_cost(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
 ) -> tuple[int, Choice]:
-    """Choose by cost; with a limited workspace the winner is verified, since rules propose more candidates for it."""
+    """Choose the algorithm, by number, and the schedule of a group by cost; with a limited workspace the winner is
+    verified, since rules propose more candidates for it."""
     remaining = list_candidates(lowered, target, goal, workspace)
     while True:
         choice = choose_schedule([schedule for _, schedule in remaining], target, goal, uses, workspace)
@@ -383,13 +385,13 @@ def _shipped_or_best(
     try:
         bundled = shipped_choice(lowered, target, goal, uses)
     except MicrocError as refusal:
-        number, choice = _best(lowered, target, goal, uses, workspace)
+        number, choice = _best_by_cost(lowered, target, goal, uses, workspace)
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
-    return bundled or _best(lowered, target, goal, uses, workspace)
+    return bundled or _best_by_cost(lowered, target, goal, uses, workspace)
 
 
 def node_alias(graph: Graph, node: Node) -> Alias | None:
-    """Return the placement that replaces a node; None if it needs a kernel."""
+    """Return the placement of tensors that replaces a node without a kernel; None if it needs a kernel."""
     alias = registry.get(node.op).alias
     if alias is None:
         return None

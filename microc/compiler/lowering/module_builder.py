@@ -40,12 +40,12 @@ _INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"}
 
 
 def describe_operators(graph: Graph, nodes: Sequence[Node]) -> tuple[Applied, ...]:
-    """Describe the operators of some nodes, in order."""
-    return tuple(Applied(node.op, _attribute_texts(node), _weights(graph, node)) for node in nodes)
+    """Describe the operators of some nodes, in order, with their attributes as text and their constants."""
+    return tuple(Applied(node.op, _describe_attributes(node), _describe_constants(graph, node)) for node in nodes)
 
 
-def _attribute_texts(node: Node) -> tuple[tuple[str, str], ...]:
-    """Return the attributes that have a value, as text."""
+def _describe_attributes(node: Node) -> tuple[tuple[str, str], ...]:
+    """Return the attributes of a node that have a value, as text: (name, value)."""
     said = ((name, value) for name, value in node.attrs.items() if name not in _INSIDE and value not in (None, "", ()))
     return tuple((name, _attribute_text(value)) for name, value in said)
 
@@ -58,7 +58,7 @@ def _attribute_text(value: Attr) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _weights(graph: Graph, node: Node) -> tuple[Weights, ...]:
+def _describe_constants(graph: Graph, node: Node) -> tuple[Weights, ...]:
     """Describe the constants of a node."""
     weights = []
     for name in node.inputs:
@@ -111,14 +111,15 @@ def slug(name: str, limit: int = 32) -> str:
 
 
 def derived_names(name: str) -> tuple[str, ...]:
-    """Return all identifiers derived from an input's or output's name: in the header, firmware, samples and exports."""
+    """Return all C identifiers that are derived from the name of an input or output: in the header, firmware, samples and
+    exports."""
     behind = (*TENSOR_FUNCTION_SUFFIXES, "memory", "values")
     return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
 
 
 @dataclass
 class Builder:
-    """Collects the parts of a module while the graph is walked."""
+    """Collects the parts of a module while the graph is walked: values, views, kernels and calls, with unique C names."""
 
     graph: Graph
     make: KernelBuilder
@@ -132,26 +133,30 @@ class Builder:
     value_names: dict[str, str] = field(default_factory=dict)
 
     def unique(self, stem: str) -> str:
-        """Return a name for a value that callers do not see."""
-        return self._first(stem, lambda name: is_free_in_network(self.graph.name, name))
+        """Return a new C name for a value that callers of the network do not see."""
+        return self._first_free_name(stem, lambda name: is_free_in_network(self.graph.name, name))
 
     def function(self, stem: str) -> str:
         """Return a name for a kernel, distinct from names of the header, which begin with the network's name."""
         stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
-        return self._first(f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free_identifier)
+        return self._first_free_name(
+            f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free_identifier
+        )
 
     def end(self, stem: str) -> str:
-        """Return a name for an input or output, such that its derived identifiers are free too."""
+        """Return a new C name for an input or output, such that the identifiers derived from it are free too."""
 
         def free(name: str) -> bool:
             return is_free_in_network(self.graph.name, name) and self.end_names.isdisjoint(derived_names(name))
 
-        name = self._first(stem, free)
+        name = self._first_free_name(stem, free)
         self.end_names.update(derived_names(name))
         self.c_names.update(f"{name}_{word}" for word in TENSOR_FUNCTION_SUFFIXES)
         return name
 
-    def _first(self, stem: str, free: Callable[[str], bool]) -> str:
+    def _first_free_name(self, stem: str, free: Callable[[str], bool]) -> str:
+        """Return ``stem``, or ``stem_2`` ..., as the first name that is not taken and for which ``free`` holds, and take
+        it."""
         name, number = stem, 2
         while name in self.c_names or not free(name):
             name, number = f"{stem}_{number}", number + 1
@@ -159,14 +164,14 @@ class Builder:
         return name
 
     def name_of(self, value: str) -> str:
-        """Return the C name of a graph value."""
+        """Return the C name of a graph value; it is chosen at the first call."""
         if value not in self.value_names:
             end = value in self.graph.inputs or value in self.graph.outputs
             self.value_names[value] = self.end(slug(value)) if end else self.unique(slug(value))
         return self.value_names[value]
 
     def declare(self, value: str, storage: str, data: Array | None = None) -> str:
-        """Add a graph value, once; return its C name."""
+        """Add a graph value to the module, once; return its C name."""
         name = self.name_of(value)
         if name not in self.values:
             made = make_value(name, self.graph.types[value], storage, value, data)
@@ -174,12 +179,13 @@ class Builder:
         return name
 
     def call(self, call: Call, origin: Origin) -> None:
-        """Add a call and its origin."""
+        """Add a call to the module, and the origin that it was made from."""
         self.calls.append(call)
         self.make.origins[call.writes] = origin
 
     def constant(self, stem: str, array: Array, alignment: int = 0) -> str:
-        """Add a constant array; equal arrays are stored once, with the largest alignment of their readers."""
+        """Add a constant array to the module; return its C name. Equal arrays are stored once, with the largest alignment
+        of their readers."""
         for name, value in self.values.items():
             data = value.data
             if value.storage != "const" or data is None or data.dtype != array.dtype or data.shape != array.shape:
@@ -192,16 +198,16 @@ class Builder:
         return name
 
 
-def make_value(name: str, kind: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
-    """Create the module value of a graph value."""
+def make_value(name: str, tensor_type: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
+    """Build the module's value for a graph value of type ``tensor_type``; ``label``: the graph value's name."""
     scale = zero_point = None
-    if kind.quant is not None and kind.quant.axis is None:
-        scale, zero_point = kind.quant.scale[0], kind.quant.zero_point[0]
-    return Value(name, kind.shape, kind.dtype, storage, data, scale, zero_point, label)
+    if tensor_type.quant is not None and tensor_type.quant.axis is None:
+        scale, zero_point = tensor_type.quant.scale[0], tensor_type.quant.zero_point[0]
+    return Value(name, tensor_type.shape, tensor_type.dtype, storage, data, scale, zero_point, label)
 
 
 def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignment: int = 0) -> tuple[str, ...]:
-    """Add values for the workspaces of a kernel."""
+    """Add values for the workspaces of a kernel to the module; return their C names."""
     names = []
     for buffer in buffers:
         name = builder.unique(f"{stem}_{buffer.name}")
@@ -243,11 +249,14 @@ def io_fields(module: Module, read: Graph, options: Options) -> dict[str, Any]:
                 where=module.source,
                 hint="choose another name (rename)",
             )
-    return {"ties": str(rounding_of_ties(read)), **_classes(module, options.class_names)}
+    return {"ties": str(rounding_of_ties(read)), **_class_fields(module, options.class_names)}
 
 
-def _classes(module: Module, names: Sequence[str]) -> dict[str, Any]:
-    """Return the class output: the first with a score for every class on its last axis, else the first that is a class index."""
+def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields ``classes`` and ``class_output`` of a module; the class output is the first with a score for every
+    class on its last axis, else the first that is a class index.
+
+    Raises UsageError if there is no such output."""
     if not names:
         return {}
     outputs = [module.values[name] for name in module.outputs]
@@ -280,12 +289,12 @@ def find_partial_updates(graph: Graph) -> dict[str, str]:
         if node is None or registry.get(node.op).update is None or node.inputs[0] != state or state in node.inputs[1:]:
             continue
         read = value in readers or value in graph.outputs or updated.count(value) > 1
-        if not read and not _names_of(graph, state) & {*updated, *graph.outputs}:
+        if not read and not _views_of_state(graph, state) & {*updated, *graph.outputs}:
             results[value] = state
     return results
 
 
-def _names_of(graph: Graph, state: str) -> set[str]:
+def _views_of_state(graph: Graph, state: str) -> set[str]:
     """Return a state and all values that may be views of it."""
     names = {state}
     for node in graph.nodes:
@@ -300,7 +309,7 @@ def order_groups(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mappi
     order = list(groups)
     for value, state in partly.items():
         (node,) = own = next(nodes for nodes in order if nodes[-1].outputs[0] == value)
-        names = _names_of(graph, state)
+        names = _views_of_state(graph, state)
         order.remove(own)
         last = max((k for k, nodes in enumerate(order) if any(names & set(n.inputs) for n in nodes)), default=-1)
         ready = max(
@@ -332,9 +341,9 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
         ):
             continue
         maker, later = module.calls[makers[0]], module.calls[makers[0] + 1 :]
-        if any(state in _bases(module, call.reads) for call in later):
+        if any(state in _base_values(module, call.reads) for call in later):
             continue
-        if state in _bases(module, maker.reads):
+        if state in _base_values(module, maker.reads):
             room = overlaps.room(maker, state, value)
             if room is None or room.next(0) != 0:
                 continue
@@ -342,7 +351,8 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
     return values_in_place
 
 
-def _bases(module: Module, names: Sequence[str]) -> set[str]:
+def _base_values(module: Module, names: Sequence[str]) -> set[str]:
+    """Return the values in whose memory the named values are."""
     return {module.base_of(name)[0] for name in names}
 
 
@@ -389,7 +399,7 @@ def place_hot_code(module: Module, options: Options, room: BoardCapacity | None)
     if not options.code_in_ram:
         return module
     assert room is not None and room.code is not None
-    return with_hot_code(module, _remaining_memory(module, room.code, options.io_in_arena))
+    return with_hot_code(module, _remaining_code_memory(module, room.code, options.io_in_arena))
 
 
 def gain_in_ram(module: Module, room: BoardCapacity) -> float:
@@ -400,13 +410,13 @@ def gain_in_ram(module: Module, room: BoardCapacity) -> float:
     """
     if room.code is None or module.plan is None or module.plan.code is not None:
         return 0.0
-    with_code = with_hot_code(module, _remaining_memory(module, room.code, module.plan.io_in_arena))
+    with_code = with_hot_code(module, _remaining_code_memory(module, room.code, module.plan.io_in_arena))
     saved = with_code.plan.code.saved if with_code.plan is not None and with_code.plan.code is not None else 0
     return saved / max(1, saved + sum(call.cycles for call in with_code.calls))
 
 
-def _remaining_memory(module: Module, code: CodeMemory, io_in_arena: bool) -> CodeMemory:
-    """Return the memory for code without the bytes of arenas and outside inputs."""
+def _remaining_code_memory(module: Module, code: CodeMemory, io_in_arena: bool) -> CodeMemory:
+    """Return the memory for code, without the bytes that arenas and outside inputs and outputs take."""
     plan = module.plan
     assert plan is not None
     arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main

@@ -33,7 +33,7 @@ PARITY = "let the sizes be multiples of a step: --bound NAME=8:64:8"
 
 
 class Readings:
-    """The graphs of a network at several sizes, read on demand."""
+    """The graphs of a network at several sizes, read on demand and each only once."""
 
     def __init__(self, sizes: tuple[Size, ...], read: Read) -> None:
         self.sizes, self._read = sizes, read
@@ -58,7 +58,7 @@ class Readings:
         return ", ".join(f"{size.label}={n}" for size, n in zip(self.sizes, point, strict=True))
 
     def scalars(self, point: Point) -> dict[str, int]:
-        """Return the sizes by the name of their scalar."""
+        """Return the sizes ``point`` as values by the name of their scalar parameter."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
     def agree(self, first: Graph, at: Point, other: Graph, there: Point) -> None:
@@ -66,11 +66,13 @@ class Readings:
         between = f"{self.sizes_text(at)} and {self.sizes_text(there)}"
         for a, b in zip(first.nodes, other.nodes, strict=False):
             if (a.op, a.inputs, a.outputs, a.group) != (b.op, b.inputs, b.outputs, b.group):
-                raise _differs(f"the network differs between {between} here: {_node(a)} or {_node(b)}", a)
+                raise _structure_error(
+                    f"the network differs between {between} here: {_format_node(a)} or {_format_node(b)}", a
+                )
             for name in (n for n in (*a.inputs, *a.outputs) if n):
                 x, y = first.types[name], other.types[name]
                 if (x.dtype, len(x.shape)) != (y.dtype, len(y.shape)):
-                    raise _differs(f"{name} has another dtype or rank at {between}", a)
+                    raise _structure_error(f"{name} has another dtype or rank at {between}", a)
             for key, inner in a.attrs.items():
                 if isinstance(inner, Graph):
                     self.agree(inner, at, b.attrs[key], there)  # type: ignore[arg-type]
@@ -83,7 +85,7 @@ class Readings:
             and first.updates == other.updates
         )
         if not is_same:
-            raise _differs(f"the network has other inputs, outputs, nodes or state at {between}", None)
+            raise _structure_error(f"the network has other inputs, outputs, nodes or state at {between}", None)
 
 
 def _dtype_and_rank(graph: Graph, name: str) -> tuple[str, int] | None:
@@ -92,11 +94,13 @@ def _dtype_and_rank(graph: Graph, name: str) -> tuple[str, int] | None:
     return None if kind is None else (kind.dtype, len(kind.shape))
 
 
-def _differs(what: str, node: Node | None) -> UsageError:
+def _structure_error(what: str, node: Node | None) -> UsageError:
+    """Build the UsageError for a structure that differs between sizes, at a node if one is known."""
     return UsageError(what, where=str(node.loc) if node else "", hint=PARITY)
 
 
-def _node(node: Node) -> str:
+def _format_node(node: Node) -> str:
+    """Format a node as an operator with its inputs."""
     return f"{node.op}({', '.join(node.inputs)})"
 
 
@@ -114,12 +118,13 @@ _POINTS, _MANY = 5, 8
 
 
 def choose_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
-    """Choose sizes that the model can have. They grow until no dynamic extent is small in any layer."""
+    """Choose points, sizes that the model can have, at which the graph is read. They grow until no dynamic extent is small
+    in any layer."""
     static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
     points: tuple[Point, ...] = ()
     for scale in _SCALES:
         points = _points_at_scale(readings, static_extents, scale) or points
-        if points and _narrowest(readings, points) >= _NARROW:
+        if points and _smallest_dynamic_extent(readings, points) >= _NARROW:
             break
     if len(points) < 2:
         readings.graph(tuple(_FIRST * size.step for size in readings.sizes))  # which says why
@@ -129,20 +134,21 @@ def choose_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
             hint="give a larger bound",
         )
     maxima = tuple(size.maximum for size in readings.sizes)
-    if maxima not in points and _narrowest(readings, (maxima, *points)) >= _NARROW:
+    if maxima not in points and _smallest_dynamic_extent(readings, (maxima, *points)) >= _NARROW:
         return (*points, maxima)
     return points
 
 
 def _points_at_scale(readings: Readings, static_extents: set[int], scale: int) -> tuple[Point, ...]:
-    """Choose points at a scale; also small ones, if the model cannot have others."""
+    """Choose points whose sizes are ``scale`` times the first ones; at scale 1 also small ones, if the model cannot have
+    others. Empty if there are too few."""
     wanted = _POINTS if len(readings.sizes) == 1 else _MANY
     large = [
         _large_sizes(size, static_extents, wanted, _FIRST * scale + 16 * k) for k, size in enumerate(readings.sizes)
     ]  # far apart
     available = [large[k] + _available_sizes(size) for k, size in enumerate(readings.sizes)]
     points: dict[Point, None] = {}
-    for point in (*_spread(large), *_spread(available if scale == 1 else large)):
+    for point in (*_shuffled_points(large), *_shuffled_points(available if scale == 1 else large)):
         if readings.graph_or_none(point) is not None:
             points[point] = None
         if len(points) == wanted:
@@ -150,7 +156,7 @@ def _points_at_scale(readings: Readings, static_extents: set[int], scale: int) -
     return tuple(points) if scale == 1 else ()
 
 
-def _narrowest(readings: Readings, points: Sequence[Point]) -> int:
+def _smallest_dynamic_extent(readings: Readings, points: Sequence[Point]) -> int:
     """Return the smallest extent that differs between the points."""
     kinds = [graph.types for graph in map(readings.graph_or_none, points) if graph is not None]
     columns = (zip(*(k[name].shape for k in kinds), strict=False) for name in kinds[0] if all(name in k for k in kinds))
@@ -158,18 +164,18 @@ def _narrowest(readings: Readings, points: Sequence[Point]) -> int:
 
 
 def _large_sizes(size: Size, static_extents: set[int], wanted: int, first: int) -> list[int]:
-    """List large sizes of one symbol that are no static extents of the model, those within the bound first."""
+    """List large values of one symbol, in steps from ``first`` on, that are no static extents of the model."""
     large = (size.step * k for k in range(first, first + 64 * _APART * wanted, _APART))
     return [n for n in large if n not in static_extents][: 2 * wanted]
 
 
 def _available_sizes(size: Size) -> list[int]:
-    """List other sizes of one symbol, for models that cannot have large ones."""
+    """List the values of one symbol within its bounds, largest first, for models that cannot have large ones."""
     sizes = [n for n in range(size.maximum, max(size.minimum, 2) - 1, -1) if n % size.step == 0]
     return sizes[: 4 * _MANY]
 
 
-def _spread(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
+def _shuffled_points(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
     """Yield combinations of sizes such that no symbol determines another: the columns in shuffled orders, repeatedly."""
     shuffle = random.Random(0).shuffle
     if len(columns) == 1:
@@ -193,11 +199,11 @@ def instance(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Siz
     Raises UnsupportedError for a node with a number that follows no rule.
     """
     types = {
-        name: _instance_type(kind, [g.types[name] for g in graphs], fitter, sizes, name)
+        name: _type_at_sizes(kind, [g.types[name] for g in graphs], fitter, sizes, name)
         for name, kind in largest.types.items()
     }
     nodes = tuple(
-        _instance_node(node, together, fitter, sizes)
+        _node_at_sizes(node, together, fitter, sizes)
         for node, together in zip(largest.nodes, zip(*(g.nodes for g in graphs), strict=True), strict=True)
     )
     return replace(
@@ -209,28 +215,35 @@ def instance(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Siz
 
 
 def _leading_part(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the leading part of a constant."""
+    """Return the leading part, of shape ``shape``, of a constant."""
     return array[tuple(slice(n) for n in shape)] if array.shape != shape else array
 
 
-def _instance_type(
-    kind: TensorType, together: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str
+def _type_at_sizes(
+    largest_type: TensorType, types_at_points: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str
 ) -> TensorType:
-    columns = zip(*(t.shape for t in together), strict=True)
+    """Return the type of a value at some sizes, given its types at the points."""
+    columns = zip(*(t.shape for t in types_at_points), strict=True)
     return replace(
-        kind, shape=tuple(_integer(column, fitter, sizes, f"an axis of {where}", where) for column in columns)
+        largest_type,
+        shape=tuple(_integer_at_sizes(column, fitter, sizes, f"an axis of {where}", where) for column in columns),
     )
 
 
-def _instance_node(node: Node, together: Sequence[Node], fitter: Fitter, sizes: Sizes) -> Node:
+def _node_at_sizes(node: Node, nodes_at_points: Sequence[Node], fitter: Fitter, sizes: Sizes) -> Node:
+    """Return a node at some sizes, given the node at the points."""
     attrs = {
-        key: _attribute(key, [n.attrs[key] for n in together], fitter, sizes, str(node.loc), value)
+        key: _attribute_at_sizes(key, [n.attrs[key] for n in nodes_at_points], fitter, sizes, str(node.loc), value)
         for key, value in node.attrs.items()
     }
     return replace(node, attrs=attrs)
 
 
-def _attribute(name: str, values: Sequence[Attr], fitter: Fitter, sizes: Sizes, where: str, largest: Attr) -> Any:
+def _attribute_at_sizes(
+    name: str, values: Sequence[Attr], fitter: Fitter, sizes: Sizes, where: str, largest: Attr
+) -> Any:
+    """Return the value of an attribute at some sizes, given its values at the points; UnsupportedError if they follow no
+    rule. ``largest``: its value at the largest sizes."""
     first = values[0]
     if isinstance(first, Graph) and isinstance(largest, Graph):
         return instance([v for v in values if isinstance(v, Graph)], largest, fitter, sizes)
@@ -238,13 +251,14 @@ def _attribute(name: str, values: Sequence[Attr], fitter: Fitter, sizes: Sizes, 
         return first
     if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
         columns = zip(*(v for v in values if isinstance(v, tuple)), strict=True)
-        return tuple(_attribute(name, column, fitter, sizes, where, None) for column in columns)
+        return tuple(_attribute_at_sizes(name, column, fitter, sizes, where, None) for column in columns)
     if all(type(v) is int for v in values):
-        return _integer([v for v in values if isinstance(v, int)], fitter, sizes, f"its {name}", where)
+        return _integer_at_sizes([v for v in values if isinstance(v, int)], fitter, sizes, f"its {name}", where)
     raise _no_rule_error(f"its {name}", values, where)
 
 
-def _integer(values: Sequence[int], fitter: Fitter, sizes: Sizes, what: str, where: str) -> int:
+def _integer_at_sizes(values: Sequence[int], fitter: Fitter, sizes: Sizes, what: str, where: str) -> int:
+    """Return an integer at some sizes, given its values at the points; UnsupportedError if they follow no rule."""
     rule = fitter.integer(values)
     if rule is None:
         raise _no_rule_error(what, values, where)
@@ -252,6 +266,7 @@ def _integer(values: Sequence[int], fitter: Fitter, sizes: Sizes, what: str, whe
 
 
 def _no_rule_error(what: str, values: Sequence[object], where: str) -> UnsupportedError:
+    """Build the UnsupportedError for a number that depends on the sizes by no rule."""
     return UnsupportedError(
         f"{what}: no rule gives it from the sizes; got {', '.join(map(str, values))} at the sizes tried",
         where=where,
@@ -270,7 +285,7 @@ def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
 
     ``graphs``: one network at several sizes, with the same nodes. The multiplier becomes an operand of the mean.
     """
-    columns = [_with_multiplier(together) for together in zip(*(graph.nodes for graph in graphs), strict=True)]
+    columns = [_with_multiplier_nodes(together) for together in zip(*(graph.nodes for graph in graphs), strict=True)]
     graphs_with_means = []
     for k, graph in enumerate(graphs):
         makers = [column[k][0] for column in columns if len(column[k]) > 1]
@@ -286,14 +301,14 @@ def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
     return tuple(graphs_with_means)
 
 
-def _with_multiplier(together: Nodes) -> list[tuple[Node, ...]]:
+def _with_multiplier_nodes(together: Nodes) -> list[tuple[Node, ...]]:
     """Return a node at every size, behind the node that computes its multiplier if that differs."""
     averages: list[Any] = [node.attrs.get("average") for node in together]
     if len(set(averages)) > 1:
         if together[0].op == "requantize_float":
-            return [_float_mean(node, *average) for node, average in zip(together, averages, strict=True)]
+            return [_float_mean_nodes(node, *average) for node, average in zip(together, averages, strict=True)]
         lowest = min(int(node.attr("shift")) for node in together)
-        return [_integer_mean(node, lowest, *average) for node, average in zip(together, averages, strict=True)]
+        return [_integer_mean_nodes(node, lowest, *average) for node, average in zip(together, averages, strict=True)]
     inside: dict[str, tuple[Graph, ...]] = {}
     for key, value in together[0].attrs.items():
         if isinstance(value, Graph):
@@ -304,14 +319,14 @@ def _with_multiplier(together: Nodes) -> list[tuple[Node, ...]]:
     ]
 
 
-def _float_mean(node: Node, scale_in: float, scale_out: float, count: int) -> tuple[Node, Node]:
+def _float_mean_nodes(node: Node, scale_in: float, scale_out: float, count: int) -> tuple[Node, Node]:
     """Return the nodes of a float mean: the scale, and the requantisation with the scale as operand."""
     name = f"{node.outputs[0]}.scale"
     maker = Node("mean_scale", (), (name,), {"scale_in": scale_in, "scale_out": scale_out, "count": count}, node.loc)
     return maker, _with_operands(node, (name,), {"scale": None})
 
 
-def _integer_mean(node: Node, lowest: int, multiplier: int, shift: int, count: int) -> tuple[Node, Node]:
+def _integer_mean_nodes(node: Node, lowest: int, multiplier: int, shift: int, count: int) -> tuple[Node, Node]:
     """Return the nodes of an integer mean: multiplier and shift, and the requantisation with both as operands."""
     names = f"{node.outputs[0]}.multiplier", f"{node.outputs[0]}.shift"
     attrs: dict[str, Attr] = {"multiplier": multiplier, "shift": shift, "count": count}
@@ -359,27 +374,27 @@ class Family:
 
     @property
     def maxima(self) -> dict[str, int]:
-        """The largest sizes by scalar."""
+        """The largest sizes, by the name of their scalar."""
         return self.at(tuple(size.maximum for size in self.sizes))
 
     def at(self, point: Point) -> dict[str, int]:
-        """Return sizes by scalar."""
+        """Return the sizes ``point`` by the name of their scalar."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
 
 def read_family(sizes: Sequence[Size], read: Read) -> Family:
     """Read the network at its points. Raises the errors of reading, and UsageError if the graphs differ in structure."""
-    return _Reader(Readings(tuple(sizes), read)).family()
+    return _FamilyReader(Readings(tuple(sizes), read)).family()
 
 
-class _Reader:
-    """Reads a family and derives its rules."""
+class _FamilyReader:
+    """Reads the graphs of a family and derives the rules of its extents."""
 
     def __init__(self, readings: Readings) -> None:
         self.readings, self.sizes = readings, readings.sizes
 
     def family(self) -> Family:
-        """Read the graphs, derive and check the rules."""
+        """Read the graphs at all points, derive and check the rules of extents, and return the family."""
         maxima = tuple(size.maximum for size in self.sizes)
         largest = self.largest(maxima)
         points = choose_points(self.readings, largest)
@@ -404,7 +419,7 @@ class _Reader:
                 for n in range(1, _MOST)
                 for k in range(len(maxima))
             )
-            candidates = (point for point in dict.fromkeys(small) if _is_within_bounds(point, self.sizes))
+            candidates = (point for point in dict.fromkeys(small) if _is_allowed(point, self.sizes))
             possible = [point for point in candidates if self.readings.graph_or_none(point) is not None]
             if not possible:
                 raise
@@ -452,7 +467,8 @@ class _Reader:
         return [self.readings.scalars(tuple(draw(column) for column in columns)) for _ in range(_DOMAIN)]
 
     def strided_rule(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
-        """Derive a rule ``(a * size + b) // c`` of one symbol; if several fit, read further sizes to distinguish them."""
+        """Derive a rule ``(a * size + b) // c`` of one symbol for an axis of a value; None if none fits. If several fit,
+        further sizes are read to distinguish them."""
         for k, size in enumerate(self.sizes):
             pairs: dict[int, int] = {}
             if any(pairs.setdefault(p[k], v) != v for p, v in zip(points, values, strict=True)):
@@ -477,7 +493,8 @@ class _Reader:
         pairs: Mapping[int, int],
         base: Point,
     ) -> Point | None:
-        """Return sizes at which the rules disagree and the model can be read; None if there are none."""
+        """Return a point, with another value of symbol ``k``, at which the rules disagree and the model can be read; None
+        if there is none."""
         start = -(-size.minimum // size.step) * size.step
         for n in range(start, size.maximum + 1, size.step):
             if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
@@ -487,7 +504,7 @@ class _Reader:
         return None
 
     def check(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
-        """Raise UsageError if a shape differs from its rule."""
+        """Raise UsageError if the shape of a value in the graph at ``point`` differs from its rule."""
         for name, rules in extents.items():
             expected = tuple(value_at(rule, self.readings.scalars(point)) for rule in rules)
             if graph.types[name].shape != expected:
@@ -525,5 +542,6 @@ class _Reader:
         return tuple(sizes), tuple(small)
 
 
-def _is_within_bounds(point: Point, sizes: Sequence[Size]) -> bool:
+def _is_allowed(point: Point, sizes: Sequence[Size]) -> bool:
+    """Test whether a point keeps within the maxima of the sizes and consists of multiples of their steps."""
     return all(n <= s.maximum and n % s.step == 0 for n, s in zip(point, sizes, strict=True))

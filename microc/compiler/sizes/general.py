@@ -50,10 +50,10 @@ def computes_same(
     general_params, direct_params = ([p for p in f.params if p.scope != "workspace"] for f in (func, direct))
     first, second = list[Array](), list[Array]()
     for a, b in zip(general_params, direct_params, strict=True):
-        data = next(own) if b.scope == "const" else _random(b, generator)
+        data = next(own) if b.scope == "const" else _random_data(b, generator)
         second.append(np.ascontiguousarray(data).reshape(b.shape))
         first.append(np.ascontiguousarray(next(whole) if b.scope == "const" else second[-1]).reshape(a.shape))
-    actual, expected = _execute(func, first), _execute(direct, second)
+    actual, expected = _interpret(func, first), _interpret(direct, second)
     outside = [k for k, buffer in enumerate(direct_params) if buffer.scope == "global"]
     return all(actual[k].tobytes() == expected[k].tobytes() for k in outside)
 
@@ -69,13 +69,14 @@ def steps(stmt: ir.Stmt) -> int:
             return sum(map(steps, stmt_children(stmt)))
 
 
-def _execute(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
-    """Run a function; return the contents of its parameters."""
+def _interpret(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
+    """Run a function in the interpreter; return the contents of its parameters."""
     scratch = [np.zeros(b.shape, to_numpy(b.dtype)) for b in func.params[len(arrays) :]]
     return execute(func, [*arrays, *scratch], intrinsic_functions())
 
 
-def _random(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
+def _random_data(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
+    """Return random data for a buffer: normal floats, integers below 8, or bools."""
     kind = to_numpy(buffer.dtype)
     if kind.kind == "f":
         return generator.standard_normal(buffer.shape).astype(kind)
@@ -93,13 +94,14 @@ _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 @frozen
 class FunctionVariant:
-    """A candidate for a group's function: algorithm of the anchor, schedule."""
+    """A candidate for the function of a group: the algorithm of the anchor, and a schedule."""
 
     algorithm: str
     schedule: Schedule
 
     def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
-        """Apply the candidate to the group at another size; ScheduleError if that is impossible."""
+        """Apply the candidate to the group at another size; return the lowered group and its schedule. ScheduleError if
+        that is impossible."""
         first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
@@ -109,7 +111,8 @@ class FunctionVariant:
 
 @frozen
 class GeneralFunction:
-    """A group at every size (as lowered, and as scheduled), and the function for all sizes."""
+    """The function of a group for all sizes, with the group at every size: as lowered (``groups``), and as scheduled
+    (``choices``)."""
 
     groups: tuple[LoweredGroup, ...]
     choices: tuple[Choice, ...]
@@ -117,7 +120,7 @@ class GeneralFunction:
 
 
 class GeneralKernelBuilder(KernelBuilder):
-    """Builds the functions of a family; groups and constants are those of its largest graph."""
+    """Builds the functions of a network with dynamic sizes; groups and constants are those of the family's largest graph."""
 
     def __init__(self, family: Family, target: Target, goal: Goal) -> None:
         super().__init__(family.largest, target, goal)
@@ -172,7 +175,7 @@ class GeneralKernelBuilder(KernelBuilder):
     # ------------------------------------------------------------ candidates
 
     def together(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
-        """Return a group of the largest graph in every graph of the family."""
+        """Return a group of the largest graph as it is in every graph of the family, with that graph."""
         return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
 
     def together_inside(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
@@ -195,11 +198,11 @@ class GeneralKernelBuilder(KernelBuilder):
     def trials(
         self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> Iterator[tuple[FunctionVariant, GeneralFunction | str]]:
-        """Try candidates for a group, the cheapest first; yield each with its result, or the reason why there is none.
+        """Try candidates for the function of a group, the cheapest first; yield each with the function, or with the reason
+        why there is none.
 
         At the smallest sizes, which only serve for comparison, loops are as written: operators leave out axes of one
-        element there.
-        """
+        element there."""
         together, count = unify_bounds(together), len(self.family.graphs) + 1
         multiples = multiples_of(self.target)
         small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in together[count:]]
@@ -220,7 +223,8 @@ class GeneralKernelBuilder(KernelBuilder):
                 yield way, str(error)
 
     def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[FunctionVariant]:
-        """Yield every schedule of every algorithm, the cheapest first; then the loops as written."""
+        """Yield the candidates for a group: every schedule of every algorithm, the cheapest first; then the loops as
+        written."""
         left = []
         algorithms: dict[int, str] = {}
         for group in group_algorithms(graph, nodes, self.target, "kernel"):
@@ -237,13 +241,14 @@ class GeneralKernelBuilder(KernelBuilder):
         yield plain
 
     def storage_variants(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
-        """Return the schedule; with 16-bit constants if the user asks for these."""
+        """Return the variants of a schedule that store float constants in 16 bits, if the user asks for these and there
+        are any; else the schedule alone."""
         return (half_constant_variants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()) or (
             schedule,
         )
 
     def narrow(self, way: FunctionVariant, together: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
-        """Restrict the tiles of a schedule so that none leaves a tail at any point."""
+        """Narrow the tiles of a candidate's schedule so that none leaves a tail at any point."""
         points = together[: len(self.family.graphs)]
         funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
         trace = generalise_trace(way.schedule.trace, funcs, self.family.fitter.divides)
@@ -264,7 +269,7 @@ class GeneralKernelBuilder(KernelBuilder):
         count = len(self.family.graphs)
         largest = arrays[count]
         for parts in arrays[:count]:
-            if not all(_is_part(part, whole) for part, whole in zip(parts, largest, strict=True)):
+            if not all(_is_leading_part(part, whole) for part, whole in zip(parts, largest, strict=True)):
                 raise StructureMismatch("a constant is computed from the sizes")
         general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
         if general.func.scalars:
@@ -305,7 +310,7 @@ def _stored_constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
     return [schedule.packed(buffer, param.array) for buffer, param in given if param.array is not None]
 
 
-def _is_part(part: Array, whole: Array) -> bool:
+def _is_leading_part(part: Array, whole: Array) -> bool:
     """Test whether an array is the leading part of another, along every axis."""
     if part.size == whole.size:
         return part.tobytes() == whole.tobytes()
@@ -324,6 +329,7 @@ def _require_valid(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.P
 
 
 def _unsupported_error(what: str, where: str) -> UnsupportedError:
+    """Build the UnsupportedError for an operator whose function cannot have dynamic sizes."""
     return UnsupportedError(
         f"this operator cannot have sizes that vary: {what}", where=where, hint="bind its sizes with --input-shape"
     )

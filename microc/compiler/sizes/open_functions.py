@@ -39,10 +39,10 @@ Read = Callable[[Mapping[str, int]], Graph]
 
 
 def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], Read]:
-    """Return the sizes with a bound, and a function that reads the model at given sizes, by label.
+    """Return the dynamic sizes, those with a bound in the options, and a function that reads the model at given sizes, by
+    label.
 
-    Raises UsageError for a bound of something that is no symbolic dimension; it lists those that are.
-    """
+    Raises UsageError for a bound of something that is no symbolic dimension; it lists those that are."""
     shapes = symbolic_inputs(source) if isinstance(source, Path) and source.is_file() else {}
     if BATCH in options.bounds and not any(BATCH in shape for shape in shapes.values()):
         shapes = {name: tuple(BATCH if e == f"{name}:0" else e for e in shape) for name, shape in shapes.items()}
@@ -60,23 +60,24 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
         given = dict(options.input_shapes)
         for name, shape in shapes.items():
             if any(extent in at for extent in shape):
-                given[name] = _shape(name, shape, at, options)
+                given[name] = _input_shape_at(name, shape, at, options)
         return read_model(source, replace(options, input_shapes=given))
 
     return named_sizes(options.bounds), read
 
 
 def named_sizes(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
-    """Create a size for every bound."""
+    """Create a dynamic size, with a C name, for every bound."""
     sizes: list[Size] = []
     for label, bound in bounds.items():
-        name = _identifier(label, {size.name for size in sizes})
+        name = _size_identifier(label, {size.name for size in sizes})
         sizes.append(Size(name, label, bound.minimum, bound.maximum // bound.step * bound.step, bound.step))
     return tuple(sizes)
 
 
-def _shape(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> tuple[int, ...]:
-    """Return the shape of an input; extents without a bound are as given, an open first axis is 1."""
+def _input_shape_at(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> tuple[int, ...]:
+    """Return the shape of an input at some sizes; extents without a bound are as the options give them, an open first axis
+    is 1."""
     given = options.input_shapes.get(name, options.input_shapes.get("*"))
     extents = []
     for axis, extent in enumerate(shape):
@@ -96,7 +97,7 @@ def _shape(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> 
     return tuple(extents)
 
 
-def _identifier(label: str, taken: Collection[str]) -> str:
+def _size_identifier(label: str, taken: Collection[str]) -> str:
     """Return a unique C name for a size: a member of the struct of sizes; kernels use it with the prefix ``size_``."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
     name = name if name and not name[0].isdigit() else f"n_{name}"
@@ -136,10 +137,10 @@ def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
 
 
 def sized_module(make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]) -> Module:
-    """Compile a function for all sizes within bounds; ``constants`` as in :func:`microc.build`.
+    """Compile a function for all sizes within bounds to a planned module; ``make`` returns its schedule at some sizes;
+    ``constants`` as in :func:`microc.build`.
 
-    Raises UsageError or UnsupportedError if its structure differs between sizes.
-    """
+    Raises UsageError or UnsupportedError if its structure differs between sizes."""
     schedules: dict[Point, Schedule] = {}
 
     def read(at: Mapping[str, int]) -> Graph:

@@ -28,7 +28,8 @@ def as_array(what: str, value: Any) -> Array:
 
 
 class RunShapes:
-    """The sizes of the next run, initially the largest. Without dynamic sizes there are none."""
+    """The sizes, and so the shapes of all tensors, of a network's next run; initially the largest. Without dynamic sizes
+    there are none."""
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         self._known: Sequence[Mapping[str, Any]] = manifest.get("sizes", ())
@@ -36,12 +37,12 @@ class RunShapes:
 
     @property
     def vector(self) -> Array:
-        """The sizes in the network's order, int32."""
+        """The sizes in the order in which the network takes them, as an array of int32."""
         return np.array([self.sizes[size["name"]] for size in self._known], np.int32)
 
     def of(self, tensor: Tensor) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return tuple(_extent(extent, self.sizes) for extent in tensor.get("extents", tensor["shape"]))
+        """Return the shape of a tensor of the manifest at the current sizes."""
+        return tuple(_evaluate_extent(extent, self.sizes) for extent in tensor.get("extents", tensor["shape"]))
 
     def set(self, name: str, value: int) -> None:
         """Set a size by its name or label; UsageError if the network cannot have it."""
@@ -59,7 +60,7 @@ class RunShapes:
         raise UsageError(f"there is no size {name!r}", hint=f"name one of its sizes: {known}")
 
     def draw(self, generator: np.random.Generator) -> None:
-        """Draw random sizes that the network can have."""
+        """Set the sizes to random ones that the network can have."""
         for size in self._known:
             low, high = (size[end] // size["step"] for end in ("minimum", "maximum"))
             self.sizes[size["name"]] = int(generator.integers(low, high, endpoint=True)) * size["step"]
@@ -79,7 +80,8 @@ class RunShapes:
             self.set(name, value)
 
     def fitting(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> list[Array]:
-        """Convert and check all inputs of a run, and set its sizes; UsageError for a wrong number, shape or dtype."""
+        """Convert all inputs of a run to arrays that fit the network, and set the sizes of the run; UsageError for a wrong
+        number, shape or dtype."""
         if len(arrays) != len(tensors):
             wanted = "; ".join(
                 f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t))) or 'scalar'}" for t in tensors
@@ -111,11 +113,11 @@ class RunShapes:
         return array
 
 
-def _extent(extent: Any, sizes: Mapping[str, int]) -> int:
+def _evaluate_extent(extent: Any, sizes: Mapping[str, int]) -> int:
     """Evaluate an extent of the manifest: a number, a size, or an operator and its operands."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, str):
         return sizes[extent]
-    op, a, b = extent[0], _extent(extent[1], sizes), _extent(extent[2], sizes)
+    op, a, b = extent[0], _evaluate_extent(extent[1], sizes), _evaluate_extent(extent[2], sizes)
     return {"add": a + b, "sub": a - b, "mul": a * b, "floordiv": a // max(b, 1)}[op]

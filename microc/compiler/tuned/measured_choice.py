@@ -22,10 +22,10 @@ from microc.compiler.tuned.records import NETWORK, OK, Database, Record, Task, p
 
 @frozen
 class NetworkMeasurements:
-    """Measurements of a network on one board by one compiler.
+    """Measurements of whole runs of a network on one board, compiled by one compiler.
 
-    ``untuned``: without records; ``combinations``: all combinations, the untuned one included, the fastest first.
-    """
+    ``untuned``: the record without tuned schedules; ``combinations``: the records of all combinations of schedules, the
+    untuned one included, the fastest first."""
 
     untuned: Record
     combinations: tuple[Record, ...]
@@ -51,7 +51,8 @@ class NetworkMeasurements:
 
 
 def combination_parts(record: Record) -> Mapping[str, str]:
-    """Return a combination as a mapping from the key of a kernel to the id of the record that it takes."""
+    """Return the schedules of a measured combination, as a mapping from the key of a kernel to the id of the record whose
+    schedule it takes."""
     return {} if record.untuned else {key: str(number) for key, number in record.decisions}
 
 
@@ -120,7 +121,8 @@ MAX_GROUP_COMBINATIONS = 1 << 10
 
 @frozen
 class KernelChoice:
-    """The choice for a kernel: ``record``, None for the default; ``default``: the measurement of the default."""
+    """The choice of a schedule for a kernel: ``record``, whose schedule it takes, None for the default; ``default``: the
+    measurement of the default schedule."""
 
     task: Task
     record: Record | None
@@ -130,23 +132,26 @@ class KernelChoice:
 def kernel_fronts(
     tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
 ) -> dict[str, list[Record]]:
-    """Return for every kernel with a measured default: that, and the records that beat it in time, flash or workspace.
+    """Return for every kernel, by key, with a measured default schedule: the record of the default, and the records that
+    beat it in time, flash or workspace.
 
     The records of a kernel are of one board and one compiler: of ``board`` if there are any, else of the board of the
     same core with the most records. ``room``: bytes of workspace by key that a kernel may take without enlarging the
-    arena (None: unlimited).
-    """
-    known = _measured_schedules(tasks, database, board, room)
+    arena (None: unlimited)."""
+    known = _measured_records(tasks, database, board, room)
     return {key: [default, *pareto_records(others)] for key, (default, others) in known.items()}
 
 
-def _measured_schedules(
+def _measured_records(
     tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
 ) -> dict[str, tuple[Record, list[Record]]]:
-    """Return for every kernel with a measured default: that, and all other records that ``room`` allows."""
+    """Return for every kernel, by key, with a measured default schedule: the record of the default, and all other records
+    whose workspace ``room`` allows."""
     schedules = {}
     for task in tasks:
-        records = _comparable([r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board)
+        records = _comparable_records(
+            [r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board
+        )
         default = default_record(task, records)
         if default is not None:
             most = math.inf if room is None else max(default.workspace, room.get(task.key, 0))
@@ -154,7 +159,7 @@ def _measured_schedules(
     return schedules
 
 
-def _by_algorithm(records: Sequence[Record]) -> list[Record]:
+def _pareto_by_algorithm(records: Sequence[Record]) -> list[Record]:
     """Return the Pareto front of each algorithm: a function that kernels share may beat faster ones of their own."""
     by_algorithm: dict[str, list[Record]] = {}
     for record in records:
@@ -163,7 +168,8 @@ def _by_algorithm(records: Sequence[Record]) -> list[Record]:
 
 
 def default_record(task: Task, records: Sequence[Record]) -> Record | None:
-    """Return the measurement of a kernel's default: of the bundled schedule, else of the rules' choice."""
+    """Return the record of a kernel's default schedule: of the bundled one, else of the rules' choice; None if neither was
+    measured."""
     by_trace = {(record.algorithm, record.trace): record for record in records}
     traces = ((task.algorithms[untuned.number], untuned.choice.schedule.trace) for untuned in task.untuned)
     return next((by_trace[trace] for trace in traces if trace in by_trace), None)
@@ -179,21 +185,21 @@ def choose_records(
     least: bool = False,
     without: Collection[object] = (),
 ) -> list[KernelChoice]:
-    """Choose the records with the least ticks of all measured kernels together; with ``least``, the least flash.
+    """Choose a record for each measured kernel, so that all together take the least ticks; with ``least``, the least
+    flash.
 
     Kernels without measurements keep their default. ``flash``: bytes by which code and constants may grow (None:
-    unlimited). ``room`` as in :func:`kernel_fronts`. ``without``: records that are excluded.
-    """
-    known = _measured_schedules(tasks, database, board, room)
+    unlimited). ``room`` as in :func:`kernel_pareto_fronts`. ``without``: records that are excluded."""
+    known = _measured_records(tasks, database, board, room)
     measured = {
-        key: [default, *_by_algorithm([record for record in others if record not in without])]
+        key: [default, *_pareto_by_algorithm([record for record in others if record not in without])]
         for key, (default, others) in known.items()
     }
     # Kernels with the same default share its code, so the code of one depends on the choice of the others: a group is one item.
-    groups = _groups([task for task in tasks if task.key in measured])
+    groups = _group_by_default_function([task for task in tasks if task.key in measured])
     alternatives = [_group_choices(group, [measured[task.key] for task in group]) for group in groups]
     options = [
-        [_option(group, number, alternative) for number, alternative in enumerate(group_alternatives)]
+        [_group_option(group, number, alternative) for number, alternative in enumerate(group_alternatives)]
         for group, group_alternatives in zip(groups, alternatives, strict=True)
     ]
     # The first alternative of a group is its default: growth is counted from there.
@@ -210,7 +216,7 @@ def choose_records(
     return [choices[task.key] for task in tasks if task.key in choices]
 
 
-def _groups(tasks: Sequence[Task]) -> list[list[Task]]:
+def _group_by_default_function(tasks: Sequence[Task]) -> list[list[Task]]:
     """Group the kernels that share a function by default."""
     groups: dict[object, list[Task]] = {}
     for task in tasks:
@@ -221,11 +227,10 @@ def _groups(tasks: Sequence[Task]) -> list[list[Task]]:
 
 
 def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) -> list[tuple[Record, ...]]:
-    """Return the choices of a group, the default first.
+    """Return the combinations of records that a group of kernels may take, that of the defaults first.
 
-    These are all combinations; if there are more than :data:`MAX_GROUP_COMBINATIONS`, those in which kernels with the same
-    algorithm have the same schedule, and those in which a single kernel leaves its default.
-    """
+    These are all combinations; if there are more than :data:`MAX_GROUP_COMBINATIONS`, those in which kernels with the
+    same algorithm have the same schedule, and those in which a single kernel leaves its default."""
     default = tuple(records[0] for records in measured)
     if math.prod(map(len, measured)) <= MAX_GROUP_COMBINATIONS:
         return list(product(*measured))
@@ -242,24 +247,26 @@ def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) 
     return list(dict.fromkeys((default, *uniform, *single)))
 
 
-def _option(group: Sequence[Task], number: int, choice: Sequence[Record]) -> LayerOption:
-    """Return the choice of schedules for a group as one item; equal layers share code, but not constants."""
+def _group_option(group: Sequence[Task], index: int, records: Sequence[Record]) -> LayerOption:
+    """Return the option of the knapsack for one combination of records of a group: its index, ticks and bytes of flash;
+    equal layers share code, but not constants."""
     code: dict[object, int] = {}
-    for task, record in zip(group, choice, strict=True):
+    for task, record in zip(group, records, strict=True):
         function = task.functions.get(record.algorithm, task.key), record.trace
         code[function] = max(code.get(function, 0), record.code)
-    constants = sum(len(task.layers) * record.constants for task, record in zip(group, choice, strict=True))
-    ticks = sum(task.runs * record.ticks for task, record in zip(group, choice, strict=True))
-    return LayerOption(number, ticks, round(sum(code.values()) + constants), 0)
+    constants = sum(len(task.layers) * record.constants for task, record in zip(group, records, strict=True))
+    ticks = sum(task.runs * record.ticks for task, record in zip(group, records, strict=True))
+    return LayerOption(index, ticks, round(sum(code.values()) + constants), 0)
 
 
 def _undominated_options(options: Sequence[LayerOption]) -> list[LayerOption]:
-    """Return the options of a group that no other beats."""
+    """Return the options of a group that no other option beats in ticks and flash."""
     return [options[point.picks[0]] for point in pareto_front([options])]
 
 
-def _comparable(records: Sequence[Record], board: str) -> list[Record]:
-    """Return the records that can be compared: of one board, unit and toolchain; the newest of each schedule."""
+def _comparable_records(records: Sequence[Record], board: str) -> list[Record]:
+    """Return the records that can be compared with each other: of one board, unit and toolchain, ``board`` preferred; the
+    newest of each schedule."""
     groups: dict[tuple[str, str, str], dict[object, Record]] = {}
     for record in records:
         group = groups.setdefault((record.board, record.unit, record.toolchain), {})

@@ -48,11 +48,10 @@ PickSchedule = Callable[[Sequence[LoweredGroup], Goal, bool], tuple[int, Choice]
 
 @frozen
 class OwnCode:
-    """Our code for a region.
+    """Microc's own code for a region that a backend can compute.
 
     ``trace``: the steps of its kernels; ``rule``: their rules, as text; ``constants`` in bytes; ``kernels``: by
-    :func:`tuning_key` the rules' choice for the kernels that records may apply to.
-    """
+    :func:`tuning_key` the schedules of the kernels that records may apply to."""
 
     goal: Goal
     control: LoweredControl
@@ -64,11 +63,10 @@ class OwnCode:
 
 @dataclass(frozen=True, eq=False)
 class RegionTask(Task):
-    """A region that a backend has code for.
+    """The task to measure a region that a backend has code for.
 
     ``taken``: that code; ``opened`` returns the sources that it is built from; ``ours``: our code as the rules choose,
-    for the network's goal first. Its ``lowered`` and ``untuned`` are empty, since no rule schedules it.
-    """
+    for the network's goal first. Its ``lowered`` and ``untuned`` are empty, since no rule schedules it."""
 
     taken: ClaimedRegion
     opened: Callable[[], Sources]
@@ -107,7 +105,7 @@ class RegionTask(Task):
 
     @property
     def whose(self) -> str:
-        """The backend and its pattern."""
+        """The names of the backend and of the pattern that matched the region."""
         return f"{self.taken.backend.name} {self.taken.entry.name}"
 
 
@@ -131,28 +129,29 @@ def region_task(
 def build_own_code(
     graph: Graph, node: Node, target: Target, goal: Goal, tuned: Tuned = MappingProxyType({})
 ) -> OwnCode:
-    """Build our code for a region as the rules choose, except kernels of ``tuned`` whose trace can still be replayed."""
+    """Build our code for a region: kernels in ``tuned`` get their measured schedule if it can still be replayed, others
+    what the rules choose."""
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         found = tuned.get(tuning_key(lowered, target)) if tuned and own else None
         if found is not None:
             with suppress(MicrocError):
-                return _replay(lowered, found)
+                return _replay_measured(lowered, found)
         return select_group_schedule(lowered, target, inside)
 
-    return _build_ours(graph, node, target, goal, pick)
+    return _build_region_function(graph, node, target, goal, pick)
 
 
 def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
     """Build our code for a region from the trace of a record; MicrocError if that is not possible any more."""
-    kernels = list(_kernels(trace))
+    kernels = list(_schedules_in_trace(trace))
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         if not kernels:
             raise ScheduleError("record: it has fewer kernels than the region")
-        return _replay(lowered, kernels.pop(0))
+        return _replay_measured(lowered, kernels.pop(0))
 
-    found = _build_ours(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
+    found = _build_region_function(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
     if kernels:
         raise ScheduleError(f"record: it has {len(kernels)} kernels more than the region")
     return found
@@ -178,15 +177,15 @@ def best_own_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) 
     return build_own_code(task.graph, task.graph.nodes[0], task.target, ours.goal, faster) if faster else ours
 
 
-def _build_ours(graph: Graph, node: Node, target: Target, goal: Goal, pick: PickSchedule) -> OwnCode:
-    """Build the function of a region, with a schedule for each kernel by ``pick``."""
+def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal, pick: PickSchedule) -> OwnCode:
+    """Build the function of a region in our code; ``pick`` chooses the schedule of each kernel."""
     steps: list[Step] = []
     rules: dict[str, None] = {}
     kernels: dict[str, TunedSchedule] = {}
     annotations: dict[tuple[tuple[str, Any], ...], None] = {}
     constants = 0
 
-    def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
+    def schedule_and_record(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
         nonlocal constants
         lowered, inside = group_algorithms(inner, nodes, target, NAME), goal_inside(goal, iterations)
         own = inner is node.attr("body")
@@ -202,14 +201,15 @@ def _build_ours(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick
         annotations[choice.func.annotations] = None
         return lowered[number], choice
 
-    control = place_control(graph, node, schedule, target)
+    control = place_control(graph, node, schedule_and_record, target)
     if len(annotations) == 1:  # options of the C compiler are a whole function's
         control = replace(control, func=replace(control.func, annotations=next(iter(annotations))))
     return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
-def _replay(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int, Choice]:
-    """Return a kernel's algorithm, by number, and its replayed schedule; MicrocError if that is not possible."""
+def _replay_measured(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int, Choice]:
+    """Replay a measured schedule on a kernel; return the number of its algorithm and the choice. MicrocError if that is
+    not possible any more."""
     number = next((k for k, group in enumerate(lowered) if group.algorithm == found.algorithm), None)
     if number is None:
         raise ScheduleError(
@@ -219,8 +219,8 @@ def _replay(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int,
     return number, replay_on_group(lowered[number], found.trace, found.rule + TUNED_SUFFIX)
 
 
-def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
-    """Yield the kernels in the trace of a record; MicrocError if it is malformed."""
+def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
+    """Yield the schedules of the kernels in the trace of a region's record; MicrocError if the trace is malformed."""
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
     if trace and starts[:1] != [0]:
         raise ScheduleError("record: got a schedule step first, expected the name of a kernel")
@@ -237,11 +237,11 @@ def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
 
 @frozen
 class Verdict:
-    """Measurements of a region on ``board``: ticks of ``ours``, the fastest known, and of ``theirs``.
+    """What measurements on ``board`` say about a region: ticks of ``ours``, our fastest known code, and of ``theirs``, the
+    backend's.
 
     Both are None if theirs failed, for the reason ``why``. Without a board there is no valid measurement; ``why`` may
-    name the reason.
-    """
+    name the reason."""
 
     ours: float | None = None
     theirs: float | None = None
@@ -251,7 +251,7 @@ class Verdict:
 
     @property
     def decides(self) -> bool:
-        """True if there is a valid measurement."""
+        """Whether there is a valid measurement, so that the verdict decides whose code is used."""
         return bool(self.board)
 
     @property
@@ -287,6 +287,7 @@ def region_verdict(task: RegionTask, database: Database, board: str) -> Verdict:
 
 
 def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> Verdict:
+    """Return the verdict of records of one board, unit and toolchain."""
     whose = task.taken.backend.name
     theirs = next((r for r in reversed(records) if r.theirs == task.digest), None)
     if theirs is None:
@@ -297,23 +298,24 @@ def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> Verdict:
     if theirs.status != OK:
         what = "gave wrong results" if theirs.status == WRONG else "did not run to its end"
         return Verdict(board=theirs.board, why=f"{whose} {what} when it was measured on {theirs.board}")
-    ours = _fastest_ours(task, [r for r in records if r.status == OK and not r.theirs])
+    ours = _fastest_own_record(task, [r for r in records if r.status == OK and not r.theirs])
     if ours is None:
         return Verdict(why="measured beside other code of ours: tune again")
     return Verdict(ours.ticks, theirs.ticks, theirs.unit, theirs.board)
 
 
-def _fastest_ours(task: RegionTask, records: Iterable[Record]) -> Record | None:
-    """Return the fastest record of our code; None if the rules' choice was not measured."""
+def _fastest_own_record(task: RegionTask, records: Iterable[Record]) -> Record | None:
+    """Return the fastest record of our code for a region whose trace can be replayed; None if the rules' choice was not
+    measured."""
     newest = {record.trace: record for record in records}
     default = newest.get(task.ours[0].trace)
     if default is None:
         return None
     fast = [r for r in newest.values() if task.ours[0].goal.price == 0 or r.flash <= default.flash]
-    return next(r for r in sorted(fast, key=lambda r: r.ticks) if r is default or _can_replay(task, r))
+    return next(r for r in sorted(fast, key=lambda r: r.ticks) if r is default or _can_replay_region(task, r))
 
 
-def _can_replay(task: RegionTask, record: Record) -> bool:
+def _can_replay_region(task: RegionTask, record: Record) -> bool:
     """Test whether the trace of a record can still be replayed."""
     try:
         replay_own_code(task, record.trace)

@@ -81,7 +81,8 @@ SCHEMA = {
 
 
 def make_plan(made: Compiled, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
-    """Create the plan of a network that was compiled with ``database`` (``tuned=``)."""
+    """Build the optimisation plan of a network, as plain data, that was compiled with the records ``database``
+    (``tuned=``)."""
     tasks = list_tasks(made)
     measured_whole = bool(database.of(network_key(tasks, made.make.threads)))
     candidates = kernel_fronts(tasks, database, board, None)
@@ -95,7 +96,7 @@ def make_plan(made: Compiled, database: Database, *, board: str, optimize: str, 
         "optimize": optimize,
         "records": records,
         "kernels": [
-            _kernel_entry(
+            _plan_entry(
                 task,
                 candidates[task.key],
                 _taken_record(task, made, candidates[task.key][0], database),
@@ -120,8 +121,9 @@ def _taken_record(task: Task, made: Compiled, default: Record, database: Databas
     return next((r for r in reversed(comparable) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
 
 
-def _kernel_entry(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
-    """Return a kernel's entry: ``measured`` is the default, then the records that beat it; ``whole`` as in :func:`_reason`."""
+def _plan_entry(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
+    """Return the plan's entry for a kernel. ``measured``: the record of the default, then the records that beat it;
+    ``chosen``: the record it takes; ``whole`` as in :func:`_explain_choice`."""
     default, *others = measured
     shown = (
         others[:MAX_ALTERNATIVES]
@@ -133,23 +135,28 @@ def _kernel_entry(task: Task, measured: Sequence[Record], chosen: Record | None,
         "layers": [printable(layer, 200) for layer in task.layers],
         "op": task.op,
         "choice": chosen.id if chosen else UNTUNED,
-        "why": _reason(chosen, default, others, whole=whole),
-        "alternatives": {UNTUNED: _costs(default), **{r.id: {**_costs(r), **_steps_entry(r)} for r in shown}},
+        "why": _explain_choice(chosen, default, others, whole=whole),
+        "alternatives": {
+            UNTUNED: _schedule_and_costs(default),
+            **{r.id: {**_schedule_and_costs(r), **_replayable_steps(r)} for r in shown},
+        },
     }
 
 
-def _costs(record: Record) -> dict[str, Any]:
+def _schedule_and_costs(record: Record) -> dict[str, Any]:
+    """Return the fields of an alternative that describe its schedule and its measured costs."""
     decided = ", ".join(f"{name} {value}" for name, value in record.decisions if value not in ("", False))
     schedule = f"{record.algorithm}: {record.rule}" + ("" if record.untuned else f" ({decided})")
     return {"schedule": schedule, "ticks": record.ticks, "flash": record.flash, "workspace": record.workspace}
 
 
-def _steps_entry(record: Record) -> dict[str, Any]:
+def _replayable_steps(record: Record) -> dict[str, Any]:
+    """Return the fields of an alternative by which its schedule can be replayed."""
     steps = [[step.primitive, *step.args] for step in record.trace]
     return {"algorithm": record.algorithm, "rule": record.rule, "steps": steps}
 
 
-def _reason(chosen: Record | None, default: Record, others: Sequence[Record], *, whole: bool) -> str:
+def _explain_choice(chosen: Record | None, default: Record, others: Sequence[Record], *, whole: bool) -> str:
     """Explain a choice compared with the default. ``whole``: the network was measured as a whole."""
     if chosen is None:
         faster = sum(record.ticks < default.ticks for record in others)
@@ -162,20 +169,26 @@ def _reason(chosen: Record | None, default: Record, others: Sequence[Record], *,
 
 
 def write_plan(path: Path, plan: Mapping[str, Any]) -> None:
-    """Write a plan, a line for each alternative, so that it is readable and diffs show each change."""
+    """Write an optimisation plan to a file, with a line for each alternative, so that it is readable and diffs show each
+    change."""
     with replace_atomically(path) as temporary:
-        temporary.write_text("\n".join(_lines(plan)) + "\n", encoding="utf-8")
+        temporary.write_text("\n".join(_format_plan(plan)) + "\n", encoding="utf-8")
 
 
-def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
+def _format_plan(plan: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a plan's file."""
     yield "{"
-    yield from (f"  {_json(name)}: {_json(value)}," for name, value in plan.items() if name != "kernels")
+    yield from (f"  {_ascii_json(name)}: {_ascii_json(value)}," for name, value in plan.items() if name != "kernels")
     yield '  "kernels": ['
     for number, kernel in enumerate(plan["kernels"], 1):
         yield "    {"
-        yield from (f"      {_json(name)}: {_json(value)}," for name, value in kernel.items() if name != "alternatives")
+        yield from (
+            f"      {_ascii_json(name)}: {_ascii_json(value)},"
+            for name, value in kernel.items()
+            if name != "alternatives"
+        )
         yield '      "alternatives": {'
-        rows = [f"        {_json(name)}: {_json(value)}" for name, value in kernel["alternatives"].items()]
+        rows = [f"        {_ascii_json(name)}: {_ascii_json(value)}" for name, value in kernel["alternatives"].items()]
         yield ",\n".join(rows)
         yield "      }"
         yield "    }," if number < len(plan["kernels"]) else "    }"
@@ -183,12 +196,13 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield "}"
 
 
-def _json(value: Any) -> str:
+def _ascii_json(value: Any) -> str:
+    """Format a value as JSON in ASCII."""
     return json.dumps(value, ensure_ascii=True)
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """Read a plan; UsageError names the place of a mistake."""
+    """Read an optimisation plan from a file; UsageError names the place of a mistake."""
     import jsonschema
 
     try:
@@ -218,7 +232,8 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 
 def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]:
-    """Return the schedules that a plan chooses for the kernels of a network; UsageError if it fits no longer."""
+    """Return the schedules that a plan chooses for the kernels of a network, by key; UsageError if the plan does not fit
+    the network any more."""
     plan, tasks = read_plan(path), {task.key: task for task in list_tasks(made)}
     if plan["core"] != made.make.target.cpu:
         raise UsageError(
@@ -243,7 +258,8 @@ def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]
 
 
 def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> TunedSchedule | None:
-    """Return the schedule that a kernel's entry chooses; None for the default."""
+    """Return the schedule that a kernel's entry in a plan chooses; None for the default. UsageError if it is not in the
+    entry or cannot be replayed."""
     choice, alternatives = kernel["choice"], kernel["alternatives"]
     if choice == UNTUNED:
         return None
@@ -321,7 +337,9 @@ def choose_independently(
     room: Mapping[str, int],
     without: Collection[object] = (),
 ) -> list[KernelChoice]:
-    """Choose for each kernel by its own measurements; ``without`` as in :func:`choose`."""
+    """Choose a record for each kernel by the kernel's own measurements; ``without`` as in :func:`choose_records`.
+
+    Records whose trace cannot be replayed any more are excluded."""
     goal = made.make.goal
     flash = None if goal.price == 0 else 0
     excluded = set(without)
@@ -355,6 +373,7 @@ def _measured_combination(
 
 
 def _has_room(task: Task, record: Record, room: Mapping[str, int]) -> bool:
+    """Test whether a kernel may take the workspace of a record. ``room``: bytes of workspace by key."""
     return record.workspace <= room.get(task.key, record.workspace)
 
 
@@ -371,7 +390,8 @@ def _can_replay(task: Task, record: Record) -> bool:
 
 
 def workspace_room(module: Module, tasks: Sequence[Task], ram: int) -> Mapping[str, int]:
-    """Return for each kernel, by key, the workspace that it may take in all of its layers."""
+    """Return for each kernel, by key, the bytes of workspace that it may take in all of its layers, if the arena may grow
+    by :data:`ARENA_GROWTH` within ``ram``."""
     assert module.plan is not None
     grown = int((1 + ARENA_GROWTH) * module.plan.size)
     most = max(module.plan.size, min(grown, ram) if ram else grown)
@@ -396,7 +416,8 @@ def refuse_unreadable(options: Options) -> None:
 
 
 def measured_schedules(untuned: Compiled, options: Options, board: str, ram: int) -> Mapping[str, TunedSchedule]:
-    """Return the measured schedules that the options name; ``board``, ``ram`` as in :func:`tuned_schedules`."""
+    """Return, by key, the measured schedules that the records or the plan of the options choose; ``board``, ``ram`` as in
+    :func:`tuned_schedules`."""
     if options.plan is None:
         assert options.tuned is not None
         return tuned_schedules(untuned, options.tuned, board, ram)

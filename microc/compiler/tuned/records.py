@@ -55,12 +55,12 @@ class DefaultSchedule(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A kernel to be tuned.
+    """A tuning task: a kernel to be tuned.
 
     ``layers``: the layers that run it, in order of execution; ``runs``: how often they run it in an inference;
-    ``inside``: it is part of a function of control flow; ``uses`` as in ``choose``; ``lowered``: an entry for every
-    algorithm; ``untuned``: the default first, then the rules' choice for the network's goal and for others.
-    """
+    ``inside``: it is part of a function of control flow; ``uses`` as in :func:`choose_schedule`; ``lowered``: its
+    unscheduled function by every algorithm; ``untuned``: the default schedule first, then the rules' choice for the
+    network's goal and for others."""
 
     graph: Graph
     layers: tuple[str, ...]
@@ -74,12 +74,12 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The first of its layers."""
+        """The name of the first layer that runs the kernel."""
         return self.layers[0]
 
     @cached_property
     def key(self) -> str:
-        """The key of its records."""
+        """The key of the kernel's records."""
         return tuning_key(self.lowered, self.target)
 
     @cached_property
@@ -93,12 +93,12 @@ class Task:
         return () if self.inside else FAMILIES[self.target.isa].flags
 
     def with_layers(self, layers: Iterable[str], runs: int, *, inside: bool) -> Self:
-        """Add layers that run the same kernel."""
+        """Return the task with further layers that run the same kernel, ``runs`` times in an inference."""
         return replace(self, layers=(*self.layers, *layers), runs=self.runs + runs, inside=self.inside or inside)
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """Names of the algorithms, in order."""
+        """The names of the algorithms, in the order of ``lowered``."""
         return tuple(group.algorithm for group in self.lowered)
 
 
@@ -110,7 +110,7 @@ def list_tasks(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
     """
     target, shipped = made.make.target, made.make.shipped
     tasks: dict[str, Task] = {}
-    for site in _kernel_sites(made):
+    for site in _kernel_occurrences(made):
         lowered = group_algorithms(site.graph, site.nodes, target, NAME)
         key = tuning_key(lowered, target)
         if key in tasks:
@@ -144,7 +144,7 @@ def list_tasks(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
     return tuple(tasks.values())
 
 
-class _Site(NamedTuple):
+class _KernelOccurrence(NamedTuple):
     """An occurrence of a kernel in the network and its goal. ``inside``: in control flow, which runs it ``iterations`` times."""
 
     graph: Graph
@@ -156,19 +156,21 @@ class _Site(NamedTuple):
     inside: bool = False
 
 
-def _kernel_sites(made: Compiled) -> Iterator[_Site]:
-    """Yield the occurrences of kernels in order of execution."""
+def _kernel_occurrences(made: Compiled) -> Iterator[_KernelOccurrence]:
+    """Yield the occurrences of kernels that rules schedule, in order of execution."""
     graph = made.make.graph
     for call in made.module.calls:
         origin = made.make.origins.get(call.writes)
         if not isinstance(origin, Group) or origin.in_place or origin.nodes[0].op == EXTERNAL:
             continue
         if not registry.get(origin.nodes[0].op).regions:
-            yield _Site(graph, origin.nodes, call.layer, made.make.goal_of(origin.nodes), origin.uses)
+            yield _KernelOccurrence(graph, origin.nodes, call.layer, made.make.goal_of(origin.nodes), origin.uses)
         elif not made.make.sizes:
             for number, (inner, nodes, iterations) in enumerate(groups_inside(graph, origin.nodes[0])):
                 goal = made.make.goal_of(origin.nodes)
-                yield _Site(inner, nodes, f"{call.layer}{PART}{number}", goal, iterations=iterations, inside=True)
+                yield _KernelOccurrence(
+                    inner, nodes, f"{call.layer}{PART}{number}", goal, iterations=iterations, inside=True
+                )
 
 
 def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
@@ -238,7 +240,7 @@ class Record:
 
     @property
     def id(self) -> str:
-        """Identifier: 12 hex digits of the digest of its line."""
+        """The identifier of the record: 12 hex digits of the digest of its line."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     @property
@@ -247,12 +249,12 @@ class Record:
 
     @property
     def untuned(self) -> bool:
-        """True for the default, which others are compared with."""
+        """Whether the record is of the default schedule, which others are compared with."""
         return dict(self.decisions).keys() == {UNTUNED}
 
     @property
     def theirs(self) -> str:
-        """Digest of the sources of external code; empty for microc's own."""
+        """The digest of the sources of external code that was measured; empty for microc's own code."""
         return str(dict(self.decisions).get(SOURCES, ""))
 
     def to_json(self) -> str:
@@ -270,20 +272,20 @@ def from_json(line: str) -> Record:
         raise ValueError("not a record")
     for name, value in data.items():
         type_ = (int, float) if name in _NUMBERS else dict if name == "decisions" else list if name == "trace" else str
-        if not isinstance(value, type_) or isinstance(value, bool) or not _readable(value):
+        if not isinstance(value, type_) or isinstance(value, bool) or not _is_printable(value):
             raise ValueError(name)
     if not all(math.isfinite(data[name]) and data[name] >= 0 for name in _NUMBERS):
         raise ValueError("a number of a record")
     if not all(isinstance(row, list) and row and isinstance(row[0], str) for row in data["trace"]):
         raise ValueError("trace")
-    if any(isinstance(value, (dict, list)) or not _readable(value) for value in data["decisions"].values()):
+    if any(isinstance(value, (dict, list)) or not _is_printable(value) for value in data["decisions"].values()):
         raise ValueError("decisions")
     trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in data["trace"])
     hash(trace)  # of plain values only
     return Record(**{**data, "trace": trace, "decisions": tuple(data["decisions"].items())})
 
 
-def _readable(value: object) -> bool:
+def _is_printable(value: object) -> bool:
     """Test whether a text may be printed: terminals execute control characters."""
     return not isinstance(value, str) or value.isprintable()
 
@@ -315,8 +317,8 @@ class Database:
         self.skipped = 0
         self._file: IO[bytes] | None = None
         if self.path is not None and self.path.exists():
-            found, self.skipped = _read(self.path)
-            self._keep(found)
+            found, self.skipped = _read_records(self.path)
+            self._index_records(found)
 
     def __repr__(self) -> str:
         return f"<Database of {len(self)} records of {len(self._by_key)} kernels, {self.path or 'in memory'}>"
@@ -336,20 +338,20 @@ class Database:
         return len(self._records)
 
     def of(self, key: str) -> Sequence[Record]:
-        """Return the records of a kernel."""
+        """Return the records of the kernel with this key, in the order in which they were added."""
         return self._by_key.get(key, ())
 
     def add(self, records: Iterable[Record]) -> None:
         """Append records to the file and sync it: they are on disk when this returns."""
         new = list(records)
-        self._keep(new)
+        self._index_records(new)
         if self.path is None or not new:
             return
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab")
-                if self._file.tell() and not _ends_whole(self.path):
+                if self._file.tell() and not _ends_with_newline(self.path):
                     self._file.write(b"\n")  # end the partial line that a power cut left
             self._file.write("".join(record.to_json() + "\n" for record in new).encode())
             self._file.flush()
@@ -362,7 +364,7 @@ class Database:
             ) from error
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of records, if it is open for writing."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -383,14 +385,16 @@ class Database:
         named = {id_ for record in self if record.op == NETWORK for _, id_ in record.decisions}
         return [record for records in groups.values() for record in _needed_records(records, named)]
 
-    def _keep(self, records: Iterable[Record]) -> None:
+    def _index_records(self, records: Iterable[Record]) -> None:
+        """Add records in memory, by the key of their kernel."""
         for record in records:
             self._records.append(record)
             self._by_key.setdefault(record.key, []).append(record)
 
 
 def _needed_records(records: Sequence[Record], named: Collection[object]) -> Iterable[Record]:
-    """Select the records of a kernel on one board that a choice may need; ``named``: ids of records to keep."""
+    """Return the records of a kernel on one board that a choice may need; ``named``: ids of records that combinations
+    refer to."""
     ours = [record for record in records if record.status == OK and not record.theirs]
     theirs = {record.theirs: record for record in records if record.theirs}
     kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in named)
@@ -419,7 +423,7 @@ def merge_records(paths: Sequence[Path]) -> list[Record]:
     return list(dict.fromkeys(record for path in paths for record in open_records(path)))
 
 
-def _read(path: Path) -> tuple[list[Record], int]:
+def _read_records(path: Path) -> tuple[list[Record], int]:
     """Read a file of records; return them and the number of lines that are none."""
     records, skipped = [], 0
     try:
@@ -450,7 +454,8 @@ def _read(path: Path) -> tuple[list[Record], int]:
     return records, skipped
 
 
-def _ends_whole(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
+    """Test whether a file ends with a complete line."""
     with open_regular(path) as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

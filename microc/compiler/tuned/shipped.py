@@ -59,7 +59,9 @@ class ShippedSchedule:
 
 @frozen
 class Kernel:
-    """A kernel's line. ``layer``: its first occurrence, for readers; ``schedules`` in the order of the rules."""
+    """The bundled schedules of one kernel, a line of a core's file.
+
+    ``layer``: the first layer that was seen with this kernel, for readers; ``schedules`` in the order of the rules."""
 
     key: str
     layer: str
@@ -76,35 +78,36 @@ class Offer:
 
 
 def shipped_line_key(texts: Sequence[tuple[str, str]]) -> str:
-    """Return the key of a kernel's line: 40 hex digits of the digest of its functions' structure."""
+    """Return the key of a kernel's line in a core's file: 40 hex digits of the digest of the kernel's ``texts`` (operator
+    and function of every algorithm)."""
     return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:40]
 
 
 def is_known(target: Target) -> bool:
     """Test whether a core has bundled schedules; not with features added by the user, nor with threads."""
-    return target.cpu in CORES.sealed and target.features == target.core.has and _path(target.cpu).is_file()
+    return target.cpu in CORES.sealed and target.features == target.core.has and _shipped_file(target.cpu).is_file()
 
 
 def schedules_of(cpu: str, key: str) -> tuple[ShippedSchedule, ...]:
-    """Return the bundled schedules of a kernel on a core; empty if it is unknown."""
-    steps, lines = _file(cpu)
-    return _kernel(lines[key], steps).schedules if key in lines else ()
+    """Return the bundled schedules of the kernel with this key on a core; empty if there are none."""
+    steps, lines = _read_shipped_file(cpu)
+    return _parse_kernel(lines[key], steps).schedules if key in lines else ()
 
 
 def kernels_of(cpu: str) -> list[Kernel]:
     """Return all bundled kernels of a core."""
-    steps, lines = _file(cpu)
-    return [_kernel(line, steps) for line in lines.values()]
+    steps, lines = _read_shipped_file(cpu)
+    return [_parse_kernel(line, steps) for line in lines.values()]
 
 
 def cores() -> list[str]:
-    """List the cores that have bundled schedules."""
+    """List the names of the cores that have bundled schedules."""
     return sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 
 
 def offers(schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, uses: int) -> list[Offer]:
-    """Return schedules as candidates for a goal and a board's flash; ``uses`` as in
-    :func:`microc.schedule.choose.choose_schedule`."""
+    """Return those bundled schedules that rules propose at the goal's price, as candidates for the goal and a board's
+    flash; ``uses`` as in :func:`microc.schedule.choose.choose_schedule`."""
     return [
         Offer(
             schedule,
@@ -117,7 +120,7 @@ def offers(schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, use
 
 
 def format_kernels(kernels: Iterable[Kernel]) -> str:
-    """Write kernels as the text of a core's file."""
+    """Format kernels with their bundled schedules as the text of a core's file."""
     indices: dict[Step, int] = {}
     rows = [
         {
@@ -138,23 +141,26 @@ def format_kernels(kernels: Iterable[Kernel]) -> str:
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in (steps, *rows))
 
 
-def _path(cpu: str) -> Path:
+def _shipped_file(cpu: str) -> Path:
+    """Return the path of a core's file of bundled schedules."""
     return FOLDER / f"{cpu}.jsonl"
 
 
 @lru_cache(maxsize=4)
-def _file(cpu: str) -> tuple[Sequence[Any], Mapping[str, str]]:
-    """Read a core's file: the steps, and the kernels' lines by key."""
-    first, *lines = _path(cpu).read_text(encoding="utf-8").splitlines()
+def _read_shipped_file(cpu: str) -> tuple[Sequence[Any], Mapping[str, str]]:
+    """Read a core's file of bundled schedules: all schedule steps, and the kernels' lines by key."""
+    first, *lines = _shipped_file(cpu).read_text(encoding="utf-8").splitlines()
     return json.loads(first)["steps"], {line[slice(*_KEY)]: line for line in lines}
 
 
-def _kernel(line: str, steps: Sequence[Any]) -> Kernel:
+def _parse_kernel(line: str, steps: Sequence[Any]) -> Kernel:
+    """Parse the line of a kernel in a core's file. ``steps``: all steps of the file."""
     data = json.loads(line)
-    return Kernel(data["key"], data["layer"], tuple(_schedule(row, steps) for row in data["schedules"]))
+    return Kernel(data["key"], data["layer"], tuple(_parse_schedule(row, steps) for row in data["schedules"]))
 
 
-def _schedule(row: Sequence[Any], steps: Sequence[Any]) -> ShippedSchedule:
+def _parse_schedule(row: Sequence[Any], steps: Sequence[Any]) -> ShippedSchedule:
+    """Parse a schedule in a kernel's line. ``steps``: all steps of the file, to which its trace refers by index."""
     algorithm, rule, instructions, cycles, waiting, code, constants, (low, high), measured, indices = row
     trace = tuple(Step(steps[k][0], tuple(map(freeze_argument, steps[k][1:]))) for k in indices)
     cost = Cost(instructions, cycles, code, 0.0, {WAITING: waiting})

@@ -30,14 +30,17 @@ _SETS = (("Arm MVE", MVE), ("Arm DSP", DSP))
 
 
 def library_version(target: Target) -> str:
-    """Return the version of the library (MVE, DSP, plain C) that is compiled for a core."""
+    """Return the variant of the library's kernels (``mve``, ``dsp`` or ``plain``) that is compiled for the target's
+    core."""
     sets = {each.name for each in CORES[target.cpu].sets}
     return next((kind for name, kind in _SETS if name in sets), PLAIN)
 
 
 @frozen
 class Scaled:
-    """The requantisation of a layer: ``multiplier`` and ``shift`` (positive: left) per channel, or one for all."""
+    """The requantisation of a layer: ``multiplier`` and ``shift`` (positive: left) per channel, or one for all.
+
+    ``zero_point``, ``minimum`` and ``maximum`` are those of the result."""
 
     multiplier: Array
     shift: Array
@@ -47,7 +50,9 @@ class Scaled:
 
 
 def core_operators(region: Region) -> dict[str, Node]:
-    """Return the region's core operators by name; empty if one occurs twice, or if there is no integer form."""
+    """Return the nodes of the legalised region, operators on integers, by operator.
+
+    Empty if an operator occurs twice, or if the region has no integer form."""
     try:
         nodes = legalize(region.graph, PassContext()).nodes
     except MicrocError:
@@ -57,13 +62,13 @@ def core_operators(region: Region) -> dict[str, Node]:
 
 
 def requantisation_of(region: Region) -> Scaled:
-    """Return the requantisation of a region that passed its check."""
+    """Return the parameters of the ``requantize`` of a region that passed its check."""
     graph = legalize(region.graph, PassContext())
     return requantisation(graph, next(node for node in graph.nodes if node.op == "requantize"))
 
 
 def requantisation(graph: Graph, node: Node) -> Scaled:
-    """Return the parameters of a ``requantize`` of a legalised graph."""
+    """Return the parameters of a ``requantize`` node of a legalised graph."""
     operands = [graph.consts[name] for name in node.inputs[1:] if name]
     numbers = []
     for name in ("multiplier", "shift"):
@@ -76,6 +81,7 @@ def requantisation(graph: Graph, node: Node) -> Scaled:
 
 
 def zero_point(region: Region, value: str) -> int:
+    """Return the zero point of a value that is quantised per tensor."""
     quant = region.type(value).quant
     assert quant is not None
     return quant.zero_point[0]
@@ -86,11 +92,14 @@ SUFFIXES = {"int8": "s8", "int16": "s16"}
 
 
 def suffix_of(region: Region) -> str:
+    """Return the suffix of the library's functions for the dtype of a region's result: ``s8`` or ``s16``."""
     return SUFFIXES[region.output_types[0].dtype]
 
 
 def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
-    """Return the reason against a region's dtypes, rounding or integer form; empty if the library supports them."""
+    """Return why the library does not support a region's dtypes, rounding or integer form; empty if it does.
+
+    ``ops``: the core operators that the region must legalise to."""
     types = [region.type(name) for name in (region.root.inputs[0], region.root.outputs[0])]
     for type_ in types:
         if type_.dtype not in SUFFIXES or type_.dtype != types[0].dtype:
@@ -106,28 +115,29 @@ def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
 
 
 def structure(kind: str, name: str, **fields: object) -> str:
-    """Format a constant of one of the library's structures, member by member."""
-    return f"const {kind} {name} = {{{', '.join(f'.{key} = {_initialiser(value)}' for key, value in fields.items())}}};"
+    """Format the C definition of a constant ``name`` of the library's structure ``kind``, with its members by name."""
+    return f"const {kind} {name} = {{{', '.join(f'.{key} = {_format_initialiser(value)}' for key, value in fields.items())}}};"
 
 
-def _initialiser(value: object) -> str:
+def _format_initialiser(value: object) -> str:
+    """Format a value as a C initialiser: a mapping as a structure with named members, anything else as text."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'.{key} = {_initialiser(part)}' for key, part in value.items())}}}"
+        return f"{{{', '.join(f'.{key} = {_format_initialiser(part)}' for key, part in value.items())}}}"
     return str(value)
 
 
 def dims(name: str, *extents: int) -> str:
-    """Format dimensions: number of images or rows, height, width, channels."""
+    """Format a ``cmsis_nn_dims``: number of images or rows, height, width, channels."""
     return structure("cmsis_nn_dims", name, **dict(zip("nhwc", extents, strict=True)))
 
 
 def tile(extents: Sequence[int]) -> dict[str, int]:
-    """Return height and width as a ``cmsis_nn_tile``."""
+    """Return height and width as the members of a ``cmsis_nn_tile``."""
     return {"w": extents[1], "h": extents[0]}
 
 
 def context(workspace: int) -> str:
-    """Format the context with the workspace."""
+    """Format the ``cmsis_nn_context`` of a call, with ``workspace`` bytes of scratch memory."""
     return structure("cmsis_nn_context", "context", buf="scratch" if workspace else "NULL", size=workspace)
 
 
@@ -174,7 +184,11 @@ _NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidde
 
 
 def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
-    """Return the sources of ``functions`` from the copy at ``place``."""
+    """Return the files of the user's copy of CMSIS-NN that define ``functions``, with all headers and the licence.
+
+    ``place``: the folder of the copy. UsageError if there is none, if it is not for the target, or if it lacks a
+    function
+    or declares it with other parameters."""
     if not place:
         raise UsageError(f"{NAME} is not part of microc; expected the folder of a copy", hint=_GET)
     if FAMILIES[target.isa].flash_space:
@@ -183,29 +197,32 @@ def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
             hint="leave out external",
         )
     functions = tuple(functions)
-    root = _root(Path(place))
-    declared = _read(root, root / "Include" / HEADER).decode("utf-8", "replace")
+    root = _find_library_root(Path(place))
+    declared = _read_inside_root(root, root / "Include" / HEADER).decode("utf-8", "replace")
     for name in functions:
         _check_signature(name, declared, place)
-    if any(map(_STATEFUL.search, functions)) and b"hidden_state" not in _read(root, root / "Include" / _TYPES):
+    if any(map(_STATEFUL.search, functions)) and b"hidden_state" not in _read_inside_root(
+        root, root / "Include" / _TYPES
+    ):
         raise UsageError(
             "this copy of CMSIS-NN is too old: its LSTM clears the state at every call", where=place, hint=_NEWER
         )
-    files = _files(root)
+    files = _read_library_files(root)
     chosen = _source_files(files, functions)
     headers = {path: data for path, data in files.items() if path.endswith(".h")}
     licence = root / "LICENSE"
-    kept = {"LICENSE": _read(root, licence)} if licence.is_file() else {}
+    kept = {"LICENSE": _read_inside_root(root, licence)} if licence.is_file() else {}
     return Sources(
         NAME,
         {**headers, **{path: files[path] for path in chosen}, **kept},
         include=("Include",),
         licence="Apache-2.0",
-        version=next(_releases(root), ""),
+        version=next(_pack_releases(root), ""),
     )
 
 
-def _root(folder: Path) -> Path:
+def _find_library_root(folder: Path) -> Path:
+    """Return the folder of CMSIS-NN in a clone, a pack or CMSIS 5; UsageError if there is none."""
     for place in _PLACES:
         if (folder / place / "Include" / HEADER).is_file() and (folder / place / "Source").is_dir():
             return (folder / place).resolve()
@@ -221,8 +238,8 @@ def _check_signature(name: str, header: str, place: str) -> None:
         raise UsageError(f"this copy of CMSIS-NN does not match: {name} {what}", where=place, hint=_GET)
 
 
-def _files(root: Path) -> dict[str, bytes]:
-    """Read the C files and headers without those for floats, by path."""
+def _read_library_files(root: Path) -> dict[str, bytes]:
+    """Read the library's C files and headers, except those for floats; return them by path relative to ``root``."""
     files: dict[str, bytes] = {}
     for folder in ("Include", "Source"):
         for path in sorted((root / folder).rglob("*.[ch]")):
@@ -234,11 +251,12 @@ def _files(root: Path) -> dict[str, bytes]:
                     where=str(root),
                     hint=_GET,
                 )
-            files[path.relative_to(root).as_posix()] = _read(root, path)
+            files[path.relative_to(root).as_posix()] = _read_inside_root(root, path)
     return files
 
 
-def _read(root: Path, path: Path) -> bytes:
+def _read_inside_root(root: Path, path: Path) -> bytes:
+    """Read a file of the copy; UsageError if it cannot be read, is larger than 1 MiB, or lies outside of ``root``."""
     try:
         if path.resolve().is_relative_to(root):
             return read_bytes(path, _MOST_BYTES)
@@ -250,7 +268,7 @@ def _read(root: Path, path: Path) -> bytes:
 
 
 def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
-    """Return the C files that define some functions, and everything that these call."""
+    """Return the paths of the C files that define ``functions`` and everything that these call, directly or not."""
     texts = {path: data.decode("utf-8", "replace") for path, data in files.items() if path.endswith(".c")}
     definitions = {name: path for path, text in texts.items() for name in _defined_functions(text)}
     tables = [path for path in texts if path.endswith(_TABLES)]
@@ -260,7 +278,7 @@ def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[
         path = pending.pop()
         if path not in chosen:
             chosen[path] = None
-            pending += [definitions[word] for word in _library_words(texts[path]) if word in definitions]
+            pending += [definitions[word] for word in _library_identifiers(texts[path]) if word in definitions]
             pending += tables if "arm_nn_tables.h" in texts[path] else []
     return sorted(chosen)
 
@@ -271,13 +289,17 @@ def _defined_functions(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _library_words(text: str) -> frozenset[str]:
+def _library_identifiers(text: str) -> frozenset[str]:
+    """Return the identifiers in a C text that contain ``arm_``."""
     return frozenset(_WORD.findall(text))
 
 
-def _releases(root: Path) -> Iterator[str]:
+def _pack_releases(root: Path) -> Iterator[str]:
+    """Yield the releases in the description of the pack (``.pdsc``), in its order."""
     for path in sorted(root.glob("*CMSIS-NN.pdsc"))[:1]:
-        yield from re.findall(r'<release version="([0-9][\w.\-]*)"', _read(root, path).decode("utf-8", "replace"))
+        yield from re.findall(
+            r'<release version="([0-9][\w.\-]*)"', _read_inside_root(root, path).decode("utf-8", "replace")
+        )
 
 
 # ---- Workspace bytes of the library's functions, by version: the results of its ``arm_*_get_buffer_size`` functions, with
@@ -290,10 +312,10 @@ _LARGEST = 512
 
 
 def convolution_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
-    """Return the workspace of ``arm_convolve_wrapper_s8`` or (``wide``) ``_s16``.
+    """Return the workspace bytes of ``arm_convolve_wrapper_s8`` or (``wide``) ``_s16``; ``kind``: the variant of the
+    kernels.
 
-    It holds four patches of the data with MVE, else two patches of int16.
-    """
+    The workspace holds four patches of the data with MVE, else two patches of int16."""
     depth = g.kernel[0] * g.kernel[1] * g.channels
     if wide:
         return 8 * _round_up(depth, 8) if kind == MVE else 4 * depth
@@ -307,10 +329,10 @@ def convolution_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
 
 
 def depthwise_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
-    """Return the workspace of ``arm_depthwise_conv_wrapper_s8`` or ``_s16``, if the library has a fast version.
+    """Return the workspace bytes of ``arm_depthwise_conv_wrapper_s8`` or (``wide``) ``_s16``; 0 if the library has no fast
+    version.
 
-    It is an int16 patch, or four patches of a block of channels.
-    """
+    The workspace holds an int16 patch, or four patches of a block of channels. ``kind``: the variant of the kernels."""
     taps = g.kernel[0] * g.kernel[1]
     fast = g.out_channels == g.channels and g.dilation == (1, 1) and (taps < _LARGEST if wide else g.batch == 1)
     if not fast or kind not in (MVE, DSP):
@@ -321,9 +343,9 @@ def depthwise_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
     return 0 if small and not wide else _round_up(2 * g.channels * taps, 4)
 
 
-def average_bytes(channels: int, kind: str) -> int:
-    """Return the workspace of ``arm_avgpool_s8`` and ``_s16``: a sum for every channel."""
-    return 4 * channels if kind == DSP else 0
+def average_bytes(channels: int, variant: str) -> int:
+    """Return the workspace bytes of ``arm_avgpool_s8`` and ``_s16``: a sum for every channel."""
+    return 4 * channels if variant == DSP else 0
 
 
 def _round_up(count: int, step: int) -> int:

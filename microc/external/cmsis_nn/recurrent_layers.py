@@ -48,6 +48,7 @@ class _LoopBody:
     graph: Graph
 
     def nodes(self, op: str) -> list[Node]:
+        """Return the body's nodes of operator ``op``."""
         return [node for node in self.graph.nodes if node.op == op]
 
     @property
@@ -57,7 +58,8 @@ class _LoopBody:
         return 0 if low < -high else int(high)
 
 
-def _loop_body(region: Region) -> _LoopBody:
+def _legalised_loop_body(region: Region) -> _LoopBody:
+    """Return the legalised body of the loop that a region's LSTM expands to."""
     (loop,) = (node for node in expand_composed(region.graph).nodes if node.op == "loop")
     return _LoopBody(legalize(loop.attr("body"), PassContext()))
 
@@ -74,7 +76,7 @@ def check_lstm(region: Region) -> str:
         return "its rows or its state are read by nobody"
     if region.type(hidden).quant != region.type(region.root.outputs[0]).quant:
         return "its rows and its state are not quantised alike"
-    body = _loop_body(region)
+    body = _legalised_loop_body(region)
     products = body.nodes("requantize")
     if len(products) != 2 or len(body.nodes("qmul")) != 3 or len(body.nodes("qsigmoid16")) != 5:
         return "a turn of it is more than two layers, five curves and three products"
@@ -85,7 +87,7 @@ def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
     """Return why the library's sums of the gates differ from ours; empty if they do not."""
     for node in products:
         quant = requantisation(body.graph, node)
-        by_gate = [array.reshape(4, -1) for array in _by_row(quant, 4 * _units(region))]
+        by_gate = [array.reshape(4, -1) for array in _scales_by_row(quant, 4 * _lstm_units(region))]
         if any((array != array[:, :1]).any() for array in by_gate):
             return "weights of a gate have several scales"
         if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest_scale(quant) >= 1 << 30:
@@ -93,13 +95,15 @@ def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
     return ""
 
 
-def _differs(region: Region, body: _LoopBody) -> str:
-    """Describe how the library's gates differ from ours, bounded by the largest recurrent product that the weights allow."""
+def _gate_difference(region: Region, body: _LoopBody) -> str:
+    """Describe how the library's gates differ from ours; empty if they do not.
+
+    The difference is bounded by the largest recurrent product that the weights allow."""
     recurrent, hidden = (region.root.inputs[k] for k in (2, 3))
     low, high = dtypes.int_range(region.type(hidden).dtype)
     zero = zero_point(region, hidden)
     most = np.abs(_lstm_const(region, recurrent).astype(np.int64)).sum(axis=1) * max(high - zero, zero - low)
-    multiplier, shift = _by_row(requantisation(body.graph, body.nodes("requantize")[1]), 4 * _units(region))
+    multiplier, shift = _scales_by_row(requantisation(body.graph, body.nodes("requantize")[1]), 4 * _lstm_units(region))
     product = most * np.ldexp(multiplier.astype(np.float64), shift - 31)
     over = (product.max() - (_SHORT - 1)) / (1 << 12)
     return f"ours cuts recurrent products off at 8, of which gates lack {over:.3g} at most" if over > 0 else ""
@@ -120,13 +124,13 @@ def _cell_mismatch(region: Region, body: _LoopBody) -> str:
 
 def lstm(region: Region) -> Code:
     """Generate the call of ``arm_lstm_unidirectional_s8`` or ``_s16``."""
-    node, kind, body = region.root, library_version(region.target), _loop_body(region)
+    node, kind, body = region.root, library_version(region.target), _legalised_loop_body(region)
     data, _, _, hidden, cell, *_ = node.inputs
     (first, second, depth), (batch, units) = region.type(data).shape, region.type(hidden).shape
     steps = first if node.attr("time_major") else second
     kept = [f"in_{region.graph.inputs.index(name)}" for name in (hidden, cell)]
     rows, *last = (f"out_{region.graph.outputs.index(name)}" for name in node.outputs)
-    layers = [_layer(region, body, number) for number in range(2)]
+    layers = [_gate_product(region, body, number) for number in range(2)]
     gates: dict[str, object] = {}
     for k, gate in enumerate(GATES):
         fields: dict[str, object] = {}
@@ -169,42 +173,47 @@ def lstm(region: Region) -> Code:
     }
     each = 4 * (ROW[kind] * (depth + units) + 2 * RESULT[kind]) + 5 * CURVE[kind] + 3 * ELEMENT[kind]
     cost = CALL + batch * steps * units * each
-    return Code(lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_differs(region, body))
+    return Code(lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_gate_difference(region, body))
 
 
 @frozen
-class _Layer:
-    """Weights, bias with the terms of zero points, multiplier and shift of each row."""
+class _GateProduct:
+    """One of the LSTM's two matrix products, of all gates: by the input, or by the hidden state.
+
+    ``weights``: its matrix; ``bias``: bias with the terms of zero points; ``rows``: multiplier and shift of each row."""
 
     weights: Array
     bias: Array
     rows: tuple[Array, Array]
 
 
-def _layer(region: Region, body: _LoopBody, number: int) -> _Layer:
-    weights = _lstm_const(region, region.root.inputs[1 + number])
+def _gate_product(region: Region, body: _LoopBody, product_index: int) -> _GateProduct:
+    """Return the LSTM's matrix product by the input (``product_index`` 0) or by the hidden state (1)."""
+    weights = _lstm_const(region, region.root.inputs[1 + product_index])
     dtype = np.int32 if region.output_types[0].dtype == "int8" else np.int64
-    dense = body.nodes("dense")[number]
+    dense = body.nodes("dense")[product_index]
     bias = body.graph.consts[dense.inputs[2]] if len(dense.inputs) > 2 else np.zeros(len(weights))
-    found = requantisation(body.graph, body.nodes("requantize")[number])
-    return _Layer(weights, bias.reshape(-1).astype(dtype), _by_row(found, len(weights)))
+    found = requantisation(body.graph, body.nodes("requantize")[product_index])
+    return _GateProduct(weights, bias.reshape(-1).astype(dtype), _scales_by_row(found, len(weights)))
 
 
-def _by_row(found: Scaled, rows: int) -> tuple[Array, Array]:
-    """Return multiplier and shift for every row."""
-    return np.broadcast_to(found.multiplier, rows), np.broadcast_to(found.shift, rows)
+def _scales_by_row(quant: Scaled, rows: int) -> tuple[Array, Array]:
+    """Return multiplier and shift for every row, repeated if all rows share them."""
+    return np.broadcast_to(quant.multiplier, rows), np.broadcast_to(quant.shift, rows)
 
 
-def _largest_scale(found: Scaled) -> float:
-    """Return the largest of the scales."""
-    return float(np.ldexp(found.multiplier.astype(np.float64), found.shift - 31).max())
+def _largest_scale(quant: Scaled) -> float:
+    """Return the largest scale of a requantisation, multiplier * 2**(shift - 31)."""
+    return float(np.ldexp(quant.multiplier.astype(np.float64), quant.shift - 31).max())
 
 
-def _units(region: Region) -> int:
+def _lstm_units(region: Region) -> int:
+    """Return the number of an LSTM's units, from the shape of its hidden state."""
     return region.type(region.root.inputs[3]).shape[1]
 
 
 def _lstm_const(region: Region, name: str) -> Array:
+    """Return the data of an LSTM's operand that the check found to be constant."""
     array = region.const(name)
     assert array is not None
     return array
@@ -238,7 +247,7 @@ def svdf(region: Region) -> Code:
     """Generate the call of ``arm_svdf_s8`` or ``arm_svdf_state_s16_s8``."""
     node, kind = core_operators(region)["qsvdf"], library_version(region.target)
     data, *names, state = region.root.inputs
-    feature, time, bias = (_const(region, name) for name in names)
+    feature, time, bias = (_svdf_const(region, name) for name in names)
     (batch, depth), (filters, memory) = region.type(data).shape, time.shape
     units, dtype = filters // node.attr("rank"), str(time.dtype)
     given, kept = (f"in_{region.graph.inputs.index(name)}" for name in (data, state))
@@ -277,7 +286,8 @@ def svdf(region: Region) -> Code:
     return Code(lines, constants, 4 * batch * (filters + units), cost, 900, (FUNCTIONS[dtype],), fails=True)
 
 
-def _const(region: Region, name: str) -> Array:
+def _svdf_const(region: Region, name: str) -> Array:
+    """Return the data of an operand of an SVDF, which must be constant."""
     array = region.const(name)
     assert array is not None
     return array

@@ -34,7 +34,9 @@ from microc.ops.convolution.geometry import Geometry, infer_geometry
 
 
 def misread_reason(g: Geometry, *, vectors: bool) -> str:
-    """Return why the library would compute something else or read out of bounds; ``vectors``: in its MVE version."""
+    """Return why the library would compute something else or read out of bounds; empty if it would not.
+
+    ``vectors``: the MVE variant of the library is used."""
     top, left, bottom, right = g.padding
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
         return "it pads behind windows of one number" if bottom or right else ""
@@ -85,10 +87,10 @@ _CODE = 1500
 
 def check_convolution(region: Region) -> str:
     """Return the reason against computing a convolution by the library."""
-    why = _check(region, "conv2d")
+    why = _check_weighted_layer(region, "conv2d")
     if why:
         return why
-    g = _geometry(region)
+    g = _convolution_geometry(region)
     if g.groups not in (1, g.channels):
         return f"it has {g.groups} groups of {g.channels} channels"
     if region.root.attr("layout") != "NHWC":
@@ -100,14 +102,14 @@ def check_convolution(region: Region) -> str:
 
 def check_dense(region: Region) -> str:
     """Return the reason against computing a dense layer by the library."""
-    why = _check(region, "dense")
+    why = _check_weighted_layer(region, "dense")
     if not why and region.output_types[0].dtype == "int16" and requantisation_of(region).multiplier.size > 1:
         return "its weights have a scale for each unit"
     return why
 
 
-def _check(region: Region, op: str) -> str:
-    """Return the reason against the weights or numbers of a layer."""
+def _check_weighted_layer(region: Region, op: str) -> str:
+    """Return why the library does not take the dtypes, weights or bias of a layer; empty if it does."""
     why = unsupported_reason(region, (op, "requantize"))
     if why:
         return why
@@ -132,9 +134,10 @@ def _is_depthwise(region: Region) -> bool:
 
 
 def convolution(region: Region) -> Code:
-    """Generate ``arm_convolve_wrapper_s8``, or for depthwise layers ``arm_depthwise_conv_wrapper_s8``; for int16 ``_s16``."""
-    g, quant, kind = _geometry(region), requantisation_of(region), library_version(region.target)
-    weight, bias = _weights(region, g.out_channels)
+    """Generate the call of ``arm_convolve_wrapper_s8``, or for depthwise layers ``arm_depthwise_conv_wrapper_s8``; for
+    int16 ``_s16``."""
+    g, quant, kind = _convolution_geometry(region), requantisation_of(region), library_version(region.target)
+    weight, bias = _weights_and_bias(region, g.out_channels)
     depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
     name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{suffix_of(region)}"
     workspace = (depthwise_bytes if depthwise else convolution_bytes)(g, kind, wide=wide)
@@ -162,7 +165,7 @@ def convolution(region: Region) -> Code:
         kernel,
         dims("biases", 1, 1, 1, g.out_channels),
         dims("output", g.batch, g.out_height, g.out_width, g.out_channels),
-        *([_biases(bias)] if wide and not depthwise else []),
+        *([_format_bias(bias)] if wide and not depthwise else []),
         f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, "
         f"{'&terms' if wide and not depthwise else 'bias'}, &output, out_0);",
     )
@@ -181,14 +184,13 @@ def convolution(region: Region) -> Code:
 
 
 def dense(region: Region) -> Code:
-    """Generate ``arm_fully_connected_s8`` or ``_s16``.
+    """Generate the call of ``arm_fully_connected_s8`` or ``_s16``.
 
-    MVE versions of int8 read sums of the weights, which are constants here.
-    """
+    The MVE version for int8 reads sums of the weights, which are constants here."""
     requant, kind = requantisation_of(region), library_version(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
-    weight, bias = _weights(region, units)
+    weight, bias = _weights_and_bias(region, units)
     depth = weight.shape[1]
     rows, offset = x.size // depth, -zero_point(region, region.root.inputs[0])
     data = {"weight": weight, "bias": bias}
@@ -227,13 +229,13 @@ def dense(region: Region) -> Code:
     return Code(lines, data, 0, cost, 400, used, fails=True)
 
 
-def _biases(bias: Array) -> str:
+def _format_bias(bias: Array) -> str:
     """Format the bias of an int16 convolution; its dtype selects the width of the sums."""
     return structure("cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower())
 
 
-def _weights(region: Region, channels: int) -> tuple[Array, Array]:
-    """Return weights and bias; zeros if there is no bias."""
+def _weights_and_bias(region: Region, channels: int) -> tuple[Array, Array]:
+    """Return a layer's weights, and its bias for each of ``channels`` outputs: zeros if it has none."""
     weight, *bias = (region.const(name) for name in region.root.inputs[1:] if name)
     assert weight is not None
     dtype = np.int64 if region.output_types[0].dtype == "int16" else np.int32
@@ -241,6 +243,7 @@ def _weights(region: Region, channels: int) -> tuple[Array, Array]:
     return weight, array.reshape(-1)
 
 
-def _geometry(region: Region) -> Geometry:
+def _convolution_geometry(region: Region) -> Geometry:
+    """Return the geometry of the region's convolution."""
     data, weight = (region.type(name).shape for name in region.root.inputs[:2])
     return infer_geometry(region.root.attrs, data, weight)

@@ -51,7 +51,8 @@ def check_pool(region: Region) -> str:
 
 
 def pool(region: Region) -> Code:
-    """Generate ``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from zero, like ours."""
+    """Generate the call of ``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from
+    zero, like ours."""
     node, kind = region.root, library_version(region.target)
     x, y = region.type(node.inputs[0]), region.type(node.outputs[0])
     assert y.quant is not None
@@ -84,7 +85,7 @@ def check_add(region: Region) -> str:
 
 
 def add(region: Region) -> Code:
-    """Generate ``arm_elementwise_add_s8`` or ``_s16``."""
+    """Generate the call of ``arm_elementwise_add_s8`` or ``_s16``."""
     node, kind = core_operators(region)["qadd"], library_version(region.target)
     size, data, operands = region.output_types[0].size, {}, list[str]()
     for name, role in zip(region.root.inputs, ("left", "right"), strict=True):
@@ -113,12 +114,14 @@ def check_softmax(region: Region) -> str:
 
 
 def softmax(region: Region) -> Code:
-    """Generate ``arm_softmax_s8`` with the numbers of TFLite's kernel (``softmax.h``, PreprocessSoftmaxScaling)."""
+    """Generate the call of ``arm_softmax_s8`` or ``_s16``.
+
+    The integers for int8 are those of TFLite's kernel (``softmax.h``, PreprocessSoftmaxScaling)."""
     shape = region.output_types[0].shape
     rows = int(np.prod(shape[:-1]))
     cost = CALL + EXPONENTIAL * rows * shape[-1]
     if region.output_types[0].dtype == "int16":
-        return _softmax16(region, rows, shape[-1], cost)
+        return _int16_softmax_call(region, rows, shape[-1], cost)
     quant = region.type(region.root.inputs[0]).quant
     assert quant is not None
     real = min(float(region.root.attr("beta")) * quant.scale[0] * (1 << 26), float(INT32_MAX))
@@ -128,8 +131,8 @@ def softmax(region: Region) -> Code:
     return Code((call,), {}, 0, cost, 500, ("arm_softmax_s8",))
 
 
-def _softmax16(region: Region, rows: int, classes: int, cost: float) -> Code:
-    """Generate ``arm_softmax_s16`` with our tables, which are TFLite's."""
+def _int16_softmax_call(region: Region, rows: int, classes: int, cost: float) -> Code:
+    """Generate the call of ``arm_softmax_s16`` with our tables, which are TFLite's."""
     graph = legalize(region.graph, PassContext())
     (node,) = graph.nodes
     data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}

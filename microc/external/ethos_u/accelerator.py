@@ -24,12 +24,11 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 
 @frozen
 class Accelerator:
-    """A product of the family.
+    """An accelerator of the Ethos-U family.
 
-    ``product``: its number in the driver; ``log2_macs``: base-2 logarithm of its products a cycle; ``system``,
-    ``dedicated``: the default systems of Vela's estimates, with flash, and with DRAM behind a memory of the
-    accelerator's own.
-    """
+    ``product``: its number in the driver; ``log2_macs``: base-2 logarithm of its multiply-accumulates per cycle;
+    ``system``, ``dedicated``: the default systems of Vela's estimates, with flash, and with DRAM behind a memory of the
+    accelerator's own."""
 
     product: int
     log2_macs: int
@@ -53,7 +52,11 @@ MEMORY_MODES = ("Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_25
 
 @frozen
 class Configuration:
-    """``accelerator``, ``memory`` and ``system`` by Vela's names; ``driver``: a folder with Arm's driver, or empty."""
+    """The configuration of an accelerator.
+
+    ``accelerator``, ``memory`` and ``system``: Vela's names of the accelerator, its memory mode and the system around
+    it;
+    ``driver``: a folder with Arm's driver, or empty."""
 
     accelerator: str
     memory: str = "Shared_Sram"
@@ -71,7 +74,9 @@ class Configuration:
 
 
 def on_board(text: str, npu: str) -> str:
-    """Complete the user's configuration by the board's (:attr:`microc.target.Target.npu`); UsageError if the two contradict."""
+    """Complete the user's configuration ``text`` by that of the board (:attr:`microc.target.Target.npu`).
+
+    UsageError if the two contradict each other."""
     if not npu:
         return text
     facts_text, keyword, driver = _split_driver(text)
@@ -79,17 +84,18 @@ def on_board(text: str, npu: str) -> str:
     accelerator, rest = ("", [first, *rest]) if "=" in first else (first, rest)
     own, *facts = npu.split(",")
     if accelerator not in ("", own):
-        raise _contradiction(own, accelerator)
+        raise _contradiction_error(own, accelerator)
     for fact in facts:
         key = fact.partition("=")[0] + "="
         user_facts = [word for word in rest if word.startswith(key)]
         if user_facts and user_facts != [fact]:
-            raise _contradiction(fact, ",".join(user_facts))
+            raise _contradiction_error(fact, ",".join(user_facts))
         rest += [] if user_facts else [fact]
     return ",".join((own, *rest, *([f"{keyword}{driver}"] if keyword else [])))
 
 
-def _contradiction(board: str, user: str) -> UsageError:
+def _contradiction_error(board: str, user: str) -> UsageError:
+    """Return the error for a fact of the user's configuration that differs from the board's."""
     return UsageError(
         f"the configuration contradicts the board; got {user}, expected {board}",
         hint=f"--external {NAME} alone takes what the board has; if yours differs, write a board file of your own",
@@ -97,13 +103,15 @@ def _contradiction(board: str, user: str) -> UsageError:
 
 
 def _split_driver(text: str) -> tuple[str, str, str]:
-    """Split a configuration before the driver: the facts, the keyword, and the folder; the last two may be empty."""
+    """Split a configuration into the facts before the driver, the keyword ``driver=``, and the driver's folder.
+
+    The last two are empty if there is no driver."""
     words, driven, driver = f",{text}".partition(f",{_DRIVER}")
     return words[1:], driven[1:], driver
 
 
 def parse(text: str) -> Configuration:
-    """Parse a configuration; UsageError if it is invalid."""
+    """Parse a configuration such as ``ethos-u55-128,memory=Shared_Sram,driver=FOLDER``; UsageError if it is invalid."""
     words, keyword, driver = _split_driver(text)
     accelerator, *rest = words.split(",")
     if keyword and not driver:
@@ -139,7 +147,7 @@ def parse(text: str) -> Configuration:
 
 
 def folder_of(text: str) -> str:
-    """Return the driver's folder, or an empty string."""
+    """Return the folder of Arm's driver in a configuration, or an empty string."""
     return _split_driver(text)[2]
 
 
@@ -171,68 +179,72 @@ def check_payload(data: bytes, accelerator: Accelerator, regions: Sequence[int])
 
     ``regions``: the sizes in bytes of weights, scratch and fast scratch.
     """
-    for registers, operation in _operations(_commands(data, accelerator)):
+    for registers, operation in _operations_with_registers(_command_stream(data, accelerator)):
         for name, region, start, size, step in _memory_accesses(registers, operation):
             if start % step:
-                raise _invalid(f"{name} begin at byte {start:,} of region {region}, expected a multiple of {step}")
+                raise _payload_error(
+                    f"{name} begin at byte {start:,} of region {region}, expected a multiple of {step}"
+                )
             if region >= len(regions) or start < 0 or size < 0 or start + size > regions[region]:
-                raise _invalid(
+                raise _payload_error(
                     f"{name} reach to byte {start + size:,} of region {region}, which has "
                     f"{regions[region] if region < len(regions) else 0:,}"
                 )
 
 
-def _invalid(what: str) -> ToolError:
+def _payload_error(what: str) -> ToolError:
+    """Return the error for a payload of Vela that fails the check."""
     return ToolError(
         f"Vela's output is not sound: {what}", hint="install another version of ethos-u-vela; 5.2.0 is known"
     )
 
 
-def _commands(data: bytes, accelerator: Accelerator) -> Array:
-    """Return the words of the only stream in a payload."""
+def _command_stream(data: bytes, accelerator: Accelerator) -> Array:
+    """Return the words of the only command stream in a payload; ToolError if it is malformed or for another accelerator."""
     if len(data) % 4 or len(data) < 8:
-        raise _invalid(f"the payload has {len(data)} bytes, expected a multiple of 4 from 8 on")
+        raise _payload_error(f"the payload has {len(data)} bytes, expected a multiple of 4 from 8 on")
     words = np.frombuffer(data, "<u4")
     if words[0] != MAGIC:
-        raise _invalid(f"the payload begins with {data[:4]!r}, expected b'COP1'")
+        raise _payload_error(f"the payload begins with {data[:4]!r}, expected b'COP1'")
     position, is_configured, streams = 1, False, list[Array]()
     while position < len(words):
         word = int(words[position])
         action, length = word & 0xFF, (word >> 8 & 0xFF) << 16 | word >> 16
         if action == CONFIG and position + 2 < len(words):
-            is_configured = _fits(int(words[position + 1]), accelerator)
+            is_configured = _configures_accelerator(int(words[position + 1]), accelerator)
             position += 3
         elif action == STREAM and position + 1 + length <= len(words):
             if (position + 1) * 4 % ALIGN:
-                raise _invalid(f"the stream begins at byte {(position + 1) * 4}, expected a multiple of {ALIGN}")
+                raise _payload_error(f"the stream begins at byte {(position + 1) * 4}, expected a multiple of {ALIGN}")
             streams.append(words[position + 1 : position + 1 + length])
             position += 1 + length
         elif action == NOTHING:
             position += 1
         else:
-            raise _invalid(f"driver action {action} at byte {4 * position} is unknown or cut off")
+            raise _payload_error(f"driver action {action} at byte {4 * position} is unknown or cut off")
     if not is_configured or len(streams) != 1:
-        raise _invalid(
+        raise _payload_error(
             f"it has {len(streams)} streams and {'one' if is_configured else 'no'} configuration, expected one of each"
         )
     return streams[0]
 
 
-def _fits(word: int, accelerator: Accelerator) -> bool:
+def _configures_accelerator(word: int, accelerator: Accelerator) -> bool:
+    """Return True if a configuration word of the payload is for the accelerator; ToolError if it is for another one."""
     product, log2_macs = word >> 28, word & 0xF
     if (product, log2_macs) != (accelerator.product, accelerator.log2_macs):
-        raise _invalid(
+        raise _payload_error(
             f"it is for product {product} with {1 << log2_macs} products a cycle, expected {accelerator.product} "
             f"with {1 << accelerator.log2_macs}"
         )
     return True
 
 
-def _operations(words: Array) -> Iterator[tuple[Registers, int]]:
-    """Yield the registers at every operation that accesses memory, in order.
+def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
+    """Yield every operation of a command stream that accesses memory, as the registers set before it and its code, in
+    order.
 
-    Registers of long commands are numbered from 0x4000.
-    """
+    Registers of long commands are numbered from 0x4000. ToolError for a malformed stream."""
     registers = dict[int, int]()
     position, whole = 0, words.tolist()
     while position < len(whole):
@@ -244,16 +256,16 @@ def _operations(words: Array) -> Iterator[tuple[Registers, int]]:
             continue
         position += 1
         if format_ or not (code in _OPERATIONS or code in _SETTINGS):
-            raise _invalid(f"command {word:#010x} at word {position - 1} is unknown")
+            raise _payload_error(f"command {word:#010x} at word {position - 1} is unknown")
         if code in _SETTINGS:
             registers[code] = parameter
         elif code in (_CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY):
             yield registers, code
         elif code == _STOP:
             if position != len(whole):
-                raise _invalid(f"{len(whole) - position} words follow the end of the stream")
+                raise _payload_error(f"{len(whole) - position} words follow the end of the stream")
             return
-    raise _invalid("the stream has no end")
+    raise _payload_error("the stream has no end")
 
 
 def _memory_accesses(registers: Registers, operation: int) -> Iterator[Reached]:
@@ -266,37 +278,40 @@ def _memory_accesses(registers: Registers, operation: int) -> Iterator[Reached]:
             if not target & _INTERNAL:
                 yield "copies", target & 7, registers[_LONG | 0x31], length, 1
             return
-        yield from _feature_map("results", registers, _OFM, registers[0x112] + 1)
-        yield from _feature_map("data", registers, _IFM, 0)
+        yield from _feature_map_accesses("results", registers, _OFM, registers[0x112] + 1)
+        yield from _feature_map_accesses("data", registers, _IFM, 0)
         if operation == _ELEMENTWISE and not registers.get(0x180, 0) & 0x80:
-            yield from _feature_map("second operands", registers, _IFM2, 0)
+            yield from _feature_map_accesses("second operands", registers, _IFM2, 0)
         if operation in (_CONVOLUTION, _DEPTHWISE):
-            yield from _weights(registers)
+            yield from _weight_accesses(registers)
     except KeyError as error:
-        raise _invalid(f"register {error} is read before it is set") from error
+        raise _payload_error(f"register {error} is read before it is set") from error
 
 
-def _weights(registers: Registers) -> Iterator[Reached]:
-    """Yield weights and scales, and those of the second core if there is one."""
+def _weight_accesses(registers: Registers) -> Iterator[Reached]:
+    """Yield the accesses of an operation to weights and scales, for the second core too if there is one."""
     for name, region, *cores in (("weights", 0x128, 0x20, 0x90), ("scales", 0x129, 0x22, 0x92)):
         for core in cores:
             if registers.get(_LONG | core + 1, 0):
                 yield name, registers[region] & 7, registers[_LONG | core], registers[_LONG | core + 1], ALIGN
 
 
-def _feature_map(what: str, registers: Registers, kind: int, height: int) -> Iterator[Reached]:
-    """Yield the tiles of a feature map that the check knows: the one at its origin, and the third, with the rows below it.
+def _feature_map_accesses(what: str, registers: Registers, register_base: int, height: int) -> Iterator[Reached]:
+    """Yield the accesses to the tiles of a feature map that the check knows: the one at its origin, and the third, with
+    the
+    rows below it.
 
-    ``height``: the number of all rows, if known.
-    """
-    short, long = 0x100 | kind, _LONG | kind
-    region, precision = registers[short | 0xF] & 7, registers[short | 5 if kind != _OFM else 0x114]
+    ``what``: its name in errors; ``register_base``: base of its registers; ``height``: the number of all rows, 0 if
+    unknown."""
+    short, long = 0x100 | register_base, _LONG | register_base
+    region, precision = registers[short | 0xF] & 7, registers[short | 5 if register_base != _OFM else 0x114]
     element, bricks = 1 << (precision >> 2 & 3), precision >> 6 & 3
     first_rows, width = registers[short | 0xB] + 1, registers[short | 0xA] + 1
-    depth = registers[{_IFM: 0x104, _OFM: 0x113}[kind]] + 1 if kind != _IFM2 else 1
+    depth = registers[{_IFM: 0x104, _OFM: 0x113}[register_base]] + 1 if register_base != _IFM2 else 1
     across, down, deep = (registers[long | k] for k in (4, 5, 6))
 
     def size(rows: int) -> int:
+        """Return the bytes from the first to the last element of ``rows`` rows."""
         if bricks:
             return (rows - 1) * down + (depth - 1) // 16 * deep + ((width - 1) * 16 + (depth - 1) % 16 + 1) * element
         return (rows - 1) * down + (width - 1) * across + depth * element

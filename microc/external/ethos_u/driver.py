@@ -185,7 +185,11 @@ def _caller_sources(set_up: str) -> dict[str, bytes]:
 
 
 def _driver_sources(folder: Path, headers: Path, own: dict[str, bytes], product: str) -> Sources:
-    """Return the driver from its sources, with logging disabled: it must not write to a firmware's console."""
+    """Return the sources that build Arm's driver, with logging disabled: it must not write to a firmware's console.
+
+    ``headers``: the folder of its header; ``own``: the generated files that call it; ``product``: the macro that
+    selects
+    the accelerator's family."""
     files = {
         **own,
         "cmsis_compiler.h": _CMSIS,
@@ -203,7 +207,10 @@ def _driver_sources(folder: Path, headers: Path, own: dict[str, bytes], product:
 
 
 def _driver_files(folder: Path, inside: Path, names: str) -> Iterator[tuple[str, bytes]]:
-    """Yield files of the driver by the paths that they get."""
+    """Yield the driver's files in the folder ``inside`` that match the pattern ``names``: path among the sources, and
+    content.
+
+    UsageError if one cannot be read or lies outside of ``folder``."""
     for path in sorted(inside.glob(names)):
         if not path.resolve().is_relative_to(folder):
             raise UsageError(
@@ -237,20 +244,22 @@ _CODE = 120  # bytes of code of a region
 
 
 def configured_backend(text: str) -> Backend:
-    """Return the backend for a configured accelerator."""
+    """Return the backend for a configured accelerator (:func:`parse_configuration`)."""
     configuration = parse(text)
 
-    def leaves(region: Region) -> Mapping[str, str]:
+    def find_left_layers(region: Region) -> Mapping[str, str]:
+        """Return the layers of a region that Vela leaves to the processor, by first output, with its reasons."""
         result = compile_model(to_tflite(region.graph), configuration) if not check(region) else None
         return _layers_left_out(region, result) if isinstance(result, LeftOperators) else {}
 
-    def sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
+    def open_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
+        """Return the sources that call the driver; ToolError if Vela is not installed."""
         driver_sources = open_driver(configuration, target)
         require()
         return driver_sources
 
-    entry = Entry("region", Span(layer_refusal, leaves), lambda region: code(region, configuration), check)
-    return Backend(NAME, (entry,), open=sources, headers=(HEADER,))
+    entry = Entry("region", Span(layer_refusal, find_left_layers), lambda region: code(region, configuration), check)
+    return Backend(NAME, (entry,), open=open_sources, headers=(HEADER,))
 
 
 def refuse_unconfigured(place: str, target: Target, functions: Iterable[str]) -> Sources:
@@ -259,7 +268,7 @@ def refuse_unconfigured(place: str, target: Target, functions: Iterable[str]) ->
 
 
 def layer_refusal(graph: Graph, node: Node) -> str:
-    """Return why a layer is in no region: it cannot be written to TFLite."""
+    """Return why a layer is in no region, namely that it cannot be written to TFLite; empty if it can."""
     try:
         convert_node(graph, node)
     except UnsupportedError as error:
@@ -268,7 +277,7 @@ def layer_refusal(graph: Graph, node: Node) -> str:
 
 
 def check(region: Region) -> str:
-    """Refuse regions that only move data."""
+    """Return why a region is not taken, namely that all its layers only move data; empty if one computes."""
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
 
 
@@ -290,7 +299,7 @@ def _layers_left_out(region: Region, found: LeftOperators) -> Mapping[str, str]:
 
 
 def code(region: Region, configuration: Configuration) -> Code:
-    """Generate the call of the driver for a region."""
+    """Generate the C code that copies a region's inputs, calls the driver and copies its results."""
     compiled = compile_model(to_tflite(region.graph), configuration)
     names = tflite_names(region.graph)
     ends = (*region.graph.inputs, *region.graph.outputs)

@@ -60,7 +60,8 @@ class VelaModel:
 
 @frozen
 class LeftOperators:
-    """Operators that Vela leaves to a processor: their results by name, each with Vela's reason, or empty if it gives none."""
+    """The operators that Vela leaves to the processor: the names of their results, each with Vela's reason (empty if it
+    gives none)."""
 
     reasons: Mapping[str, str]
 
@@ -77,32 +78,38 @@ def require() -> None:
 
 @lru_cache(maxsize=16)
 def compile_model(model: bytes, configuration: Configuration) -> VelaModel | LeftOperators:
-    """Run Vela; ToolError if it is missing, refuses the model, takes too long, or writes something malformed."""
+    """Compile a TFLite model by Vela; return the compiled model, or the operators that Vela leaves to the processor.
+
+    ToolError if Vela is missing, refuses the model, takes too long, or writes something malformed."""
     require()
     with tempfile.TemporaryDirectory(prefix="microc-vela-") as folder:
         (Path(folder) / "region.tflite").write_bytes(model)
-        output = _run(Path(folder), configuration)
+        output = _run_vela(Path(folder), configuration)
         model_file = Path(folder) / "out" / "region_vela.tflite"
         summary = next(iter(sorted((Path(folder) / "out").glob("region_summary_*.csv"))), None)
         if not model_file.is_file() or summary is None or model_file.stat().st_size > LARGEST:
             raise ToolError("Vela wrote no model, or no summary", hint="install ethos-u-vela 5.2.0")
         try:
             with guard_flatbuffer(model_file.name):
-                return _read(model_file.read_bytes(), _cycles(summary), reasons(output))
+                return _read_vela_model(model_file.read_bytes(), _read_total_cycles(summary), reasons(output))
         except ModelError as error:
             raise ToolError(f"Vela's model cannot be read: {error.what}", hint="install ethos-u-vela 5.2.0") from error
 
 
 def reasons(output: str) -> dict[str, str]:
-    """Parse from Vela's output why operators are left to a processor, by their results; each reason is one printable line."""
+    """Parse from Vela's output why it leaves operators to the processor, by the names of their results.
+
+    Each reason is one printable line."""
     warnings = (
         (name, "; ".join(line.strip(" -") for line in text.splitlines())) for name, text in _WARNED.findall(output)
     )
     return {name: "".join(filter(str.isprintable, text.replace(":; ", ": ")))[:_REASON] for name, text in warnings}
 
 
-def _run(folder: Path, configuration: Configuration) -> str:
-    """Run Vela and return its output."""
+def _run_vela(folder: Path, configuration: Configuration) -> str:
+    """Run Vela on ``region.tflite`` in a folder and return what it prints.
+
+    ToolError if it fails or takes longer than :data:`SECONDS`."""
     command = [
         sys.executable, "-P", "-c", _BOUNDED, str(MEMORY), "region.tflite", "--output-dir", "out",
         "--accelerator-config", configuration.accelerator, "--config", "Arm/vela.ini",
@@ -123,8 +130,8 @@ def _run(folder: Path, configuration: Configuration) -> str:
     return result.stdout.decode("utf-8", "replace")
 
 
-def _cycles(summary: Path) -> float:
-    """Read the total cycles from the only row of the summary."""
+def _read_total_cycles(summary: Path) -> float:
+    """Read the estimated cycles of the whole model from the only row of Vela's summary, a CSV file."""
     with summary.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     try:
@@ -133,12 +140,13 @@ def _cycles(summary: Path) -> float:
         raise ToolError("Vela's summary has no cycles", hint="install ethos-u-vela 5.2.0") from error
 
 
-def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> VelaModel | LeftOperators:
-    """Read Vela's model: a single operator for the accelerator, or the results of operators that are left, with their reasons.
+def _read_vela_model(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> VelaModel | LeftOperators:
+    """Read the model that Vela wrote.
 
-    The operands of the accelerator's operator are: stream, weights, scratch and fast scratch memory, then the model's
-    inputs.
-    """
+    It is a single operator for the accelerator; otherwise return the results of the operators that Vela left to the
+    processor, with their reasons. The operands of the accelerator's operator are: command stream, weights, scratch and
+    fast
+    scratch memory, then the model's inputs. ``cycles``: the estimate of the summary."""
     model = tflite.Model.GetRootAs(data, 0)
     graph = model.Subgraphs(0)
     operators = [graph.Operators(k) for k in range(graph.OperatorsLength())]
@@ -157,14 +165,14 @@ def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> Vel
     (each,) = operators
     command, weights, scratch, fast, *inputs = (int(k) for k in each.InputsAsNumpy())
     outputs = [int(k) for k in each.OutputsAsNumpy()]
-    offsets = _offsets(model, len(names))
+    offsets = _tensor_arena_offsets(model, len(names))
     sizes = {k: int(np.prod(graph.Tensors(k).ShapeAsNumpy())) for k in (scratch, fast, *inputs, *outputs)}
     for k in (*inputs, *outputs):
         if not 0 <= offsets[k] <= sizes[scratch] - sizes[k]:
             raise ModelError(
                 f"{names[k]} begins at byte {offsets[k]}, outside of the {sizes[scratch]} bytes of the arena"
             )
-    payload, constants = (_data(model, graph.Tensors(k)) for k in (command, weights))
+    payload, constants = (_tensor_data(model, graph.Tensors(k)) for k in (command, weights))
     fast_bytes = 0 if fast == scratch else -(-sizes[fast] // ALIGN) * ALIGN
     scratch_bytes = -(-sizes[scratch] // ALIGN) * ALIGN
     return VelaModel(
@@ -172,21 +180,26 @@ def _read(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> Vel
     )
 
 
-def _data(model: Any, tensor: Any) -> bytes:
+def _tensor_data(model: Any, tensor: Any) -> bytes:
+    """Return the constant data of a tensor; empty if it has none."""
     buffer = model.Buffers(tensor.Buffer())
     return bytes(buffer.DataAsNumpy()) if buffer.DataLength() else b""
 
 
-def _offsets(model: Any, count: int) -> list[int]:
-    """Return the offsets of tensors in scratch memory (-1: not there), from the metadata: version, 1 subgraph, count, offsets."""
-    for data in _metadata(model):
+def _tensor_arena_offsets(model: Any, tensor_count: int) -> list[int]:
+    """Return the byte offset of every tensor in scratch memory, -1 for a tensor that is not there.
+
+    Source: the metadata ``OfflineMemoryAllocation``, whose int32 words are: version, 1 subgraph, number of tensors,
+    offsets. ModelError if there is none for ``tensor_count`` tensors."""
+    for data in _offline_allocations(model):
         numbers = np.frombuffer(data, "<i4").tolist()
-        if numbers[:3] == [0, 1, count] and len(numbers) == 3 + count:
+        if numbers[:3] == [0, 1, tensor_count] and len(numbers) == 3 + tensor_count:
             return [int(word) for word in numbers[3:]]
     raise ModelError("it has no offsets of its tensors")
 
 
-def _metadata(model: Any) -> Iterator[bytes]:
+def _offline_allocations(model: Any) -> Iterator[bytes]:
+    """Yield the data of every metadata entry ``OfflineMemoryAllocation`` of a model."""
     for k in range(model.MetadataLength()):
         each = model.Metadata(k)
         if each.Name() == b"OfflineMemoryAllocation":

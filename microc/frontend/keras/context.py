@@ -40,14 +40,14 @@ def dtype_of(config: Mapping[str, Any]) -> str:
 
 
 class Weights(Protocol):
-    """The weights that a file holds for a model."""
+    """The weights that a file has for a model."""
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
         """Return the weights of each layer, by its name."""
 
 
 class LayerWeights(Weights, Protocol):
-    """The weights that a file holds for a layer, which may be a model."""
+    """The weights that a file has for a layer, which may itself be a model."""
 
     def arrays(self) -> tuple[Array, ...]:
         """Return the layer's variables in order."""
@@ -102,7 +102,7 @@ class Layer:
         return arrays
 
     def pair(self, name: str, count: int = 2) -> tuple[int, ...]:
-        """Return a setting as one number for every spatial axis."""
+        """Return a setting of the layer, such as its strides, as one number for each of ``count`` spatial axes."""
         setting = self.config.get(name)
         return (int(setting),) * count if isinstance(setting, int) else tuple(int(n) for n in setting or (1,) * count)
 
@@ -115,6 +115,7 @@ class Layer:
         return self.write.emit(op, inputs, attrs)
 
     def constant(self, stem: str, array: Array) -> str:
+        """Add a float32 constant under a new name made from ``stem``."""
         return self.write.new_constant(stem, np.ascontiguousarray(array, np.float32))
 
     def scalar(self, number: float) -> str:

@@ -34,14 +34,14 @@ BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError,
 
 @dataclass(slots=True)
 class _ReadBudget:
-    """Bytes of arrays that may still be read. Several names may refer to one array, so every read counts."""
+    """The number of bytes of arrays that may still be read. Several names may refer to one array, so every read counts."""
 
     bytes: int = MAX_STORED
 
 
 @frozen
 class Group:
-    """A group of the file. All groups of a file share one budget of bytes to read."""
+    """A group of an HDF5 file. All groups of a file share one budget of bytes to read."""
 
     node: Any
     file: str
@@ -56,20 +56,20 @@ class Group:
         try:
             return tuple(self.node)
         except BROKEN as error:
-            raise self._broken(error) from error
+            raise self._damage_error(error) from error
 
     def group(self, name: str) -> Group | None:
         """Return a group inside of this one, None if there is none of that name."""
         import h5py
 
-        member = self._member(name)
+        member = self._find_member(name)
         return Group(member, self.file, self.left) if isinstance(member, h5py.Group) else None
 
     def array(self, name: str, where: str) -> Array:
         """Return an array of numbers; ModelError if the member is none, is stored outside of the file, or is too large."""
         import h5py
 
-        data = self._member(name)
+        data = self._find_member(name)
         if not isinstance(data, h5py.Dataset):
             raise ModelError(f"the layer's weights cannot be read: {name!r} is no array (HDF5 dataset)", where=where)
         try:
@@ -89,7 +89,7 @@ class Group:
                 raise UnsupportedError(f"the weights take more than {MAX_STORED} bytes", where=self.file)
             return np.asarray(data[()])
         except BROKEN as error:
-            raise self._broken(error) from error
+            raise self._damage_error(error) from error
 
     def layer(self) -> str:
         """Return the layer's name that the group's variables carry, empty if they carry none."""
@@ -103,12 +103,12 @@ class Group:
             is_text = attribute.shape == () and h5py.check_string_dtype(attribute.dtype) is not None
             return str(variables.node.attrs["name"]) if is_text else ""
         except BROKEN as error:
-            raise self._broken(error) from error
+            raise self._damage_error(error) from error
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the texts of an attribute, empty without it. Keras splits a long one into numbered attributes."""
-        return self._texts(name) or tuple(
-            text for part in self._numbered_attributes(name) for text in self._texts(part)
+        """Return the strings in an attribute; empty if it is absent. Keras splits a long one into numbered attributes."""
+        return self._attribute_texts(name) or tuple(
+            text for part in self._numbered_attributes(name) for text in self._attribute_texts(part)
         )
 
     def _numbered_attributes(self, name: str) -> Iterator[str]:
@@ -118,7 +118,8 @@ class Group:
             yield f"{name}{number}"
             number += 1
 
-    def _texts(self, name: str) -> tuple[str, ...]:
+    def _attribute_texts(self, name: str) -> tuple[str, ...]:
+        """Return the strings in one attribute; empty if it is absent or holds no strings."""
         import h5py
 
         try:
@@ -136,10 +137,10 @@ class Group:
             values = np.asarray(self.node.attrs[name], object).reshape(-1)
             return tuple(_decode_text(text) for text in values)
         except BROKEN as error:
-            raise self._broken(error) from error
+            raise self._damage_error(error) from error
 
-    def _member(self, name: str) -> Any:
-        """Return the member of a name, None if there is none; ModelError for a link to elsewhere."""
+    def _find_member(self, name: str) -> Any:
+        """Return the group or array of a name, None if there is none; ModelError for a soft or external link."""
         import h5py
 
         try:
@@ -149,13 +150,15 @@ class Group:
                 raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
             return None if link is None else self.node[name]
         except BROKEN as error:
-            raise self._broken(error) from error
+            raise self._damage_error(error) from error
 
-    def _broken(self, error: Exception) -> ModelError:
+    def _damage_error(self, error: Exception) -> ModelError:
+        """Return the error for an exception of h5py, which means that the file is damaged."""
         return ModelError(f"the weights cannot be read: {error}", where=f"{self.file} {self.path}")
 
 
 def _decode_text(text: Any) -> str:
+    """Return a string of an HDF5 file as text; bytes that are no UTF-8 are replaced."""
     raw = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
     return raw.decode("utf-8", "replace")
 
@@ -229,7 +232,9 @@ def snake_case(name: str) -> str:
 
 
 def decode_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
-    """Return the model's configuration and weights; ModelError if the archive is broken, ToolError without h5py."""
+    """Return the configuration and the weights of a ``.keras`` archive.
+
+    ModelError if the archive is broken, ToolError without h5py."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
@@ -261,13 +266,13 @@ _HALVES = ("forward_layer", "backward_layer")
 
 @frozen
 class LegacyWeights:
-    """The weights of a layer in order: the path of each, and the group that holds it."""
+    """The weights of a layer in an HDF5 model: the path of each, in order, and the group that contains it."""
 
     entries: tuple[tuple[str, Group], ...]
     where: str
 
     def arrays(self) -> tuple[Array, ...]:
-        return tuple(_read_weight(group, name, self.where) for name, group in self.entries)
+        return tuple(_array_at_path(group, name, self.where) for name, group in self.entries)
 
     @property
     def path(self) -> str:
@@ -282,20 +287,20 @@ class LegacyWeights:
         if name in _HALVES:
             half, second = len(self.entries) // 2, name == _HALVES[1]
             return LegacyWeights(self.entries[half:] if second else self.entries[:half], f"{self.where}/{name}")
-        return self._below(_PARTS[name]) if name in _PARTS else self
+        return self._weights_of_layer(_PARTS[name]) if name in _PARTS else self
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
         """Return the weights of a model's layers, by name."""
-        return {layer["config"]["name"]: self._below(layer["config"]["name"]) for layer in layers}
+        return {layer["config"]["name"]: self._weights_of_layer(layer["config"]["name"]) for layer in layers}
 
-    def _below(self, name: str) -> LegacyWeights:
-        """Return the weights whose path contains a layer's name."""
+    def _weights_of_layer(self, name: str) -> LegacyWeights:
+        """Return the weights whose path contains the name of a layer."""
         return LegacyWeights(tuple(entry for entry in self.entries if name in entry[0].split("/")[:-1]), name)
 
 
 @frozen
 class LegacyFile:
-    """The weights of a whole file: a group for each of the model's layers."""
+    """The weights in an HDF5 model: a group for each of the model's layers."""
 
     groups: Mapping[str, Group]
 
@@ -309,7 +314,8 @@ class LegacyFile:
         return weights
 
 
-def _read_weight(group: Group, path: str, where: str) -> Array:
+def _array_at_path(group: Group, path: str, where: str) -> Array:
+    """Return the array at a path below a group; ModelError if it is missing."""
     *folders, name = path.split("/")
     inner: Group | None = group
     for folder in folders:
@@ -320,7 +326,8 @@ def _read_weight(group: Group, path: str, where: str) -> Array:
 
 
 def decode_legacy(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
-    """Return the model's configuration and weights; ModelError if the file is broken or holds no whole model."""
+    """Return the configuration and the weights of a model in HDF5; ModelError if the file is broken or has no whole
+    model."""
     try:
         root = open_hdf5(data, file_name)
     except BROKEN as error:

@@ -29,7 +29,7 @@ def dense(layer: Layer) -> str:
 
 
 def _same_padding(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the padding of SAME: ceil(extent / stride) results, the odd element after."""
+    """Return the padding before and after an axis for ``same``: ceil(extent / stride) results, the odd element after."""
     total = max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
     return total // 2, total - total // 2
 
@@ -37,7 +37,7 @@ def _same_padding(extent: int, kernel: int, stride: int, dilation: int) -> tuple
 def _window_padding(
     layer: Layer, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the padding before every axis, then after every axis."""
+    """Return the padding of a window, before every axis, then after every axis."""
     match layer.config.get("padding", "valid"):
         case "valid":
             return (0,) * (2 * len(extents))
@@ -56,8 +56,8 @@ def _as_image(layer: Layer, value: str) -> str:
     return value if len(shape) == 4 else layer.reshape(value, (shape[0], 1, *shape[1:]))
 
 
-def _window_strides(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return strides and dilations of rows and columns."""
+def _strides_and_dilations(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the strides and the dilations of rows and columns."""
     count = len(layer.shape()) - 2
     settings = (layer.pair("strides", count), layer.pair("dilation_rate", count))
     return settings if count == 2 else ((1, *settings[0]), (1, *settings[1]))
@@ -68,7 +68,7 @@ def _emit_conv2d(
 ) -> str:
     """Emit a convolution by weights OHWI. ``plain``: no strides, dilation or padding."""
     rank, image = len(layer.shape(value)), _as_image(layer, value)
-    strides, dilation = ((1, 1), (1, 1)) if plain else _window_strides(layer)
+    strides, dilation = ((1, 1), (1, 1)) if plain else _strides_and_dilations(layer)
     extents = layer.shape(image)[1:3]
     padding = (0, 0, 0, 0) if plain else _window_padding(layer, extents, weight.shape[1:3], strides, dilation)
     operands = [image, layer.constant("kernel", weight), *(layer.constant("bias", b) for b in bias)]
@@ -89,7 +89,7 @@ def convolution(layer: Layer) -> str:
 
 
 def _depthwise_weight(kernel: Array) -> Array:
-    """Return a kernel (H, W, channels, multiplier) as OHWI."""
+    """Return a depthwise kernel (H, W, channels, multiplier) in the layout OHWI."""
     kernel = kernel[None] if kernel.ndim == 3 else kernel
     moved: Array = kernel.transpose(2, 3, 0, 1)
     return moved.reshape(-1, *kernel.shape[:2], 1)
@@ -121,7 +121,7 @@ def convolution_transpose(layer: Layer) -> str:
         layer.refuse("output_padding", "leave it at None")
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
     rank, kernel = len(layer.shape()), kernel[None] if kernel.ndim == 3 else kernel
-    strides, dilation = _window_strides(layer)
+    strides, dilation = _strides_and_dilations(layer)
     before, after = [], []
     for extent, stride, d in zip(kernel.shape[:2], strides, dilation, strict=True):
         reach = (extent - 1) * d + 1
@@ -356,7 +356,7 @@ def unit_normalization(layer: Layer) -> str:
 
 
 def _inverse_root(layer: Layer, power: str) -> str:
-    """Return 1 / sqrt(power + epsilon)."""
+    """Return 1 / sqrt(power + epsilon) with the layer's epsilon."""
     epsilon = layer.scalar(float(layer.config.get("epsilon", 1e-3)))
     return layer.emit("rsqrt", (layer.emit("add", (power, epsilon)),))
 

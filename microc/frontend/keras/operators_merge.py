@@ -65,8 +65,10 @@ def repeat_vector(layer: Layer) -> str:
     return layer.emit("concat", (row,) * int(layer.config["n"]), {"axis": 1})
 
 
-def _axis_amounts(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
-    """Return the amounts before and after every spatial axis: given as one number, one per axis, or pairs."""
+def _amounts_by_axis(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
+    """Return a setting such as the padding as amounts before and after every spatial axis.
+
+    The file gives one number, one per axis, or pairs."""
     setting = layer.config[name]
     setting = [setting] * count if isinstance(setting, int) else setting
     if count == 1 and len(setting) == 2:
@@ -76,14 +78,14 @@ def _axis_amounts(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
 
 def zero_padding(layer: Layer) -> str:
     layer.require_channels_last()
-    pairs = _axis_amounts(layer, "padding", len(layer.shape()) - 2)
+    pairs = _amounts_by_axis(layer, "padding", len(layer.shape()) - 2)
     return layer.emit("pad", (layer.x,), {"padding": ((0, 0), *pairs, (0, 0)), "value": 0.0})
 
 
 def cropping(layer: Layer) -> str:
     layer.require_channels_last()
     shape = layer.shape()
-    pairs = [(0, 0), *_axis_amounts(layer, "cropping", len(shape) - 2), (0, 0)]
+    pairs = [(0, 0), *_amounts_by_axis(layer, "cropping", len(shape) - 2), (0, 0)]
     begin = tuple(before for before, _ in pairs)
     end = tuple(extent - after for extent, (_, after) in zip(shape, pairs, strict=True))
     return layer.emit("slice", (layer.x,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
@@ -120,13 +122,13 @@ def dot(layer: Layer) -> str:
 
 
 def rescaling(layer: Layer) -> str:
-    scaled = layer.emit("mul", (_float_operand(layer), layer.constant("scale", np.asarray(layer.config["scale"]))))
+    scaled = layer.emit("mul", (_operand_as_float32(layer), layer.constant("scale", np.asarray(layer.config["scale"]))))
     offset = np.asarray(layer.config.get("offset", 0.0))
     return layer.emit("add", (scaled, layer.constant("offset", offset))) if offset.any() else scaled
 
 
-def _float_operand(layer: Layer) -> str:
-    """Return the operand as float32."""
+def _operand_as_float32(layer: Layer) -> str:
+    """Return the layer's operand, cast to float32 if it is not."""
     if layer.write.type(layer.x).dtype == "float32":
         return layer.x
     return layer.emit("cast", (layer.x,), {"dtype": "float32"})
@@ -192,15 +194,15 @@ def einsum_dense(layer: Layer) -> str:
     """EinsumDense: a product of data and kernel over the axes that the equation sums, and a bias along some axes."""
     axes = layer.config.get("bias_axes") or ""
     kernel, *bias = layer.arrays(1 + bool(axes))
-    return layer.activate(_emit_product(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
+    return layer.activate(_emit_einsum(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
 
 
-def _emit_product(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
+def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
     """Emit an einsum of data and kernel as one dense layer: (kept axes, summed axes) times (summed axes, new axes).
 
     A dense layer is what quantisation supports best. Axes are sorted by transposes before and after.
     """
-    data, weight, result = _split_equation(layer, equation, len(layer.shape(value)))
+    data, weight, result = _einsum_labels(layer, equation, len(layer.shape(value)))
     kept = [label for label in data if label not in weight]
     summed = [label for label in data if label in weight]
     new = [label for label in weight if label not in data]
@@ -220,8 +222,8 @@ def _emit_product(layer: Layer, value: str, equation: str, kernel: Array, bias: 
     return product if bias_fits or not bias else layer.emit("add", (product, layer.constant("bias", bias[0])))
 
 
-def _split_equation(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
-    """Return the axis labels of data, kernel and result, with labels in place of the dots."""
+def _einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
+    """Return the axis labels of data, kernel and result in an equation, with labels in place of the dots."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
     if match is None:
         layer.refuse(f"the equation {equation!r}", "write two operands and a result, as in 'abc,cd->abd'")
@@ -246,7 +248,7 @@ def multi_head_attention(layer: Layer) -> str:
         layer.refuse(f"attention over data of {rank} axes", "give data of (batch, rows, features)")
     heads = _project_heads(layer)
     attended = _emit_attention(layer, heads, 1 / sqrt(int(config["key_dim"])))
-    return _multiply_by_weights(layer, attended, "output_dense", _OUTPUT, "e")
+    return _project_by_part(layer, attended, "output_dense", _OUTPUT, "e")
 
 
 def grouped_query_attention(layer: Layer) -> str:
@@ -258,28 +260,28 @@ def grouped_query_attention(layer: Layer) -> str:
     )
     heads |= {name: layer.emit("gather", (heads[name], head_indices), {"axis": 2}) for name in ("key", "value")}
     attended = _emit_attention(layer, heads, 1 / sqrt(int(config["head_dim"])))
-    return _multiply_by_weights(layer, attended, "_output_dense", _OUTPUT, "e")
+    return _project_by_part(layer, attended, "_output_dense", _OUTPUT, "e")
 
 
 def _attention_operands(layer: Layer) -> dict[str, str]:
-    """Return queries, values, and keys, which default to the values."""
+    """Return the queries, values and keys of an attention by name; keys default to the values."""
     query, *rest = (str(operand) for operand in layer.operands)
     value = rest[0] if rest else str(layer.kwargs["value"])
     return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
 def _project_heads(layer: Layer, prefix: str = "") -> dict[str, str]:
-    """Project each operand by its weights into heads (N, rows, heads, features)."""
+    """Project queries, keys and values into heads (N, rows, heads, features); return them by name."""
     return {
-        name: _multiply_by_weights(layer, value, f"{prefix}{name}_dense", _PROJECTION, "de")
+        name: _project_by_part(layer, value, f"{prefix}{name}_dense", _PROJECTION, "de")
         for name, value in _attention_operands(layer).items()
     }
 
 
-def _multiply_by_weights(layer: Layer, value: str, name: str, equation: str, bias_axes: str) -> str:
-    """Multiply a value by the weights of a part of the layer."""
+def _project_by_part(layer: Layer, value: str, name: str, equation: str, bias_axes: str) -> str:
+    """Multiply a value by the weights of the part ``name`` of the layer, and add that part's bias."""
     kernel, *bias = layer.weights.inside(name).arrays()
-    return _emit_product(layer, value, equation, kernel, bias, bias_axes)
+    return _emit_einsum(layer, value, equation, kernel, bias, bias_axes)
 
 
 def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str:

@@ -49,27 +49,27 @@ def recurrent(cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Arr
     return convert
 
 
-def _initial_states(layer: Layer, states: int, shape: tuple[int, int]) -> State:
+def _initial_states(layer: Layer, state_count: int, shape: tuple[int, int]) -> State:
     """Return the initial states: zeros, or for a stateful layer the last states of the previous run."""
     zeros = np.zeros(shape, np.float32)
     if not layer.config.get("stateful"):
-        return (layer.constant("zero", zeros),) * states
-    names = [f"{layer.weights.path}/state_{k}" for k in range(states)]
+        return (layer.constant("zero", zeros),) * state_count
+    names = [f"{layer.weights.path}/state_{k}" for k in range(state_count)]
     if names[0] in layer.write.types:
         layer.refuse("a stateful layer that is called twice", "make the state an input and an output of the model")
     return tuple(layer.write.state(name, zeros) for name in names)
 
 
-def _cell_weights(config: Mapping[str, Any], weights: LayerWeights, gates: int) -> tuple[Array, Array, Array]:
-    """Return kernel, recurrent kernel and bias (zeros if there is none)."""
+def _recurrent_weights(config: Mapping[str, Any], weights: LayerWeights, gate_count: int) -> tuple[Array, Array, Array]:
+    """Return kernel, recurrent kernel and bias of a layer with ``gate_count`` gates; the bias is zeros if there is none."""
     arrays = weights.arrays()
-    bias = arrays[2] if config["use_bias"] else np.zeros(int(config["units"]) * gates, np.float32)
+    bias = arrays[2] if config["use_bias"] else np.zeros(int(config["units"]) * gate_count, np.float32)
     return arrays[0], arrays[1], bias
 
 
 def simple(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
     """SimpleRNN: h' = activation(x W + h U + b)."""
-    kernel, recurrent_kernel, bias = _cell_weights(config, weights, 1)
+    kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 1)
 
     def step(layer: Layer, share: str, state: State) -> State:
         weight = layer.constant("recurrent", recurrent_kernel.T)
@@ -81,7 +81,7 @@ def simple(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Arr
 
 def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
     """LSTM: c' = f c + i g, h' = o activation(c')."""
-    kernel, recurrent_kernel, bias = _cell_weights(config, weights, 4)
+    kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 4)
     units = int(config["units"])
 
     def step(layer: Layer, share: str, state: State) -> State:
@@ -100,7 +100,7 @@ def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array
 
 def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
     """GRU: h' = z h + (1 - z) g. The reset gate is applied to h U + b (``reset_after``) or to h."""
-    kernel, recurrent_kernel, bias = _cell_weights(config, weights, 3)
+    kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 3)
     units, after = int(config["units"]), bool(config.get("reset_after", True))
     if bias.ndim == 1:
         bias = np.stack([bias, np.zeros_like(bias)])

@@ -47,7 +47,7 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     lists all layers that cannot be converted, UsageError for shapes that do not fit.
     """
     config, weights = read_config(data, file_name)
-    reader = _Reader(file_name, input_shapes)
+    reader = _ModelReader(file_name, input_shapes)
     try:
         return reader.graph(config, weights)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
@@ -63,7 +63,7 @@ def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
 
 
 def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
-    """Return the inputs of a file with their extents, None for open ones; ModelError for a broken file."""
+    """Return the extents of a Keras model's inputs by name, None for unknown ones; ModelError for a broken file."""
     config, _ = read_config(data, file_name)
     try:
         layers = [layer["config"] for layer in config["config"]["layers"] if layer["class_name"] == "InputLayer"]
@@ -74,8 +74,8 @@ def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, 
         raise ModelError(f"the configuration is broken: {error!r}", where=file_name) from error
 
 
-class _Reader:
-    """Converts a model's layers to one graph. ``refusals`` collects the layers that cannot be converted."""
+class _ModelReader:
+    """Reader that converts a model's layers to one graph. ``refusals`` collects the layers that cannot be converted."""
 
     def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.file, self.shapes = file, shapes
@@ -111,10 +111,9 @@ class _Reader:
         return [layer["config"]["name"] for layer in layers if layer["class_name"] == "InputLayer"] or ["input"]
 
     def model(self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None) -> list[tuple[str, str]]:
-        """Return a model's outputs with their names.
+        """Convert a model, or a model inside of it; return its outputs as pairs of name and value.
 
-        ``given``: the values that it is called with, None for the whole network.
-        """
+        ``given``: the values that it is called with, None for the whole network."""
         for layer in config["config"]["layers"]:
             name = layer["config"]["name"]
             if not isinstance(name, str) or not name:
@@ -126,7 +125,7 @@ class _Reader:
     def sequential(
         self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Convert a Sequential model; empty if a layer was refused."""
+        """Convert a Sequential model and return its output as a pair of name and value; empty if a layer was refused."""
         layers = config["config"]["layers"]
         layer_weights = weights.layers(layers)
         value = given[0] if given is not None else None
@@ -158,6 +157,7 @@ class _Reader:
         return self.bind_input("input", shape, "float32")
 
     def input(self, layer: Mapping[str, Any]) -> str:
+        """Define the input of an input layer."""
         config = layer["config"]
         shape = config.get("batch_shape") or config.get("batch_input_shape")
         return self.bind_input(config["name"], shape, dtype_of(config))
@@ -182,13 +182,12 @@ class _Reader:
     def functional(
         self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Convert a Functional model.
+        """Convert a Functional model and return its outputs as pairs of name and value.
 
-        Layers are converted in the order in which their operands become known; each may be called several times.
-        """
+        Layers are converted in the order in which their operands become known; each may be called several times."""
         layer_weights = weights.layers(config["layers"])
         values: dict[tuple[str, int, int], str] = {}
-        entries = _flatten_history(config["input_layers"])
+        entries = _tensor_keys(config["input_layers"])
         inputs = {layer["config"]["name"]: layer for layer in config["layers"] if layer["class_name"] == "InputLayer"}
         if given is None:
             given = [self.input(inputs[name]) for name, _, _ in entries]
@@ -204,7 +203,7 @@ class _Reader:
         while pending:
             rest = []
             for layer, call, inbound in pending:
-                name, needed = layer["config"]["name"], _collect_tensors(inbound)
+                name, needed = layer["config"]["name"], _operand_keys(inbound)
                 if any(key[:2] in failed for key in needed):  # skipped silently: the refusal that caused it is reported
                     failed.add((name, call))
                 elif all(key in values for key in needed):
@@ -221,7 +220,7 @@ class _Reader:
             pending = rest
         # A dictionary gives outputs names of their own, unless it nests others. Outputs of refused layers have no value.
         output_layers = config["output_layers"]
-        keys = _flatten_history(output_layers)
+        keys = _tensor_keys(output_layers)
         labels = (
             list(output_layers)
             if isinstance(output_layers, dict) and len(output_layers) == len(keys)
@@ -232,7 +231,7 @@ class _Reader:
     def call(
         self, layer: Mapping[str, Any], weights: LayerWeights, inbound: Mapping[str, Any], known: Mapping[Any, str]
     ) -> list[str] | None:
-        """Convert one call of a layer, with its tensors replaced by values of the graph."""
+        """Convert one call of a layer, with the tensors in its arguments replaced by values of the graph."""
         args = _resolve_tensors(inbound["args"], known)
         kwargs = {
             key: _resolve_tensors(value, known) for key, value in inbound.get("kwargs", {}).items() if value is not None
@@ -243,7 +242,7 @@ class _Reader:
     def layer(
         self, layer: Mapping[str, Any], weights: LayerWeights, operands: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[str] | None:
-        """Return the values of a layer; None, and a refusal, if it cannot be converted."""
+        """Convert a layer and return its results; None, with a refusal recorded, if it cannot be converted."""
         config, code = layer["config"], layer["class_name"]
         if code in MODELS:
             count = len(self.refusals)
@@ -270,28 +269,28 @@ class _Reader:
             return None
 
 
-def _flatten_history(entries: Any) -> list[tuple[str, int, int]]:
-    """Return (layer, call, tensor) of all inputs or outputs, of nested lists or a dictionary."""
+def _tensor_keys(entries: Any) -> list[tuple[str, int, int]]:
+    """Return the keys (layer, call, tensor) of all inputs or outputs in nested lists or a dictionary."""
     if isinstance(entries, dict):
-        return [key for entry in entries.values() for key in _flatten_history(entry)]
+        return [key for entry in entries.values() for key in _tensor_keys(entry)]
     if len(entries) == 3 and isinstance(entries[0], str):
         return [(entries[0], int(entries[1]), int(entries[2]))]
-    return [key for entry in entries for key in _flatten_history(entry)]
+    return [key for entry in entries for key in _tensor_keys(entry)]
 
 
-def _collect_tensors(x: Any) -> list[tuple[str, int, int]]:
-    """Return (layer, call, tensor) of every tensor among arguments."""
+def _operand_keys(x: Any) -> list[tuple[str, int, int]]:
+    """Return the keys (layer, call, tensor) of all tensors among the arguments of a call."""
     if isinstance(x, dict):
         if x.get("class_name") == "__keras_tensor__":
-            return _flatten_history(x["config"]["keras_history"])
-        return [key for value in x.values() for key in _collect_tensors(value)]
-    return [key for value in x for key in _collect_tensors(value)] if isinstance(x, list) else []
+            return _tensor_keys(x["config"]["keras_history"])
+        return [key for value in x.values() for key in _operand_keys(value)]
+    return [key for value in x for key in _operand_keys(value)] if isinstance(x, list) else []
 
 
 def _resolve_tensors(x: Any, known: Mapping[Any, str]) -> Any:
     """Return arguments with tensors replaced by values of the graph."""
     if isinstance(x, dict) and x.get("class_name") == "__keras_tensor__":
-        return known[_flatten_history(x["config"]["keras_history"])[0]]
+        return known[_tensor_keys(x["config"]["keras_history"])[0]]
     return [_resolve_tensors(value, known) for value in x] if isinstance(x, list) else x
 
 

@@ -40,6 +40,7 @@ class Stored:
     name: str = ""
 
     def transpose(self, axes: Sequence[int]) -> Stored:
+        """Return the tensor with its axes permuted, and with them the axis of per-axis scales."""
         quant = self.quant
         if quant is not None and quant.axis is not None:
             quant = replace(quant, axis=tuple(axes).index(quant.axis))
@@ -60,11 +61,13 @@ class Stored:
 
 
 class Builder:
-    """Nodes, types and constants so far. ``alias`` maps a value's name in the file to the value that it equals.
+    """Builder of the graph of an ONNX model or subgraph: nodes, types and constants so far.
 
-    ``translate`` adds operators. A subgraph has a builder of its own: values that it reads from the ``outer`` builder are
-    listed in ``captured``, except constants, which are copied. ``lost`` names results of unsupported operators.
-    """
+    ``alias`` maps a value's name in the file to the value that it equals. ``translate`` adds operators. A subgraph has
+    a
+    builder of its own: values that it reads from the ``outer`` builder are listed in ``captured``, except constants,
+    which
+    are copied. ``lost`` names results of unsupported operators."""
 
     def __init__(
         self, file: OnnxFile, translate: Callable[[Builder, Sequence[Operator]], None], outer: Builder | None = None
@@ -213,7 +216,8 @@ class Converter:
 
 @frozen
 class OpContext(Operands):
-    """One operator of the file, as its converter sees it: operands and attributes to read, the builder to write nodes to."""
+    """One operator of an ONNX file as its converter sees it: operands and attributes to read, the builder to write nodes
+    to."""
 
     operator: Operator
     builder: Builder
@@ -252,9 +256,11 @@ class OpContext(Operands):
         return value
 
     def type(self, value: str) -> TensorType:
+        """Return the type of a value of the graph."""
         return self.builder.types[value]
 
     def shape(self, position: int) -> tuple[int, ...]:
+        """Return the extents of input ``position``."""
         return self.type(self.value(position)).shape
 
     def constant(self, position: int) -> Array:
@@ -305,7 +311,7 @@ class OpContext(Operands):
         return self.builder.constant(self.builder.unique(stem), data)
 
     def scalar(self, number: float, dtype: str = "float32") -> str:
-        """Add a constant of one element."""
+        """Add a constant of shape (1,)."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
     def store(self, stem: str, stored: Stored, output: str = "") -> str:
@@ -381,7 +387,7 @@ class OpContext(Operands):
         attrs = {**definition.defaults, **attrs}
         (type_,) = infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
         if self._can_fold(op, inputs, type_):
-            return self._fold(op, inputs, attrs, output)
+            return self._fold_to_constant(op, inputs, attrs, output)
         if 0 in type_.shape:
             self.refuse(f"a result of shape {type_.shape}, without elements", "cut the network before it")
         self.builder.define(output, type_, self.where)
@@ -402,7 +408,8 @@ class OpContext(Operands):
         is_small = self.folds or type_.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
         return all_constant and is_small and op not in ("quantize", "dequantize")
 
-    def _fold(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
+    def _fold_to_constant(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
+        """Compute a node on its constant inputs and define ``output`` as a constant of the result."""
         with np.errstate(all="ignore"):
             (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
         return self.builder.constant(output, data)
@@ -436,28 +443,30 @@ def fold(application: OpContext) -> None:
         raise ModelError(f"cannot evaluate the operator on its constants: {error}", where=application.where) from error
 
 
-def _check_size(application: OpContext, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
-    """Return ``shape``; an error if a tensor of it is too large. ``kind`` is its dtype."""
+def _shape_within_limits(application: OpContext, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
+    """Return ``shape``; an error if a tensor of it in dtype ``kind`` is too large."""
     check_shape(shape, kind, application.where)
     return shape
 
 
 def _constant_of_shape(application: OpContext) -> Array:
+    """Return the result of ConstantOfShape."""
     attributes = application.operator.attributes
     value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
     if value.size != 1:
         application.broken(f"attribute 'value': got shape {value.shape}, expected one element")
-    return np.full(_check_size(application, application.integers(0), value.dtype.name), value.reshape(()))
+    return np.full(_shape_within_limits(application, application.integers(0), value.dtype.name), value.reshape(()))
 
 
 def _evaluate_range(application: OpContext) -> Array:
+    """Return the result of Range; its size must be within the limits."""
     start, limit, delta = (application.constant(position).reshape(()) for position in range(3))
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
         application.broken(
             f"range: got start {start}, limit {limit} and delta {delta}, expected finite numbers and delta != 0"
         )
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
-    _check_size(application, (count,), start.dtype.name)
+    _shape_within_limits(application, (count,), start.dtype.name)
     return (start + np.arange(count) * delta).astype(start.dtype)
 
 

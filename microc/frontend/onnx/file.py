@@ -175,33 +175,36 @@ class Attributes:
     def names(self) -> tuple[str, ...]:
         return tuple(self._protos)
 
-    def _get(self, name: str, kind: int) -> Any:
+    def _get_typed(self, name: str, attribute_type: int) -> Any:
+        """Return the AttributeProto of a name; ModelError if it has another type, or refers to a function's attribute."""
         attribute = self._protos[name]
-        if attribute.type != kind or attribute.ref_attr_name:
-            raise ModelError(f"attribute {name!r} is not {_TYPE_NAMES[kind]}", where=self._where)
+        if attribute.type != attribute_type or attribute.ref_attr_name:
+            raise ModelError(f"attribute {name!r} is not {_TYPE_NAMES[attribute_type]}", where=self._where)
         return attribute
 
-    def _missing(self, name: str) -> NoReturn:
+    def _raise_missing(self, name: str) -> NoReturn:
+        """Raise ModelError: a required attribute is missing."""
         raise ModelError(f"attribute {name!r} is missing", where=self._where)
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer."""
+        """Return an integer attribute."""
         if name in self._protos:
-            return int(self._get(name, _INT).i)
-        return self._missing(name) if default is None else default
+            return int(self._get_typed(name, _INT).i)
+        return self._raise_missing(name) if default is None else default
 
     def flag(self, name: str, default: bool = False) -> bool:
+        """Return an integer attribute as a truth value."""
         return self.integer(name, int(default)) != 0
 
     def raw_real(self, name: str, default: float) -> float:
         """Return a float32, which may be NaN or infinite."""
-        return float(self._get(name, _FLOAT).f) if name in self._protos else default
+        return float(self._get_typed(name, _FLOAT).f) if name in self._protos else default
 
     def real(self, name: str, default: float | None = None) -> float:
         """Return a finite float32."""
         if name not in self._protos:
-            return self._missing(name) if default is None else default
-        number = float(self._get(name, _FLOAT).f)
+            return self._raise_missing(name) if default is None else default
+        number = float(self._get_typed(name, _FLOAT).f)
         if not math.isfinite(number):
             raise ModelError(f"attribute {name!r} is {number}, expected a finite number", where=self._where)
         return number
@@ -209,37 +212,39 @@ class Attributes:
     def reals(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
         """Return a list of float32 numbers."""
         if name not in self._protos:
-            return self._missing(name) if default is None else default
-        return tuple(float(number) for number in self._get(name, _FLOATS).floats)
+            return self._raise_missing(name) if default is None else default
+        return tuple(float(number) for number in self._get_typed(name, _FLOATS).floats)
 
     def text(self, name: str, default: str) -> str:
+        """Return a string attribute."""
         if name not in self._protos:
             return default
-        return str(self._get(name, _STRING).s.decode("utf-8", "replace"))
+        return str(self._get_typed(name, _STRING).s.decode("utf-8", "replace"))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings, empty if the attribute is absent."""
         if name not in self._protos:
             return ()
-        return tuple(word.decode("utf-8", "replace") for word in self._get(name, _STRINGS).strings)
+        return tuple(word.decode("utf-8", "replace") for word in self._get_typed(name, _STRINGS).strings)
 
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Return a list of integers."""
         if name in self._protos:
-            return tuple(int(number) for number in self._get(name, _INTS).ints)
-        return self._missing(name) if default is None else default
+            return tuple(int(number) for number in self._get_typed(name, _INTS).ints)
+        return self._raise_missing(name) if default is None else default
 
     def tensor(self, name: str) -> Array:
         """Return a tensor."""
         if name not in self._protos:
-            self._missing(name)
-        return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
+            self._raise_missing(name)
+        return array(self._get_typed(name, _TENSOR).t, f"{self._where} attribute {name!r}")
 
     def graph(self, name: str) -> Any:
         """Return the protobuf of a subgraph; :func:`decode_body` decodes it."""
-        return self._get(name, _GRAPH).g if name in self._protos else self._missing(name)
+        return self._get_typed(name, _GRAPH).g if name in self._protos else self._raise_missing(name)
 
     def read_inside(self) -> set[str]:
-        """Return the names that the nodes of subgraphs, at any depth, read."""
+        """Return the names of all values that the operator's subgraphs read, at any depth."""
         graphs = [attribute.g for attribute in self._protos.values() if attribute.type == _GRAPH]
         names_read: set[str] = set()
         while graphs:
@@ -276,7 +281,11 @@ class Input:
 
 @frozen
 class Operator:
-    """One node: operator (``code``), domain (empty: ONNX's own), names of values (empty: absent)."""
+    """A node of an ONNX graph.
+
+    ``code``: its operator; ``domain``: that of the operator (empty: ONNX's own); ``inputs``, ``outputs``: names of
+    values
+    (empty: absent)."""
 
     index: int
     name: str
@@ -296,11 +305,10 @@ class Operator:
 
 @frozen
 class OnnxFile:
-    """A decoded model or subgraph.
+    """A decoded ONNX model or subgraph.
 
-    ``unreadable`` maps initialisers of unsupported dtypes to the names of these. ``declared`` maps values to the shapes that
-    the file states for them, with extents as those of :class:`Input`.
-    """
+    ``unreadable`` maps initialisers of unsupported dtypes to the names of these dtypes. ``declared`` maps values to the
+    shapes that the file states for them, with extents as those of :class:`ModelInput`."""
 
     name: str
     opset: int
@@ -316,11 +324,10 @@ class OnnxFile:
 
 
 def decode(data: bytes, name: str) -> OnnxFile:
-    """Decode the model in ``data``; ModelError if it is corrupt, UnsupportedError if parts of it are in other files.
+    """Decode an ONNX model; ModelError if it is corrupt, UnsupportedError if parts of it are in other files.
 
-    ``name`` is the file's name without folders, for messages.
-    """
-    model = _parse_model(data, name)
+    ``name`` is the file's name without folders, for messages."""
+    model = _parse_model_proto(data, name)
     graph = model.graph
     if model.functions:
         functions = ", ".join(sorted(f"{f.domain}.{f.name}" for f in model.functions)[:8])
@@ -335,11 +342,13 @@ def decode(data: bytes, name: str) -> OnnxFile:
         )
     constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_decode_input(value, name) for value in graph.input if value.name not in constants)
-    return _decode_graph(graph, name, name, _opset_version(model, name), inputs)
+    return _decode_graph(graph, name, name, _default_opset(model, name), inputs)
 
 
 def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
-    """Decode a subgraph. The declared types of its inputs are ignored: they follow from the operator's operands."""
+    """Decode a subgraph, the body of a control flow operator.
+
+    The declared types of its inputs are ignored: they follow from the operator's operands."""
     if graph.sparse_initializer:
         raise UnsupportedError(
             "the graph holds sparse initialisers", where=where, hint="export the model with dense weights"
@@ -357,7 +366,7 @@ def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[I
     for value in (*graph.output, *graph.value_info):
         tensor = value.type.tensor_type
         if value.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
-            declared[text(value.name, where)] = _decode_extents(tensor.shape, where)
+            declared[text(value.name, where)] = _declared_extents(tensor.shape, where)
     label = text(graph.name, where)
     four_bit = frozenset(
         {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
@@ -366,8 +375,8 @@ def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[I
     return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit)
 
 
-def _decode_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
-    """Return positive extents, names of symbolic ones, and None for unknown ones."""
+def _declared_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
+    """Return a declared shape: positive extents, names of symbolic ones, and None for unknown ones."""
     extents: list[int | str | None] = []
     for dimension in shape.dim:
         if dimension.WhichOneof("value") == "dim_value":
@@ -377,7 +386,8 @@ def _decode_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
     return tuple(extents)
 
 
-def _parse_model(data: bytes, name: str) -> Any:
+def _parse_model_proto(data: bytes, name: str) -> Any:
+    """Parse the bytes of a ModelProto; NotOnnxError if they are none, or have no graph with outputs."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -394,7 +404,10 @@ def _parse_model(data: bytes, name: str) -> Any:
     return model
 
 
-def _opset_version(model: Any, name: str) -> int:
+def _default_opset(model: Any, name: str) -> int:
+    """Return the version of ONNX's own operator set that the model uses; the newest one if it uses none of its operators.
+
+    ModelError if the model does not say so or names several, UnsupportedError if the version is not supported."""
     versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
     if not versions and any(entry.domain for entry in model.opset_import):
         return OPSETS.stop - 1  # none of the default operators is there
@@ -416,6 +429,7 @@ def _opset_version(model: Any, name: str) -> int:
 
 
 def _decode_initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return the initialisers by name, and the names of the dtypes of those whose dtype is not supported."""
     arrays: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
     for tensor in graph.initializer:
@@ -433,6 +447,7 @@ def _decode_initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[
 
 
 def _decode_input(value: Any, name: str) -> Input:
+    """Decode the declaration of a model's input, which must be a tensor."""
     where = f"{name} input {text(value.name, name)!r}"
     if not value.name:
         raise ModelError("an input has no name", where=name)
@@ -445,10 +460,11 @@ def _decode_input(value: Any, name: str) -> Input:
     kind = dtype(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return Input(value.name, kind, None)
-    return Input(value.name, kind, _decode_extents(tensor.shape, where))
+    return Input(value.name, kind, _declared_extents(tensor.shape, where))
 
 
 def _decode_operator(index: int, node: Any, name: str) -> Operator:
+    """Decode a node."""
     where = f"{name} #{index}"
     label, code, domain = (text(word, where) for word in (node.name, node.op_type, node.domain))
     inputs, outputs = (tuple(text(word, where) for word in words) for words in (node.input, node.output))

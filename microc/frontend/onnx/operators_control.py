@@ -47,7 +47,7 @@ def _rename_values(proto: Any, names: Mapping[str, str]) -> None:
 
 
 def read_here(application: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
-    """Inline a subgraph: convert its operators in place, with ``operands`` as its inputs; return its outputs."""
+    """Convert the operators of a subgraph in place, with ``operands`` as its inputs; return its outputs."""
     builder = application.builder
     if body.unreadable:
         application.refuse(
@@ -63,7 +63,9 @@ def read_here(application: OpContext, body: OnnxFile, operands: Sequence[str]) -
 
 
 class BodyBuilder:
-    """Builds the graph of a body. Its outputs are distinct, and each is the result of a node."""
+    """Builder of the graph of a subgraph, the body of a control flow operator.
+
+    Its outputs are distinct, and each is the result of a node."""
 
     def __init__(self, application: OpContext, body: OnnxFile) -> None:
         outer = application.builder
@@ -74,7 +76,7 @@ class BodyBuilder:
         self.outputs: list[str] = []
 
     def give(self, name: str, kind: TensorType) -> str:
-        """Add an input."""
+        """Add an input of a type to the body."""
         self.builder.define(name, TensorType(kind.shape, kind.dtype), self.application.where)
         self.inputs.append(name)
         return name
@@ -85,7 +87,9 @@ class BodyBuilder:
         return [self.builder.value(name, self.application.where) for name in self.body.outputs]
 
     def put(self, value: str) -> TensorType:
-        """Add an output and return its type. A value that no node makes, or that is an output already, is copied."""
+        """Add a value as an output of the body and return its type.
+
+        A value that no node makes, or that is an output already, is copied."""
         is_computed = any(value in node.outputs for node in self.builder.nodes)
         if not is_computed or value in self.outputs:
             value = self.application.emit("reshape", (value,), {"shape": self.builder.types[value].shape})
@@ -109,7 +113,7 @@ class BodyBuilder:
 def append(
     application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
 ) -> None:
-    """Append a node of several results."""
+    """Append a node with several results to the graph around the body."""
     definition = registry.get(op)
     attrs = {**definition.defaults, **attrs}
     kinds = infer_types(op, attrs, [application.type(name) for name in inputs], application.where)
@@ -119,7 +123,7 @@ def append(
 
 
 def scalar(application: OpContext, value: str) -> str:
-    """Return a value of one element as a scalar, without axes."""
+    """Return a value of one element reshaped to a scalar, without axes."""
     if application.type(value).size != 1:
         application.broken(f"{value!r}: got shape {application.type(value).shape}, expected one element")
     return application.reshape(value, ())
@@ -359,10 +363,11 @@ def scan(application: OpContext) -> None:
         application.broken(f"num_scan_inputs is {scanned}, expected 1..{count - first}")
     stacked = len(application.operator.outputs) - (count - first - scanned)
 
-    def direction_list(name: str, number: int) -> tuple[int, ...]:
-        entries = attributes.integers(name, (0,) * number)
-        if len(entries) != number:
-            application.broken(f"{name} has {len(entries)} entries, expected {number}")
+    def axis_numbers(name: str, value_count: int) -> tuple[int, ...]:
+        """Return an attribute with a number for each scanned or stacked value, zeros if it is absent."""
+        entries = attributes.integers(name, (0,) * value_count)
+        if len(entries) != value_count:
+            application.broken(f"{name} has {len(entries)} entries, expected {value_count}")
         return entries
 
     if stacked < 0:
@@ -370,24 +375,24 @@ def scan(application: OpContext) -> None:
         application.broken(f"got {len(application.operator.outputs)} outputs, expected at least {carried}")
     values = [application.value(k) for k in range(first, count)]
     if first:
-        _scan_batches(
+        _emit_batched_scan(
             application,
             values,
-            _ScanAxes((0,) * scanned, direction_list("directions", scanned), (0,) * stacked, (0,) * stacked),
+            _ScanAxes((0,) * scanned, axis_numbers("directions", scanned), (0,) * stacked, (0,) * stacked),
         )
         return
     axes = _ScanAxes(
-        direction_list("scan_input_axes", scanned),
-        direction_list("scan_input_directions", scanned),
-        direction_list("scan_output_axes", stacked),
-        direction_list("scan_output_directions", stacked),
+        axis_numbers("scan_input_axes", scanned),
+        axis_numbers("scan_input_directions", scanned),
+        axis_numbers("scan_output_axes", stacked),
+        axis_numbers("scan_output_directions", stacked),
     )
     for position, value in enumerate(_emit_scan(application, values, axes, application.operator.outputs)):
         if application.output(position) != value:
             application.result_alias(value, position)
 
 
-def _scan_batches(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
+def _emit_batched_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
     """Emit a scan for every element of the batch, and join their results (opset 8)."""
     if application.has(0):
         application.refuse(
@@ -416,7 +421,7 @@ def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, o
     iteration = inside.give(builder.unique("turn"), ITERATION)
     for name, value in zip(names[:carried], values, strict=False):
         inside.give(name, application.type(value))
-    count = _give_elements(application, inside, iteration, values[carried:], axes)
+    count = _add_scanned_inputs(application, inside, iteration, values[carried:], axes)
     kinds = [inside.put(value) for value in inside.read()]
     for kind, value in zip(kinds[:carried], values, strict=False):
         if kind.shape != application.type(value).shape:
@@ -438,10 +443,12 @@ def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, o
     return results
 
 
-def _give_elements(
+def _add_scanned_inputs(
     application: OpContext, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
 ) -> int:
-    """Give the body one element of every scanned value in each iteration; return the number of iterations."""
+    """Add the scanned values as inputs of the body and gather one element of each in every iteration.
+
+    Return the number of iterations."""
     builder, inner = inside.builder, inside.application
     extents = []
     for name, value, axis, is_reversed in zip(

@@ -152,14 +152,14 @@ def clip(application: OpContext) -> None:
     data = application.operand(0)
     if application.opset < 11:
         attributes = application.operator.attributes
-        _emit_clip(application, data, attributes.real("min", -FLOAT_MAX), attributes.real("max", FLOAT_MAX))
+        _write_clip(application, data, attributes.real("min", -FLOAT_MAX), attributes.real("max", FLOAT_MAX))
         return
     has_bound = [application.has(position) for position in (1, 2)]
     constant_bounds = [application.operand(p) in application.builder.consts for p in (1, 2) if application.has(p)]
     if all(constant_bounds) and application.type(data).dtype == "float32":
         low = application.number(1) if has_bound[0] else -FLOAT_MAX
         high = application.number(2) if has_bound[1] else FLOAT_MAX
-        _emit_clip(application, data, low, high)
+        _write_clip(application, data, low, high)
         return
     if has_bound[0]:
         data = application.emit("maximum", (data, application.operand(1)))
@@ -168,7 +168,8 @@ def clip(application: OpContext) -> None:
     application.result_alias(data)
 
 
-def _emit_clip(application: OpContext, data: str, low: float, high: float) -> None:
+def _write_clip(application: OpContext, data: str, low: float, high: float) -> None:
+    """Write the output as data clipped to constant bounds; infinite bounds need no operator."""
     if math.isnan(low) or math.isnan(high):
         application.broken(f"got min {low} and max {high}, expected numbers")
     low, high = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (low, high))

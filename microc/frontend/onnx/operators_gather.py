@@ -20,18 +20,20 @@ def integer_indices(application: OpContext, position: int) -> str:
     return value if kind in ("int32", "int64") else application.emit("cast", (value,), {"dtype": "int64"})
 
 
-def _normalised_axis(application: OpContext, default: int) -> int:
+def _axis_attribute(application: OpContext, default: int) -> int:
+    """Return the attribute ``axis`` as 0..rank-1 of the first input."""
     rank = len(application.shape(0))
     return application.axis(application.operator.attributes.integer("axis", default), rank)
 
 
 def gather_elements(application: OpContext) -> None:
-    """GatherElements."""
+    """GatherElements: gathers elements at indices along one axis."""
     operands = (application.value(0), integer_indices(application, 1))
-    application.result("gather_elements", operands, {"axis": _normalised_axis(application, 0)})
+    application.result("gather_elements", operands, {"axis": _axis_attribute(application, 0)})
 
 
-def _scatter_reduction(application: OpContext) -> str:
+def _reduction_attribute(application: OpContext) -> str:
+    """Return the attribute ``reduction`` of a scatter; empty for none."""
     reduction = application.operator.attributes.text("reduction", "none")
     if reduction not in ("none", "add", "mul", "max", "min"):
         application.broken(f"reduction is {reduction!r}, expected none, add, mul, max or min")
@@ -41,18 +43,21 @@ def _scatter_reduction(application: OpContext) -> str:
 def scatter_elements(application: OpContext) -> None:
     """ScatterElements, and its older name Scatter."""
     operands = (application.value(0), integer_indices(application, 1), application.operand(2))
-    attrs: Mapping[str, Attr] = {"axis": _normalised_axis(application, 0), "reduction": _scatter_reduction(application)}
+    attrs: Mapping[str, Attr] = {
+        "axis": _axis_attribute(application, 0),
+        "reduction": _reduction_attribute(application),
+    }
     application.result("scatter_elements", operands, attrs)
 
 
 def scatter_nd(application: OpContext) -> None:
-    """ScatterND."""
+    """ScatterND: writes or combines slices at indices of several axes."""
     operands = (application.value(0), integer_indices(application, 1), application.operand(2))
-    application.result("scatter_nd", operands, {"reduction": _scatter_reduction(application)})
+    application.result("scatter_nd", operands, {"reduction": _reduction_attribute(application)})
 
 
 def gather_nd(application: OpContext) -> None:
-    """GatherND."""
+    """GatherND: gathers slices at indices of several axes."""
     batch = application.operator.attributes.integer("batch_dims", 0)
     application.result("gather_nd", (application.value(0), integer_indices(application, 1)), {"batch_dims": batch})
 
@@ -63,7 +68,7 @@ def arg_extremum(op: str) -> Converter:
     def convert(application: OpContext) -> None:
         attributes = application.operator.attributes
         attrs: Mapping[str, Attr] = {
-            "axis": _normalised_axis(application, 0),
+            "axis": _axis_attribute(application, 0),
             "keepdims": attributes.flag("keepdims", True),
             "last": attributes.flag("select_last_index"),
             "out_dtype": "int64",
@@ -80,7 +85,7 @@ def top_k(application: OpContext) -> None:
     if len(k_values) != 1:
         application.broken(f"k is {k_values}, expected one number")
     attrs: Mapping[str, Attr] = {
-        "axis": _normalised_axis(application, -1),
+        "axis": _axis_attribute(application, -1),
         "k": k_values[0],
         "largest": attributes.flag("largest", True),
         "out_dtype": "int64",
@@ -119,7 +124,7 @@ def one_hot(application: OpContext) -> None:
 def hardmax(application: OpContext) -> None:
     """Hardmax: 1 at the first largest element along an axis; before opset 13, along that axis and all behind it together."""
     old, data = application.opset < 13, application.value(0)
-    shape, axis = application.shape(0), _normalised_axis(application, 1 if application.opset < 13 else -1)
+    shape, axis = application.shape(0), _axis_attribute(application, 1 if application.opset < 13 else -1)
     if old:
         data = application.reshape(data, (prod(shape[:axis]), prod(shape[axis:])))
     axis = 1 if old else axis
@@ -131,14 +136,14 @@ def hardmax(application: OpContext) -> None:
 
 
 def triangle(application: OpContext) -> None:
-    """Trilu."""
+    """Trilu: keeps the upper or lower triangle of matrices; other elements become 0."""
     diagonal = application.integers(1)[0] if application.has(1) else 0
     upper = application.operator.attributes.flag("upper", True)
     application.result("triangle", (application.value(0),), {"diagonal": diagonal, "upper": upper})
 
 
 def reverse_sequence(application: OpContext) -> None:
-    """ReverseSequence."""
+    """ReverseSequence: reverses the first elements of each sequence of the batch, as many as its length."""
     attributes = application.operator.attributes
     attrs: Mapping[str, Attr] = {
         "batch_axis": attributes.integer("batch_axis", 1),
@@ -154,7 +159,7 @@ def tensor_scatter(application: OpContext) -> None:
     if not starts:
         starts = application.new_constant(f"{application.output()}_starts", np.zeros(shape[:1], np.int64))
     mode = attributes.text("mode", "linear")
-    attrs: Mapping[str, Attr] = {"axis": _normalised_axis(application, -2), "circular": mode == "circular"}
+    attrs: Mapping[str, Attr] = {"axis": _axis_attribute(application, -2), "circular": mode == "circular"}
     application.result("cache_update", (application.value(0), application.operand(1), starts), attrs)
 
 
@@ -163,7 +168,7 @@ def lp_norm(application: OpContext) -> None:
     data, p = application.value(0), application.operator.attributes.integer("p", 2)
     if p not in (1, 2):
         application.broken(f"p is {p}, expected 1 or 2")
-    make, axis = composer(application), _normalised_axis(application, -1)
+    make, axis = composer(application), _axis_attribute(application, -1)
     powers = make("abs", data) if p == 1 else make("mul", data, data)
     total = application.emit("sum", (powers,), {"axes": (axis,), "keepdims": True})
     length = total if p == 1 else make("sqrt", total)

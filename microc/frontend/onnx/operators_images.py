@@ -47,7 +47,7 @@ class Axis:
 
 @frozen
 class ResizeRule:
-    """Formulas of source positions and weights; fields are Resize's attributes."""
+    """The formulas for source positions and weights of a Resize; fields are its attributes."""
 
     mode: str
     coordinates: str
@@ -91,12 +91,14 @@ def resample(application: OpContext, axes: Sequence[Axis]) -> None:
         operands += [application.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
     resized = application.emit("resample", (data, *operands), attrs) if axes else data
     if rule.coordinates == "tf_crop_and_resize":
-        resized = _fill_outside(application, resized, axes, positions)
+        resized = _fill_outside_image(application, resized, axes, positions)
     application.result_alias(resized)
 
 
-def _fill_outside(application: OpContext, value: str, axes: Sequence[Axis], positions: Sequence[Array]) -> str:
-    """Replace results whose position is outside of the data by ``extrapolation_value``."""
+def _fill_outside_image(application: OpContext, value: str, axes: Sequence[Axis], positions: Sequence[Array]) -> str:
+    """Replace the results whose source position is outside of the image by ``extrapolation_value``.
+
+    ``positions``: for each resized axis the source positions of its results."""
     for axis, position in zip(axes, positions, strict=True):
         outside = (position < 0) | (position > axis.extent - 1)
         if outside.any():
@@ -139,7 +141,8 @@ def result_coordinates(rule: ResizeRule, axis: Axis) -> Array:
 
 
 def resize_table(rule: ResizeRule, axis: Axis, positions: Array) -> tuple[Array, Array]:
-    """Return indices and weights, both (size, taps), of the elements that every result is made of."""
+    """Return the indices and the weights, both (size, taps), of the elements whose weighted sum is a result along an
+    axis."""
     if rule.is_linear_interpolation:
         return _linear_table(axis, positions)
     # A position on an element counts as the right end of its interval, so that the ratio is in (0, 1].
@@ -160,33 +163,32 @@ def resize_table(rule: ResizeRule, axis: Axis, positions: Array) -> tuple[Array,
         first = math.floor(-reach / scale) + 1
         offsets = np.arange(first, 2 - first)
         indices = left[:, None] + offsets
-        weights = _interpolation_weights(rule, np.abs((offsets - ratio[:, None]) * scale))
+        weights = _kernel_weights(rule, np.abs((offsets - ratio[:, None]) * scale))
         weights = weights / weights.sum(1, keepdims=True)
     if rule.exclude_outside:
         weights = np.where((indices >= 0) & (indices < axis.extent), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
-    return _pack_indices(axis, indices), weights
+    return _clamp_indices(axis, indices), weights
 
 
 def _linear_table(axis: Axis, positions: Array) -> tuple[Array, Array]:
-    """Return the two neighbours of every position and their linear weights.
+    """Return indices and weights, both (size, 2), of the two neighbours of every source position.
 
-    At or behind the last element, twice that with 0.5.
-    """
+    At or behind the last element they are twice that element with weight 0.5."""
     inside = np.clip(positions, 0, axis.extent - 1)
     left = np.floor(inside).astype(np.int64)
     right = np.minimum(left + 1, axis.extent - 1)
     weights = np.stack([right - inside, inside - left], 1).astype(positions.dtype)
     weights[left == right] = 0.5
-    return _pack_indices(axis, np.stack([left, right], 1)), weights
+    return _clamp_indices(axis, np.stack([left, right], 1)), weights
 
 
-def _pack_indices(axis: Axis, indices: Array) -> Array:
+def _clamp_indices(axis: Axis, indices: Array) -> Array:
     """Clamp indices to the axis, and store them in the smaller of int16 and int32 that holds them."""
     return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
 
 
-def _interpolation_weights(rule: ResizeRule, x: Array) -> Array:
+def _kernel_weights(rule: ResizeRule, x: Array) -> Array:
     """Return weights of elements at distance ``x``: the triangle, or Keys' cubic convolution kernel."""
     if rule.mode == "linear":
         return np.asarray(np.clip(1 - x, 0, 1))
@@ -244,7 +246,7 @@ def resize_axes(application: OpContext) -> tuple[Axis, ...]:
 
 
 def grid_sample(application: OpContext) -> None:
-    """GridSample."""
+    """GridSample: samples data between elements at the positions of a grid."""
     attributes, shape, grid = application.operator.attributes, application.shape(0), application.shape(1)
     if len(grid) != len(shape):
         application.broken(f"grid of shape {grid} for data of shape {shape}, expected the same number of axes")
@@ -350,7 +352,7 @@ def conv_transpose(application: OpContext) -> None:
 
     ``conv2d_transpose`` over one or two axes with constant float32 weights, else ``convolution_transpose``.
     """
-    attrs, shape = _transpose_attributes(application), application.shape(0)
+    attrs, shape = _transposed_convolution_attributes(application), application.shape(0)
     has_constant = [
         application.builder.stored_constant(application.value(k)) is not None for k in (1, 2) if application.has(k)
     ]
@@ -362,7 +364,10 @@ def conv_transpose(application: OpContext) -> None:
     weight, bias = weights(application, 1, 2)
     name = application.output()
     image = application.emit("transpose", (as_image(application, application.value(0)),), {"axes": (0, 2, 3, 1)})
-    operands = [image, application.store(f"{name}_weight", _channels_last(application, weight, int(attrs["groups"])))]
+    operands = [
+        image,
+        application.store(f"{name}_weight", _weights_channels_last(application, weight, int(attrs["groups"]))),
+    ]
     if bias is not None:
         operands.append(application.store(f"{name}_bias", bias))
     if len(shape) == 3:
@@ -374,8 +379,8 @@ def conv_transpose(application: OpContext) -> None:
     application.result_alias(upsampled if len(shape) == 4 else application.reshape(upsampled, (batch, channels, width)))
 
 
-def _channels_last(application: OpContext, weight: Stored, groups: int) -> Stored:
-    """Reorder weights (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
+def _weights_channels_last(application: OpContext, weight: Stored, groups: int) -> Stored:
+    """Reorder the weights of a transposed convolution from (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
     inputs, outputs_per_group, *kernel = weight.data.shape
     split = weight.data.reshape(groups, inputs // groups, outputs_per_group, *[1] * (2 - len(kernel)), *kernel)
     moved = np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
@@ -390,7 +395,7 @@ def _channels_last(application: OpContext, weight: Stored, groups: int) -> Store
     return Stored(moved.reshape(-1, *moved.shape[2:]), quant)
 
 
-def _transpose_attributes(application: OpContext) -> Mapping[str, Any]:
+def _transposed_convolution_attributes(application: OpContext) -> Mapping[str, Any]:
     """Return the attributes of a transposed convolution over any number of axes.
 
     Output padding becomes less padding at the end.

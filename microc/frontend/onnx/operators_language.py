@@ -42,6 +42,7 @@ def skip_root_mean_square_norm(application: OpContext) -> None:
 
 
 def _write_norm(application: OpContext, data: str, scale: str) -> None:
+    """Write the output: ``data`` divided by its root mean square over the last axis, times ``scale``."""
     make = composer(application)
     squares: Mapping[str, Attr] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
     mean = application.emit("mean", (make("mul", data, data),), squares)
@@ -82,7 +83,8 @@ def rotary_embedding(application: OpContext) -> None:
 
 
 def angles_at(application: OpContext, position: int, positions: str, length: int) -> str:
-    """Gather rows of operand ``position`` (a table of cosines or sines) at ``positions``; result (batch, 1, S, half)."""
+    """Gather the rows of a table of cosines or sines, operand ``position``, at ``positions``; the result is (batch, 1,
+    S, half)."""
     table = application.value(position)
     if len(application.type(table).shape) != 2:
         application.broken(f"input {position}: got shape {application.type(table).shape}, expected two axes")
@@ -151,9 +153,9 @@ _EXPORT_WITHOUT = "export the model without it"
 
 
 @frozen
-class _Heads:
-    """Sizes: heads of queries, heads of keys and values (each shared by a group of queries), rows of this call, width of a
-    head."""
+class _AttentionSizes:
+    """Sizes of an attention: heads of queries, heads of keys and values (each shared by a group of queries), rows of
+    this call, width of a head."""
 
     queries: int
     kv_heads: int
@@ -196,10 +198,11 @@ def group_query_attention(application: OpContext) -> None:
     apart = application.reshape(total, (1, heads.queries, heads.rows, heads.width))
     rows_of_heads = application.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
     application.result_reshape(rows_of_heads, (1, heads.rows, heads.queries * heads.width))
-    _write_caches(application, past, (key, value), length)
+    _write_present(application, past, (key, value), length)
 
 
 def _refuse_variants(application: OpContext) -> None:
+    """Refuse attributes and inputs of variants of the attention that are not supported."""
     attributes = application.operator.attributes
     numbers = {name: attributes.integer(name, 0) for name in ("smooth_softmax", "qk_output", "local_window_size")}
     unsupported = [name for name, number in numbers.items() if number > 0]
@@ -214,8 +217,8 @@ def _refuse_variants(application: OpContext) -> None:
     application.only_output(3)
 
 
-def _split_heads(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
-    """Split the operands into query (1, heads, S, D), key and value (1, key heads, S, D)."""
+def _split_heads(application: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
+    """Split the operands into heads: query (1, heads, S, D), key and value (1, key heads, S, D)."""
     attributes, shape = application.operator.attributes, application.shape(_QUERY)
     queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
     packed = not application.has(_KEY)
@@ -227,13 +230,14 @@ def _split_heads(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
         )
     if shape[0] != 1:
         application.refuse(f"{shape[0]} sequences", "export the model with a batch of 1")
-    heads = _Heads(queries, kv_heads, shape[1], shape[2] // parts)
+    heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
-    def apart(value: str, count: int) -> str:
-        if application.type(value).shape != (1, heads.rows, count * heads.width):
-            expected = (1, heads.rows, count * heads.width)
+    def apart(value: str, head_count: int) -> str:
+        """Reshape (1, S, heads * D) to (1, heads, S, D)."""
+        if application.type(value).shape != (1, heads.rows, head_count * heads.width):
+            expected = (1, heads.rows, head_count * heads.width)
             application.broken(f"{value!r}: got shape {application.type(value).shape}, expected {expected}")
-        split = application.reshape(value, (1, heads.rows, count, heads.width))
+        split = application.reshape(value, (1, heads.rows, head_count, heads.width))
         return application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
     counts, first = (queries, kv_heads, kv_heads), 0
@@ -250,7 +254,7 @@ def _split_heads(application: OpContext) -> tuple[_Heads, tuple[str, str, str]]:
     return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
 
 
-def _past_length(application: OpContext, heads: _Heads) -> str:
+def _past_length(application: OpContext, heads: _AttentionSizes) -> str:
     """Return the number of positions that the past holds, as int32 of one element: the last position less this call's other
     rows."""
     if application.type(application.value(_LAST)).size != 1:
@@ -261,7 +265,9 @@ def _past_length(application: OpContext, heads: _Heads) -> str:
     return application.emit("sub", (last, application.scalar(heads.rows - 1, "int32")))
 
 
-def _rotate_query_and_key(application: OpContext, heads: _Heads, length: str, pair: Sequence[str]) -> list[str]:
+def _rotate_query_and_key(
+    application: OpContext, heads: _AttentionSizes, length: str, pair: Sequence[str]
+) -> list[str]:
     """Rotate query and key by the angles of their positions."""
     positions = length
     if heads.rows > 1:
@@ -272,7 +278,7 @@ def _rotate_query_and_key(application: OpContext, heads: _Heads, length: str, pa
     return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in pair]
 
 
-def _past_caches(application: OpContext, heads: _Heads) -> tuple[str, ...]:
+def _past_caches(application: OpContext, heads: _AttentionSizes) -> tuple[str, ...]:
     """Return the caches of keys and of values; empty if there is no past."""
     if not application.has(_PAST):
         return ()
@@ -298,7 +304,7 @@ def _mask_unused_positions(application: OpContext, scores: str, length: str) -> 
     return make("where", make("less", positions, length), scores, MASKED_SCORE)
 
 
-def _mask_later_rows(application: OpContext, heads: _Heads, scores: str) -> str:
+def _mask_later_rows(application: OpContext, heads: _AttentionSizes, scores: str) -> str:
     """Mask the scores among this call's rows so that none attends to a later one."""
     if heads.rows == 1:
         return scores
@@ -307,21 +313,21 @@ def _mask_later_rows(application: OpContext, heads: _Heads, scores: str) -> str:
     return composer(application)("where", application.new_constant("seen", seen), scores, MASKED_SCORE)
 
 
-def _write_caches(application: OpContext, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
-    """Write the second and third output, the present keys and values."""
+def _write_present(application: OpContext, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
+    """Write the second and third output, the present keys and values: the past with this call's rows."""
     for position, value in enumerate(fresh):
         if not application.output(position + 1):
             continue
         if not past:
             application.result_alias(value, position + 1)
-        elif _is_full(application, application.type(past[0]).shape[2], application.type(value).shape[2]):
+        elif _is_past_full(application, application.type(past[0]).shape[2], application.type(value).shape[2]):
             application.result("concat", (past[position], value), {"axis": 2}, position + 1)
         else:
             begin = application.emit("pad", (length,), {"padding": ((2, 1),), "value": 0})
             application.result("dynamic_update_slice", (past[position], value, begin), {}, position + 1)
 
 
-def _is_full(application: OpContext, capacity: int, rows: int) -> bool:
+def _is_past_full(application: OpContext, capacity: int, rows: int) -> bool:
     """Test whether the number of positions is a constant above the capacity of the past."""
     total = application.builder.consts.get(application.value(_TOTAL)) if application.has(_TOTAL) else None
     if total is None or total.size != 1 or int(total.reshape(())) <= capacity:

@@ -138,8 +138,8 @@ def batch_normalization(application: OpContext) -> None:
     if (variance < 0).any():
         application.broken(f"var: got {variance.min()}, expected no negative number")
     factor = scale / np.sqrt(variance + attributes.real("epsilon", 1e-5))
-    scaled_data = application.emit("mul", (data, _per_channel(application, factor, data)))
-    application.result("add", (scaled_data, _per_channel(application, bias - mean * factor, data)))
+    scaled_data = application.emit("mul", (data, _add_channel_constant(application, factor, data)))
+    application.result("add", (scaled_data, _add_channel_constant(application, bias - mean * factor, data)))
 
 
 def _batch_normalization_by_values(application: OpContext, data: str) -> None:
@@ -154,11 +154,11 @@ def _batch_normalization_by_values(application: OpContext, data: str) -> None:
 
 
 def _along_channels(application: OpContext, position: int, rank: int) -> str:
-    """Return an operand of one element per channel, shaped to broadcast along axis 1 of a tensor of ``rank``."""
+    """Return an operand of one element per channel in a shape that broadcasts along axis 1 of a tensor of ``rank``."""
     return application.reshape(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
 
 
-def _per_channel(application: OpContext, values: Array, data: str) -> str:
+def _add_channel_constant(application: OpContext, values: Array, data: str) -> str:
     """Add a constant that broadcasts along axis 1 of ``data``, or along that axis and all behind it."""
     kind = application.type(data)
     shape = (*values.shape, *[1] * (len(kind.shape) - 1 - values.ndim))
@@ -226,12 +226,13 @@ def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
     return Converter(convert, stepwise=True)
 
 
-def _softmax(application: OpContext, data: str, axis: int, output: str) -> None:
+def _write_softmax(application: OpContext, data: str, axis: int, output: str) -> None:
+    """Write ``output`` as the softmax of ``data`` along an axis."""
     application.write("softmax", (data,), {"axis": axis, "beta": 1.0}, output)
 
 
-def _log_softmax(application: OpContext, data: str, axis: int, output: str) -> None:
-    """x - max - log(sum(exp(x - max)))."""
+def _write_log_softmax(application: OpContext, data: str, axis: int, output: str) -> None:
+    """Write ``output`` as x - max - log(sum(exp(x - max))) along an axis."""
     over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
     centred = application.emit("sub", (data, application.emit("max", (data,), over)))
     total = application.emit("sum", (application.emit("exp", (centred,)),), over)
@@ -243,9 +244,9 @@ NEURAL_CONVERTERS: Mapping[str, Converter] = {
     "Gemm": Converter(gemm),
     "InstanceNormalization": Converter(instance_normalization),
     "LayerNormalization": Converter(layer_normalization),
-    "LogSoftmax": softmax(_log_softmax),
+    "LogSoftmax": softmax(_write_log_softmax),
     "MatMul": Converter(matmul, (*FLOAT, "int32", "int64")),
-    "Softmax": softmax(_softmax),
+    "Softmax": softmax(_write_softmax),
 }
 
 
@@ -270,6 +271,7 @@ def einsum(application: OpContext) -> None:
         right = ("..." if "..." in left else "") + "".join(once)
 
     def labels(term: str, rank: int) -> tuple[int, ...]:
+        """Return the labels of a term's axes as numbers."""
         dots = rank - len(term.replace("...", ""))
         before, _, after = term.partition("...")
         middle = tuple(range(-dots, 0)) if "..." in term else ()
@@ -457,10 +459,9 @@ def determinant(application: OpContext) -> None:
 
 
 def _elimination_step(application: OpContext, count: int, size: int, kind: str) -> Graph:
-    """Build the loop's body for one column.
+    """Return the body of the loop, which eliminates one column.
 
-    It carries the matrices (M, N, N), the unused rows (M, N), the product of pivots (M, 1).
-    """
+    It carries the matrices (M, N, N), the unused rows (M, N), the product of pivots (M, 1)."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
 

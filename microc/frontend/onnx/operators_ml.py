@@ -83,6 +83,7 @@ def svm_classifier(application: OpContext) -> None:
 
 
 def _support_vectors(application: OpContext, count: int, width: int) -> Array:
+    """Return the support vectors as (count, width)."""
     vectors = np.array(application.operator.attributes.reals("support_vectors"), np.float32)
     if vectors.size != count * width:
         application.broken(
@@ -124,11 +125,13 @@ def _kernel_values(application: OpContext, data: str, supports: Array) -> str:
 
 
 def _emit_affine(application: OpContext, value: str, factor: float, offset: float) -> str:
+    """Emit value * factor + offset."""
     scaled = application.emit("mul", (value, application.scalar(factor)))
     return application.emit("add", (scaled, application.scalar(offset)))
 
 
 def _emit_dense(application: OpContext, data: str, weights: Array, bias: Array) -> str:
+    """Emit a dense layer with constant weights and bias; a bias of zeros is left out."""
     if weights.shape[1] != application.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
         application.broken(
             f"coefficients of shape {weights.shape} and {bias.size} of rho for {application.type(data).shape[1]} values"
@@ -197,6 +200,7 @@ def linear_classifier(application: OpContext) -> None:
 
 
 def _linear_scores(application: OpContext, rows: int) -> str:
+    """Emit the scores of a linear model, with a row of coefficients for each score."""
     attributes = application.operator.attributes
     data = features(application)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
@@ -293,7 +297,7 @@ def one_hot_encoder(application: OpContext) -> None:
 
 def label_encoder(application: OpContext) -> None:
     """LabelEncoder between numbers, as a chain of selections; the last of equal keys takes precedence."""
-    data, (keys, values, default) = application.value(0), _label_dictionary(application)
+    data, (keys, values, default) = application.value(0), _label_mapping(application)
     dtype = application.type(data).dtype
     if keys.dtype.name != dtype:
         application.broken(f"keys have dtype {keys.dtype}, expected {dtype} as the data have")
@@ -307,7 +311,7 @@ def label_encoder(application: OpContext) -> None:
 MAX_KEYS = 64
 
 
-def _label_dictionary(application: OpContext) -> tuple[Array, Array, float]:
+def _label_mapping(application: OpContext) -> tuple[Array, Array, float]:
     """Return keys, values and default of a LabelEncoder, all numbers."""
     attributes, tables = application.operator.attributes, []
     for role in ("keys", "values"):
@@ -356,14 +360,14 @@ def array_feature_extractor(application: OpContext) -> None:
 
 def feature_vectorizer(application: OpContext) -> None:
     """FeatureVectorizer: concatenates the rows of all inputs, as floats."""
-    parts = [_float_matrix(application, application.value(position)) for position in range(application.count())]
+    parts = [_as_float32_matrix(application, application.value(position)) for position in range(application.count())]
     if len(parts) == 1:
         application.result_alias(parts[0])
     else:
         application.result("concat", parts, {"axis": 1})
 
 
-def _float_matrix(application: OpContext, value: str) -> str:
+def _as_float32_matrix(application: OpContext, value: str) -> str:
     """Return a value as a float32 matrix; a vector becomes one row."""
     shape = application.type(value).shape
     if application.type(value).dtype != "float32":

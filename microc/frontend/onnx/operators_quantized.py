@@ -33,7 +33,8 @@ def has_constant_scales(application: OpContext, *positions: int) -> bool:
     return is_plain and not application.operator.attributes.integer("block_size", 0)
 
 
-def _cast_if_needed(application: OpContext, value: str, dtype: str) -> str:
+def _cast_to(application: OpContext, value: str, dtype: str) -> str:
+    """Return a value as ``dtype``, with a cast if it has another one."""
     return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
 
 
@@ -87,20 +88,20 @@ def _broadcast_constant(application: OpContext, position: int, axis: int) -> Arr
 
 
 def quantize(application: OpContext, out_dtype: str, bits: int) -> None:
-    """QuantizeLinear, as arithmetic."""
+    """Write QuantizeLinear as division, rounding, addition and saturation."""
     data, shape = application.value(0), application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
-    scale = _cast_if_needed(application, broadcast_scale(application, 1, shape, axis), "float32")
-    levels = application.emit("div", (_cast_if_needed(application, data, "float32"), scale))
+    scale = _cast_to(application, broadcast_scale(application, 1, shape, axis), "float32")
+    levels = application.emit("div", (_cast_to(application, data, "float32"), scale))
     zero = broadcast_scale(application, 2, shape, axis) if application.has(2) else ""
-    _store_levels(application, levels, zero, out_dtype, bits)
+    _write_rounded_levels(application, levels, zero, out_dtype, bits)
 
 
-def _store_levels(application: OpContext, levels: str, zero: str, out_dtype: str, bits: int) -> None:
+def _write_rounded_levels(application: OpContext, levels: str, zero: str, out_dtype: str, bits: int) -> None:
     """Write the output: real levels rounded, moved to the zero point, and saturated to ``bits``."""
     levels = application.emit("round", (levels,))
     if zero:
-        levels = application.emit("add", (levels, _cast_if_needed(application, zero, "float32")))
+        levels = application.emit("add", (levels, _cast_to(application, zero, "float32")))
     low, high = dtypes.int_range(out_dtype)
     low, high = low >> dtypes.info(out_dtype).bits - bits, high >> dtypes.info(out_dtype).bits - bits
     clipped = application.emit("clip", (levels,), {"minimum": float(low), "maximum": float(high)})
@@ -110,16 +111,16 @@ def _store_levels(application: OpContext, levels: str, zero: str, out_dtype: str
 def subtract_zero_point(application: OpContext, position: int, zero: int, axis: int) -> str:
     """Return the integers at input ``position`` less their zero points, as int32."""
     shape = application.shape(position)
-    data = _cast_if_needed(application, application.value(position), "int32")
+    data = _cast_to(application, application.value(position), "int32")
     if not application.has(zero):
         return data
     return application.emit(
-        "sub", (data, _cast_if_needed(application, broadcast_scale(application, zero, shape, axis), "int32"))
+        "sub", (data, _cast_to(application, broadcast_scale(application, zero, shape, axis), "int32"))
     )
 
 
 def dequantize(application: OpContext) -> None:
-    """DequantizeLinear, as arithmetic; the result has the scale's dtype."""
+    """Write DequantizeLinear as subtraction and multiplication; the result has the scale's dtype."""
     axis = application.operator.attributes.integer("axis", 1)
     kind = application.type(application.value(1)).dtype
     constants = [application.builder.consts.get(application.value(k)) for k in range(3) if application.has(k)]
@@ -129,24 +130,25 @@ def dequantize(application: OpContext) -> None:
         )
         application.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
         return
-    real = _cast_if_needed(application, subtract_zero_point(application, 0, 2, axis), "float32")
-    scale = _cast_if_needed(application, broadcast_scale(application, 1, application.shape(0), axis), "float32")
+    real = _cast_to(application, subtract_zero_point(application, 0, 2, axis), "float32")
+    scale = _cast_to(application, broadcast_scale(application, 1, application.shape(0), axis), "float32")
     product = application.emit("mul", (real, scale))
-    application.result_alias(_cast_if_needed(application, product, kind))
+    application.result_alias(_cast_to(application, product, kind))
 
 
-def _requantize_sums(application: OpContext, total: str, scales: Sequence[str], first: int) -> None:
-    """Write the output: int32 sums times the operands' scales over the result's scale, which is input ``first`` (then its
-    zero point)."""
-    reals = [_cast_if_needed(application, scale, "float32") for scale in scales]
+def _write_requantised(application: OpContext, total: str, scales: Sequence[str], scale_position: int) -> None:
+    """Write the output: int32 sums times the operands' scales over the result's scale.
+
+    ``scale_position``: the input that is the result's scale; its zero point is the next input."""
+    reals = [_cast_to(application, scale, "float32") for scale in scales]
     factor = application.emit("mul", reals)
     factor = application.emit(
-        "div", (factor, _cast_if_needed(application, broadcast_scale(application, first, (), 0), "float32"))
+        "div", (factor, _cast_to(application, broadcast_scale(application, scale_position, (), 0), "float32"))
     )
-    levels = application.emit("mul", (_cast_if_needed(application, total, "float32"), factor))
-    zero = application.reshape(application.value(first + 1), ())
+    levels = application.emit("mul", (_cast_to(application, total, "float32"), factor))
+    zero = application.reshape(application.value(scale_position + 1), ())
     out_dtype = application.type(zero).dtype
-    _store_levels(application, levels, zero, out_dtype, dtypes.info(out_dtype).bits)
+    _write_rounded_levels(application, levels, zero, out_dtype, dtypes.info(out_dtype).bits)
 
 
 def qlinear_matmul_of_values(application: OpContext) -> None:
@@ -154,7 +156,7 @@ def qlinear_matmul_of_values(application: OpContext) -> None:
     a, b = subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 3, 5, -1)
     total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
     shape = application.type(total).shape
-    _requantize_sums(
+    _write_requantised(
         application, total, [broadcast_scale(application, 1, shape, -2), broadcast_scale(application, 4, shape, -1)], 6
     )
 
@@ -163,21 +165,22 @@ def qlinear_conv_of_values(application: OpContext) -> None:
     """QLinearConv with computed parameters; scales of the weights per output channel."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 3, 5, 0)
     operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
-    total = application.emit("convolution", operands, _convolution_attrs(application, weight))
+    total = application.emit("convolution", operands, _integer_convolution_attributes(application, weight))
     shape = application.type(total).shape
-    _requantize_sums(
+    _write_requantised(
         application, total, [broadcast_scale(application, 1, shape, 1), broadcast_scale(application, 4, shape, 1)], 6
     )
 
 
-def _convolution_attrs(application: OpContext, weight: str) -> Mapping[str, Attr]:
+def _integer_convolution_attributes(application: OpContext, weight: str) -> Mapping[str, Attr]:
+    """Return the attributes of our ``convolution`` for integer weights."""
     return convolution(application, application.type(weight).shape[2:])
 
 
 def conv_integer(application: OpContext) -> None:
     """ConvInteger: int32 sums."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 1, 3, 0)
-    application.result("convolution", (data, weight), _convolution_attrs(application, weight))
+    application.result("convolution", (data, weight), _integer_convolution_attributes(application, weight))
 
 
 def matmul_integer(application: OpContext) -> None:
@@ -203,7 +206,7 @@ QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
 def real_scales(application: OpContext, scale: int) -> tuple[float, ...]:
-    """Return the scale or scales at input ``scale``."""
+    """Return the scale or scales at input ``scale``, which must be positive float32 constants."""
     scales = application.constant(scale)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
         application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
@@ -234,24 +237,26 @@ def quantization(application: OpContext, scale: int, zero_point: int, shape: tup
     return Quant(numbers, zeros, axis % len(shape))
 
 
-def _refuse_blocks(application: OpContext) -> int:
-    """Return the axis of the scales; block-wise scales are refused."""
+def _scale_axis(application: OpContext) -> int:
+    """Return the axis of the scales; refuse block-wise scales."""
     if application.operator.attributes.integer("block_size", 0):
         application.refuse("blocked quantisation", "quantise per tensor or per channel")
     return application.operator.attributes.integer("axis", 1)
 
 
-def _dequantize_attrs(quant: Quant) -> dict[str, Attr]:
+def _quant_attributes(quant: Quant) -> dict[str, Attr]:
+    """Return a quantisation as attributes of ``dequantize``."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
 
 
 def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
+    """Return the attributes of ``quantize``; ModelError if a zero point does not fit ``out_dtype``."""
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
         application.broken(
             f"got zero points {min(quant.zero_point)}..{max(quant.zero_point)}, expected {low}..{high} for {out_dtype}"
         )
-    return {**_dequantize_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
+    return {**_quant_attributes(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
 def quantize_linear(application: OpContext) -> None:
@@ -267,7 +272,7 @@ def quantize_linear(application: OpContext) -> None:
     if not real or bits == 4 or out_dtype not in _INTEGERS or not has_constant_scales(application, 1, 2):
         quantize(application, out_dtype, bits)
         return
-    quant = quantization(application, 1, 2, application.type(data).shape, _refuse_blocks(application))
+    quant = quantization(application, 1, 2, application.type(data).shape, _scale_axis(application))
     if out_dtype not in _INTEGERS:
         application.refuse(f"quantisation to {out_dtype}", "quantise to 8 or 16 bits")
     attrs = _quantize_attrs(application, quant, out_dtype)
@@ -298,13 +303,13 @@ def dequantize_linear(application: OpContext) -> None:
     if not has_constant_scales(application, 1, 2):
         dequantize(application)
         return
-    axis = _refuse_blocks(application)
+    axis = _scale_axis(application)
     if application.has(2) and application.constant(2).dtype.name != application.type(data).dtype:
         application.broken(
             f"the zero point has dtype {application.constant(2).dtype}, expected {application.type(data).dtype} as the data"
         )
     quant = quantization(application, 1, 2, application.type(data).shape, axis)
-    application.result("dequantize", (data,), _dequantize_attrs(quant))
+    application.result("dequantize", (data,), _quant_attributes(quant))
 
 
 class QuantizedOperands:
@@ -322,7 +327,7 @@ class QuantizedOperands:
         if application.builder.consts.get(data) is not None:
             return application.store(data, self.constant_operand(position, 0))
         quant = quantization(application, position + 1, position + 2, kind.shape, 1)
-        return application.emit("dequantize", (data,), _dequantize_attrs(quant))
+        return application.emit("dequantize", (data,), _quant_attributes(quant))
 
     def constant_operand(self, position: int, axis: int) -> Stored:
         """Return the constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
@@ -356,11 +361,11 @@ class QuantizedOperands:
         application.result("quantize", (value,), _quantize_attrs(application, quant, out_dtype))
 
 
-def _has_constant_parameters(application: OpContext, count: int) -> bool:
-    """Test whether everything but the data is constant."""
-    return all(application.value(k) in application.builder.consts for k in range(1, count) if application.has(k)) and (
-        has_constant_scales(application, 1, 2, 4, 5, 6, 7)
-    )
+def _has_constant_parameters(application: OpContext, input_count: int) -> bool:
+    """Test whether inputs 1 to ``input_count`` - 1, which are all but the data, are constant."""
+    return all(
+        application.value(k) in application.builder.consts for k in range(1, input_count) if application.has(k)
+    ) and (has_constant_scales(application, 1, 2, 4, 5, 6, 7))
 
 
 def qlinear_conv(application: OpContext) -> None:
@@ -454,7 +459,8 @@ def qlinear_global_average_pool(application: OpContext) -> None:
     operands.result(application.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
 
 
-def _leaky_attrs(application: OpContext) -> Mapping[str, Attr]:
+def _alpha_attribute(application: OpContext) -> Mapping[str, Attr]:
+    """Return the attribute ``alpha`` of a leaky ReLU."""
     return {"alpha": application.operator.attributes.real("alpha", 0.01)}
 
 
@@ -474,7 +480,7 @@ MICROSOFT_CONVERTERS: Mapping[str, Converter] = {
     "QLinearAveragePool": convert_through_dequantize(onnx_windows.POOL_CONVERTERS["AveragePool"]),
     "QLinearConcat": Converter(qlinear_concat),
     "QLinearGlobalAveragePool": Converter(qlinear_global_average_pool, BYTES),
-    "QLinearLeakyRelu": qlinear("leaky_relu", 1, _leaky_attrs),
+    "QLinearLeakyRelu": qlinear("leaky_relu", 1, _alpha_attribute),
     "QLinearMul": qlinear("mul", 2),
     "QLinearSigmoid": qlinear("sigmoid", 1),
     "QLinearSoftmax": convert_through_dequantize(onnx_linear.NEURAL_CONVERTERS["Softmax"]),
@@ -515,22 +521,22 @@ def matmul_n_bits(application: OpContext) -> None:
             f"got weights of shape {packed.shape} and {packed.dtype} with {scales.size} scales, expected "
             f"{units * blocks * (-(-block * bits // 8))} bytes of uint8 and {units * blocks} scales"
         )
-    levels = _unpack_digits(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
-    zeros = _zero_points(application, units, blocks, bits).reshape(units, blocks, 1)
+    levels = _unpack_bit_fields(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
+    zeros = _block_zero_points(application, units, blocks, bits).reshape(units, blocks, 1)
     real = (levels - zeros) * scales.astype(np.float32).reshape(units, blocks, 1)
     weight = np.ascontiguousarray(real.reshape(units, -1)[:, :depth].astype(np.float32))
     bias = Stored(application.constant(5).reshape(-1)) if application.has(5) else None
     application.result_alias(write_dense(application, application.operand(0), Stored(weight), bias))
 
 
-def _unpack_digits(rows: Array, bits: int, count: int) -> Array:
-    """Unpack the first ``count`` numbers of every row of bytes, as float32."""
+def _unpack_bit_fields(rows: Array, bits: int, count: int) -> Array:
+    """Unpack the first ``count`` numbers of ``bits`` each from every row of bytes, as float32."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     digits = (rows[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
     return np.asarray(digits.reshape(len(rows), -1)[:, :count].astype(np.float32))
 
 
-def _zero_points(application: OpContext, units: int, blocks: int, bits: int) -> Array:
+def _block_zero_points(application: OpContext, units: int, blocks: int, bits: int) -> Array:
     """Return the zero points of all blocks as float32.
 
     They are packed by rows, or floats; absent ones are half the levels.
@@ -540,7 +546,7 @@ def _zero_points(application: OpContext, units: int, blocks: int, bits: int) -> 
     points = application.constant(3)
     row_bytes = -(-blocks * bits // 8)
     if points.dtype == np.uint8 and points.size == units * row_bytes:
-        return _unpack_digits(points.reshape(units, row_bytes), bits, blocks)
+        return _unpack_bit_fields(points.reshape(units, row_bytes), bits, blocks)
     if points.dtype == np.uint8 or points.size != units * blocks:
         application.broken(
             f"zero_points: got {points.size} of {points.dtype}, expected {units * row_bytes} bytes or {units * blocks} floats"

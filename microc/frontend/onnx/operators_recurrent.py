@@ -29,39 +29,39 @@ class Function:
 
 
 @frozen
-class _Formula:
-    """Formula of an activation function, and its default parameters; None for one that it does not take."""
+class _ActivationFormula:
+    """The formula of an activation function, and default values of its parameters; None for one that it does not take."""
 
     formula: Callable[..., str]
     alpha: float | None = None
     beta: float | None = None
 
 
-def _same_operator(op: str) -> _Formula:
-    return _Formula(lambda make, x: make(op, x))
+def _same_operator(op: str) -> _ActivationFormula:
+    """Return the formula of an activation that is one of our operators."""
+    return _ActivationFormula(lambda make, x: make(op, x))
 
 
-FUNCTIONS: Mapping[str, _Formula] = {
-    "affine": _Formula(formulas.line, 1.0, 0.0),
-    "elu": _Formula(lambda make, x, alpha: make("elu", x, alpha=alpha), 1.0),
-    "hardsigmoid": _Formula(formulas.hard_sigmoid, 0.2, 0.5),
-    "leakyrelu": _Formula(lambda make, x, alpha: make("leaky_relu", x, alpha=alpha), 0.01),
+FUNCTIONS: Mapping[str, _ActivationFormula] = {
+    "affine": _ActivationFormula(formulas.line, 1.0, 0.0),
+    "elu": _ActivationFormula(lambda make, x, alpha: make("elu", x, alpha=alpha), 1.0),
+    "hardsigmoid": _ActivationFormula(formulas.hard_sigmoid, 0.2, 0.5),
+    "leakyrelu": _ActivationFormula(lambda make, x, alpha: make("leaky_relu", x, alpha=alpha), 0.01),
     "relu": _same_operator("relu"),
-    "scaledtanh": _Formula(formulas.scaled_tanh, 1.0, 1.0),
+    "scaledtanh": _ActivationFormula(formulas.scaled_tanh, 1.0, 1.0),
     "sigmoid": _same_operator("sigmoid"),
     "softplus": _same_operator("softplus"),
-    "softsign": _Formula(formulas.softsign),
+    "softsign": _ActivationFormula(formulas.softsign),
     "tanh": _same_operator("tanh"),
-    "thresholdedrelu": _Formula(formulas.thresholded_relu, 1.0),
+    "thresholdedrelu": _ActivationFormula(formulas.thresholded_relu, 1.0),
 }
 """Activation functions by ONNX's names in lower case."""
 
 
 def functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> tuple[Function, ...]:
-    """Return activation functions with parameters.
+    """Return the activation functions of these names with their parameters.
 
-    Each takes the next of ``alphas`` and of ``betas`` if it has such a parameter.
-    """
+    Each takes the next of ``alphas`` and of ``betas`` if it has such a parameter, else the default."""
     chosen = []
     for name in names:
         formula, parameters = FUNCTIONS[name], []
@@ -92,7 +92,8 @@ class Layer:
 
 @frozen
 class Weights:
-    """Names, in the step, of weights, bias and peepholes of the state; empty if absent."""
+    """The weights that multiply a recurrent layer's state: names of matrix, bias and peepholes in the step, empty if
+    absent."""
 
     matrix: str
     bias: str
@@ -100,7 +101,8 @@ class Weights:
 
 
 class Step:
-    """Builds the body of the loop. Values from outside become constants or fixed inputs of it."""
+    """Builder of one step of a recurrent layer, the body of the loop. Values from outside of it become constants or
+    inputs."""
 
     def __init__(self, application: OpContext, layer: Layer) -> None:
         self.application, self.layer = application, layer
@@ -110,11 +112,12 @@ class Step:
         self.fixed: list[str] = []
 
     def add_carried_input(self, value: str, name: str) -> str:
+        """Add an input for a value that the loop carries, such as the state."""
         type_ = self.application.type(value)
         return self.body.input(name, type_.shape, type_.dtype)
 
     def capture(self, value: str) -> str:
-        """Return a value from outside of the loop as one of the body."""
+        """Make a value of the graph around the loop available in the body; return its name there."""
         data_of_constant, type_ = self.application.builder.consts.get(value), self.application.type(value)
         if data_of_constant is not None:
             return self.body.new_constant("weights", data_of_constant)
@@ -142,7 +145,7 @@ class Step:
 
 
 def finish_step(step: Step, application: OpContext, old: list[str], new: list[str]) -> Graph:
-    """Finish the body of the loop. Behind the end of a sequence its state stays, and its rows are zero."""
+    """Return the finished body of the loop. After the end of a sequence its state stays, and its rows are zero."""
     row = new[0]
     if application.has(4):
         lengths = step("cast", step.capture(application.value(4)), dtype="int32")
@@ -154,16 +157,17 @@ def finish_step(step: Step, application: OpContext, old: list[str], new: list[st
 
 
 def _state_sums(step: Step, hidden: str, weights: Weights) -> str:
-    """Multiply the state by the weights of all gates."""
+    """Emit the products of the state with the weights of all gates."""
     return step("dense", hidden, weights.matrix, *((weights.bias,) if weights.bias else ()))
 
 
 def _step_rnn(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
+    """Emit an RNN step; return the new state."""
     return [step.activate(0, step("add", input_sums, _state_sums(step, old[0], weights)))]
 
 
 def _step_gru(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
-    """One GRU step; gates are update, reset, hidden."""
+    """Emit a GRU step, whose gates are update, reset, hidden; return the new state."""
     (hidden,), units = old, step.layer.units
     sums = _state_sums(step, hidden, weights)
     update, reset = (step.activate(0, step("add", step.gate(input_sums, k), step.gate(sums, k))) for k in (0, 1))
@@ -181,10 +185,9 @@ def _step_gru(step: Step, input_sums: str, old: list[str], weights: Weights) -> 
 
 
 def _step_lstm(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
-    """One LSTM step; gates are input, output, forget, cell; peepholes input, output, forget.
+    """Emit an LSTM step; return the new state and cell.
 
-    The cell is not clipped, as in ONNX Runtime.
-    """
+    Gates are input, output, forget, cell; peepholes input, output, forget. The cell is not clipped, as in ONNX Runtime."""
     hidden, cell = old
     sums = step("add", input_sums, _state_sums(step, hidden, weights))
     units = step.layer.units
@@ -220,7 +223,7 @@ _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "
 
 
 def _read_layer(application: OpContext) -> Layer:
-    """Read and check the attributes."""
+    """Read and check the attributes of a recurrent layer."""
     attributes, code = application.operator.attributes, application.operator.code
     direction = attributes.text("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
@@ -265,43 +268,49 @@ def _reverse_sequence(application: OpContext, value: str) -> str:
     return application.emit("reverse", (value,), {"axes": (0,)})
 
 
-def _direction_of(application: OpContext, position: int, k: int, axis: int = 0) -> str:
-    """Return direction ``k`` of an operand, without the axis of directions."""
+def _direction_of(application: OpContext, position: int, direction_index: int, axis: int = 0) -> str:
+    """Return direction ``direction_index`` of an operand, without the axis of directions."""
     value = application.operand(position)
     shape, constant = application.type(value).shape, application.builder.consts.get(value)
     if constant is not None:
-        return application.new_constant(f"{value}_{k}", np.ascontiguousarray(np.take(constant, k, axis)))
+        return application.new_constant(
+            f"{value}_{direction_index}", np.ascontiguousarray(np.take(constant, direction_index, axis))
+        )
     begin, end = [0] * len(shape), list(shape)
-    begin[axis], end[axis] = k, k + 1
+    begin[axis], end[axis] = direction_index, direction_index + 1
     if shape[axis] > 1:
         attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)}
         value = application.emit("slice", (value,), attrs)
     return application.reshape(value, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _initial_state(application: OpContext, layer: Layer, position: int, k: int, batch_first: bool) -> str:
-    """Return the initial state (batch, units), zeros if absent."""
+def _initial_state(application: OpContext, layer: Layer, position: int, direction_index: int, batch_first: bool) -> str:
+    """Return the initial state (batch, units) of one direction, zeros if it is absent."""
     if application.has(position):
-        return _direction_of(application, position, k, 1 if batch_first else 0)
+        return _direction_of(application, position, direction_index, 1 if batch_first else 0)
     zeros = np.zeros((layer.batch, layer.units), np.float32)
     return application.new_constant(f"{application.output() or application.loc.name}_state", zeros)
 
 
 def _emit_direction(
-    application: OpContext, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
+    application: OpContext, layer: Layer, data: str, direction_index: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
-    """Emit one direction; return the stacked rows (steps, batch, units) and the last states."""
-    weight, matrix = (_direction_of(application, position, k) for position in (1, 2))
+    """Emit the loop of one direction; return the stacked rows (steps, batch, units) and the last states."""
+    weight, matrix = (_direction_of(application, position, direction_index) for position in (1, 2))
     if backwards:
         data = _reverse_sequence(application, data)
-    biases = _split_biases(application, layer, k, application.type(weight).shape[0])
-    states = [_initial_state(application, layer, 5, k, batch_first)]
+    biases = _input_and_state_bias(application, layer, direction_index, application.type(weight).shape[0])
+    states = [_initial_state(application, layer, 5, direction_index, batch_first)]
     if layer.code == "LSTM":
-        states.append(_initial_state(application, layer, 6, k, batch_first))
+        states.append(_initial_state(application, layer, 6, direction_index, batch_first))
     step = Step(application, layer)
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
     input_sums = _input_sums(application, step, data, weight, biases[0])
-    peepholes = step.capture(_direction_of(application, 7, k)) if layer.code == "LSTM" and application.has(7) else ""
+    peepholes = (
+        step.capture(_direction_of(application, 7, direction_index))
+        if layer.code == "LSTM" and application.has(7)
+        else ""
+    )
     cell = Weights(step.capture(matrix), step.capture(biases[1]) if biases[1] else "", peepholes)
     new = CELLS[layer.code](step, input_sums, old, cell)
     body = finish_step(step, application, old, new)
@@ -314,16 +323,19 @@ def _emit_direction(
     return rows, loop_outputs[:-1]
 
 
-def _split_biases(application: OpContext, layer: Layer, k: int, size: int) -> tuple[str, str]:
-    """Return the biases of the data's and of the state's products. Only GRU needs them apart; else the first is their sum."""
+def _input_and_state_bias(application: OpContext, layer: Layer, direction_index: int, size: int) -> tuple[str, str]:
+    """Return the bias of the data's products and that of the state's products, empty if absent.
+
+    Only GRU needs them apart; for others the first is their sum."""
     if not application.has(3):
         return "", ""
-    both = _direction_of(application, 3, k)
+    both = _direction_of(application, 3, direction_index)
     data, state = (_bias_half(application, both, size, half) for half in (0, 1))
     return (data, state) if layer.code == "GRU" else (application.emit("add", (data, state)), "")
 
 
 def _bias_half(application: OpContext, bias: str, size: int, half: int) -> str:
+    """Return half ``half`` (0 or 1) of a bias, ``size`` elements."""
     constant = application.builder.consts.get(bias)
     if constant is not None:
         return application.new_constant(f"{bias}_{half}", constant[half * size :][:size])
@@ -332,10 +344,9 @@ def _bias_half(application: OpContext, bias: str, size: int, half: int) -> str:
 
 
 def _input_sums(application: OpContext, step: Step, data: str, weight: str, bias: str) -> str:
-    """Return the data's products with the weights in one step.
+    """Return the products of one step's data with the weights, in the body of the loop.
 
-    They are computed for all steps at once, outside of the loop, unless :func:`at_once` finds that too large.
-    """
+    They are computed for all steps before the loop, unless :func:`precomputes_input_products` finds that too large."""
     steps, batch, depth = application.type(data).shape
     size = application.type(weight).shape[0]
     if not at_once(steps, size, depth):

@@ -54,7 +54,7 @@ def target_shape(application: OpContext, target: Sequence[int]) -> tuple[int, ..
 
 
 def reshape(application: OpContext) -> None:
-    """Reshape."""
+    """Reshape to a constant shape."""
     application.result_reshape(application.value(0), target_shape(application, application.integers(1)))
 
 
@@ -85,7 +85,7 @@ def squeeze(application: OpContext) -> None:
 
 
 def unsqueeze(application: OpContext) -> None:
-    """Unsqueeze."""
+    """Unsqueeze: inserts extents of one at axes."""
     axes_given = axes_operand(application)
     if axes_given is None:
         application.broken("the attribute or input 'axes' is missing")
@@ -167,7 +167,7 @@ def constant_data(application: OpContext) -> Array:
 
 
 def constant(application: OpContext) -> None:
-    """Constant."""
+    """Constant: data in an attribute."""
     application.result_constant(constant_data(application))
 
 
@@ -193,8 +193,8 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 
 
 @frozen
-class _Offset:
-    """An index: ``value`` (a scalar or a vector of one element; empty: none) plus a constant."""
+class _TracedIndex:
+    """An index as ``value`` (a scalar or a vector of one element; empty: none) plus the constant ``offset``."""
 
     value: str
     offset: int
@@ -226,7 +226,7 @@ def dynamic_slice(application: OpContext) -> None:
     )
 
 
-def _trace_offset(application: OpContext, value: str) -> _Offset:
+def _trace_offset(application: OpContext, value: str) -> _TracedIndex:
     """Trace a value of one element back through reshapes, integer casts and additions of constants to an index."""
     builder, offset = application.builder, 0
     producer = {name: node for node in builder.nodes for name in node.outputs}
@@ -246,8 +246,8 @@ def _trace_offset(application: OpContext, value: str) -> _Offset:
         amount = int(constants[0].reshape(-1)[0])
         offset, value = offset + (amount if node.op == "add" else -amount), variables[0]
     if value in builder.consts:
-        return _Offset("", offset + int(builder.consts[value].reshape(-1)[0]))
-    return _Offset(value, offset)
+        return _TracedIndex("", offset + int(builder.consts[value].reshape(-1)[0]))
+    return _TracedIndex(value, offset)
 
 
 # ---- Converters of operators that select, join, repeat and pad elements.
@@ -330,7 +330,7 @@ def slice_(application: OpContext) -> None:
             taken = range(extents[axis] - 1 - taken.start, extents[axis] - 1 - taken.stop, -step)
         begin[axis], end[axis], strides[axis] = taken.start, min(taken.stop, extents[axis]), taken.step
         if not taken:
-            application.result_constant(_without_elements(application, axis))
+            application.result_constant(_empty_constant(application, axis))
             return
     data = application.value(0)
     if reversed_axes:
@@ -342,7 +342,7 @@ def slice_(application: OpContext) -> None:
     application.result("slice", (data,), attrs)
 
 
-def _without_elements(application: OpContext, axis: int) -> Array:
+def _empty_constant(application: OpContext, axis: int) -> Array:
     """Return a constant like input 0, but without elements along an axis."""
     kind = application.type(application.value(0))
     shape = tuple(0 if k == axis else extent for k, extent in enumerate(kind.shape))
@@ -361,7 +361,7 @@ def split(application: OpContext) -> None:
         if part == extents[axis]:
             application.result_alias(application.value(0), position)
         elif part == 0:
-            application.result_constant(_without_elements(application, axis), position)
+            application.result_constant(_empty_constant(application, axis), position)
         elif outputs[position]:
             slice_along(application, application.value(0), axis, first, first + part, outputs[position])
         first += part
@@ -451,7 +451,7 @@ def _pad_with_value(application: OpContext, value: str, widths: tuple[tuple[int,
 
 
 def padding(application: OpContext) -> tuple[tuple[int, int], ...]:
-    """Return the padding as (before, after) for every axis."""
+    """Return the widths of Pad as (before, after) for every axis."""
     rank = len(application.shape(0))
     pads = application.operator.attributes.integers("pads") if application.opset < 11 else application.integers(1)
     axes = tuple(range(rank))

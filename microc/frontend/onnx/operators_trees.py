@@ -48,7 +48,8 @@ def post_transform(application: OpContext) -> str:
 
 
 def class_labels(application: OpContext, integers: str, texts: str) -> tuple[int, ...]:
-    """Return the classes; classes that are strings are numbered."""
+    """Return the classes of a classifier, from the attribute of integers or of strings; classes that are strings are
+    numbered."""
     attributes = application.operator.attributes
     labels = attributes.texts(texts)
     return tuple(range(len(labels))) if labels else attributes.integers(integers, ())
@@ -98,7 +99,7 @@ def tree_regressor(application: OpContext) -> None:
     targets = _target_count(application)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
     trees = _read_trees(application, "target", targets)
-    _write_result(
+    _write_ensemble(
         application,
         features(application),
         trees,
@@ -110,7 +111,7 @@ def tree_regressor(application: OpContext) -> None:
 
 
 def _target_count(application: OpContext) -> int:
-    """Return the number of targets, which is that of the values in a leaf."""
+    """Return the number of targets of a regressor, each of which has a value in the leaves."""
     count = application.operator.attributes.integer("n_targets", 1)
     return int(parse_integers([count], application.where, "n_targets", 1, MOST_TARGETS)[0])
 
@@ -122,7 +123,10 @@ def tree_classifier(application: OpContext) -> None:
     probabilities, none negative) or 0.
     """
     labels = class_labels(application, "classlabels_int64s", "classlabels_strings")
-    ids, weights = application.operator.attributes.integers("class_ids"), _real_attribute(application, "class_weights")
+    ids, weights = (
+        application.operator.attributes.integers("class_ids"),
+        _float64_attribute(application, "class_weights"),
+    )
     post, data, base = post_transform(application), features(application), _base_values(application)
     if len(labels) != 2 or len(set(ids)) != 1:
         trees = _read_trees(application, "class", len(labels))
@@ -142,9 +146,10 @@ def tree_classifier(application: OpContext) -> None:
         application.result_alias(application.emit("concat", both, {"axis": 1}), 1)
 
 
-def _write_result(
+def _write_ensemble(
     application: OpContext, data: str, trees: tuple[Tree, ...], targets: int, combine: str, post: str, base: Array
 ) -> None:
+    """Write the output of a regressor: the leaves' values, combined by ``combine`` and transformed by ``post``."""
     if combine == "average":
         trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not combine:
@@ -154,7 +159,7 @@ def _write_result(
     application.result_alias(emit_post(application, scores, post, application.where))
 
 
-def _real_attribute(application: OpContext, name: str) -> Array:
+def _float64_attribute(application: OpContext, name: str) -> Array:
     """Return a list of numbers as float64, from float32 or (from version 3 on) a tensor of doubles."""
     attributes = application.operator.attributes
     if f"{name}_as_tensor" in attributes:
@@ -163,16 +168,18 @@ def _real_attribute(application: OpContext, name: str) -> Array:
 
 
 def _base_values(application: OpContext) -> Array:
-    return _real_attribute(application, "base_values")
+    """Return the number that each target starts from; empty for zeros."""
+    return _float64_attribute(application, "base_values")
 
 
 def _read_trees(application: OpContext, role: str, targets: int, only: int | None = None) -> tuple[Tree, ...]:
-    """Return all trees, in the order of their ids; ``only``: the one class that has weights."""
+    """Return all trees of an operator of version 1 or 3, in the order of their ids; ``only``: the one class that has
+    weights."""
     attributes = application.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
     votes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    weights = _real_attribute(application, f"{role}_weights")
+    weights = _float64_attribute(application, f"{role}_weights")
     ids = attributes.integers(f"{role}_ids")
     keys = zip(attributes.integers(f"{role}_treeids"), attributes.integers(f"{role}_nodeids"), strict=False)
     for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
@@ -182,15 +189,15 @@ def _read_trees(application: OpContext, role: str, targets: int, only: int | Non
                 f"below {targets}"
             )
         votes[node_indices[key]].append((0 if only is not None else target, weight))
-    nodes = _read_nodes(application, node_indices, tree_ids)
+    nodes = _read_node_tables(application, node_indices, tree_ids)
     order = list(dict.fromkeys(tree_ids))
     trees = (_build_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, targets) for tree in order)
     return _with_same_width(tuple(trees), targets)
 
 
 @frozen
-class _Nodes:
-    """All nodes of all trees: ``left`` and ``right`` are indices of nodes, -1 in leaves."""
+class _NodeTables:
+    """The nodes of all trees: ``left`` and ``right`` are indices of nodes, -1 in leaves."""
 
     left: Array
     right: Array
@@ -199,7 +206,10 @@ class _Nodes:
     mode: Array
 
 
-def _read_nodes(application: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]) -> _Nodes:
+def _read_node_tables(
+    application: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]
+) -> _NodeTables:
+    """Read the nodes of all trees and check that their tables fit together."""
     attributes = application.operator.attributes
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
@@ -215,27 +225,31 @@ def _read_nodes(application: OpContext, node_indices: Mapping[tuple[int, int], i
         children.append(
             np.array([-1 if mode == "LEAF" else node_indices.get((tree, node), -2) for tree, node, mode in pairs])
         )
-    threshold, feature = _real_attribute(application, "nodes_values"), np.array(attributes.integers("nodes_featureids"))
+    threshold, feature = (
+        _float64_attribute(application, "nodes_values"),
+        np.array(attributes.integers("nodes_featureids")),
+    )
     missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
     if (min(children[0].min(), children[1].min()) < -1) or {len(threshold), len(feature), len(missing)} != {count}:
         lengths = f"{len(threshold)} thresholds, {len(feature)} features and {len(missing)} flags of missing values"
         application.broken(f"got {lengths} for {count} nodes, expected one of each and children that exist")
-    mode = np.array([_split_mode(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)])
-    return _Nodes(children[0], children[1], feature, threshold, mode)
+    mode = np.array(
+        [_with_missing_mode(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)]
+    )
+    return _NodeTables(children[0], children[1], feature, threshold, mode)
 
 
-def _split_mode(mode: int, tracks: bool) -> int:
-    """Return the comparison's mode; UNORDERED sends NaN left if a missing value follows the true branch."""
+def _with_missing_mode(mode: int, tracks: bool) -> int:
+    """Return a comparison's mode; if ``tracks``, with UNORDERED, which sends NaN along the true branch."""
     return mode | UNORDERED if tracks else mode
 
 
 def _build_tree(
-    nodes: _Nodes, tree_nodes: Sequence[int], votes: Mapping[int, Sequence[tuple[int, float]]], targets: int
+    nodes: _NodeTables, tree_nodes: Sequence[int], votes: Mapping[int, Sequence[tuple[int, float]]], targets: int
 ) -> Tree:
     """Build one tree, its root (the node that is no child) first.
 
-    Values have one column if all leaves vote for the same target.
-    """
+    ``votes``: the targets and weights of each leaf. Values have one column if all leaves vote for the same target."""
     children = {int(c) for k in tree_nodes for c in (nodes.left[k], nodes.right[k])}
     root = next((k for k in tree_nodes if k not in children), tree_nodes[0])
     order = [root, *(k for k in tree_nodes if k != root)]
@@ -263,8 +277,8 @@ def tree_ensemble(application: OpContext) -> None:
         )
     combine = ("average", "sum", "min", "max")[attributes.integer("aggregate_function", 1) & 3]
     post = ("none", "softmax", "logistic", "softmax_zero", "probit")[attributes.integer("post_transform", 0) % 5]
-    trees = tuple(_Reader(application, targets).tree(root) for root in attributes.integers("tree_roots"))
-    _write_result(application, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
+    trees = tuple(_TreeEnsembleReader(application, targets).tree(root) for root in attributes.integers("tree_roots"))
+    _write_ensemble(application, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
 
 
 def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
@@ -280,8 +294,8 @@ def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
     return tuple(widened)
 
 
-class _Reader:
-    """Reads the tables of one TreeEnsemble."""
+class _TreeEnsembleReader:
+    """Reader of the tables of a TreeEnsemble (version 5)."""
 
     def __init__(self, application: OpContext, targets: int) -> None:
         attributes = application.operator.attributes
@@ -296,7 +310,7 @@ class _Reader:
         self.missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * len(self.modes)
         self.leaf_targets = attributes.integers("leaf_targetids")
         self.weights = attributes.tensor("leaf_weights").reshape(-1).astype(np.float64)
-        self.members = self._members(
+        self.members = self._membership_sets(
             attributes.tensor("membership_values") if "membership_values" in attributes else None
         )
         self.max_rows = 4 * (len(self.modes) + len(self.weights)) + sum(map(len, self.members.values()))
@@ -312,8 +326,8 @@ class _Reader:
                 f"leaf_targetids: got {min(self.leaf_targets)}..{max(self.leaf_targets)}, expected 0..{targets - 1}"
             )
 
-    def _members(self, values: Array | None) -> dict[int, list[float]]:
-        """Return the set of every node that tests membership; NaN separates the sets in the file."""
+    def _membership_sets(self, values: Array | None) -> dict[int, list[float]]:
+        """Return the set of values of every node that tests membership; NaN separates the sets in the file."""
         sets: list[list[float]] = [[]]
         for value in [] if values is None else values.reshape(-1).astype(np.float64).tolist():
             if value != value:
@@ -352,14 +366,15 @@ class _Reader:
             mode = EQUAL if index in self.members else MODES[_NUMBERED[self.modes[index]]]
             for k, key in enumerate(keys):
                 row = len(rows)
-                mode_with_missing = _split_mode(mode, bool(self.missing[index]))
+                mode_with_missing = _with_missing_mode(mode, bool(self.missing[index]))
                 rows.append([0, row + 1, self.features[index], key, mode_with_missing, 0, 0])
                 pending.append((*yes, row, 0))
                 if k + 1 == len(keys):
                     pending.append((*no, row, 1))
-        return self._as_tree(rows)
+        return self._tree_of_rows(rows)
 
-    def _as_tree(self, rows: list[list[float]]) -> Tree:
+    def _tree_of_rows(self, rows: list[list[float]]) -> Tree:
+        """Build a tree from rows: left, right, feature, threshold, mode, target, value."""
         table = np.array(rows)
         left, right, feature, mode, target = (table[:, k].astype(np.int64) for k in (0, 1, 2, 4, 5))
         leaf = left < 0

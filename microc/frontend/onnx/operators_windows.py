@@ -36,7 +36,8 @@ class Window:
 
 @frozen
 class Spans:
-    """A window over any number of spatial axes, one entry for each; ``extra`` as in :class:`Window`."""
+    """A window over any number of spatial axes, one entry for each; ``extra`` is the padding at the end that only
+    ``ceil_mode`` adds."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -83,24 +84,25 @@ def spans(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, .
 
 
 def window(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
-    """Return the window over one or two spatial axes; one axis gets a unit height."""
+    """Return the window over one or two spatial axes that the attributes describe; one axis gets a unit height."""
     spans_ = spans(application, kernel, extents, ceil_mode)
-    before, after = _height_and_width(spans_.before, 0), _height_and_width(spans_.after, 0)
+    before, after = _as_height_and_width(spans_.before, 0), _as_height_and_width(spans_.after, 0)
     return Window(
-        _height_and_width(spans_.kernel, 1),
-        _height_and_width(spans_.strides, 1),
+        _as_height_and_width(spans_.kernel, 1),
+        _as_height_and_width(spans_.strides, 1),
         (*before, *after),
-        _height_and_width(spans_.dilation, 1),
-        _height_and_width(spans_.extra, 0),
+        _as_height_and_width(spans_.dilation, 1),
+        _as_height_and_width(spans_.extra, 0),
     )
 
 
-def _height_and_width(values: tuple[int, ...], fill: int) -> tuple[int, int]:
-    """Return one or two spatial values as (height, width)."""
+def _as_height_and_width(values: tuple[int, ...], fill: int) -> tuple[int, int]:
+    """Return one or two spatial values as (height, width), with ``fill`` as a missing height."""
     return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
 def spatial(application: OpContext, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
+    """Return an attribute that has as many entries as ``default``, each from ``lowest`` to :data:`LIMIT`."""
     values = application.operator.attributes.integers(name, default)
     if len(values) != len(default) or any(not lowest <= value <= LIMIT for value in values):
         application.broken(f"{name} is {values}, expected {len(default)} numbers in {lowest}..{LIMIT}")
@@ -122,7 +124,7 @@ def conv(application: OpContext) -> None:
 
 
 def convolution(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
-    """Return the attributes of a convolution over any number of axes."""
+    """Return the attributes of our ``convolution`` over any number of axes."""
     extents = application.shape(0)[2:]
     if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
         application.broken(
@@ -135,7 +137,7 @@ def convolution(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str,
 
 
 def weights(application: OpContext, weight: int, bias: int) -> tuple[Stored, Stored | None]:
-    """Return weight and bias of a convolution, at these inputs; refuse them if they are not constant."""
+    """Return weight and bias of a convolution, at these input positions; refuse them if they are not constant."""
     stored_operands = []
     for position in (weight, bias):
         stored = application.builder.stored_constant(application.value(position)) if application.has(position) else None
@@ -250,6 +252,7 @@ def _is_image_pool(application: OpContext, op: str, kernel: tuple[int, ...]) -> 
 
 
 def _window_attrs(spans_: Spans) -> dict[str, Attr]:
+    """Return the attributes of a pool over a window."""
     return {"kernel": spans_.kernel, "strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation}
 
 

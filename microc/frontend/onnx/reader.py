@@ -38,12 +38,11 @@ def instantiate_nodes(
     index: int,
     opset: int,
 ) -> tuple[Operator, ...]:
-    """Return the nodes as operators under new names.
+    """Return the nodes of a function's body as operators under new names.
 
     ``names`` maps known values to their names and is extended by the nodes' own results, which ``fresh`` names.
-    ``attribute_values`` are the attributes of the function that its nodes may refer to. Names that are not defined here stay
-    as they are.
-    """
+    ``attribute_values`` are the attributes of the function that its nodes may refer to. Names that are not defined here
+    stay as they are."""
     instantiated = []
     for node in nodes:
         for name in node.output:
@@ -109,7 +108,7 @@ def body_of(application: OpContext) -> tuple[Operator, ...]:
     A schema may have several bodies, for different versions of the operator set: the newest that is not newer than the
     model's is taken.
     """
-    function = _function_body(application)
+    function = _function_proto(application)
     if function is None or len(function.node) > MAX_BODY_NODES:
         return ()
     operator, builder = application.operator, application.builder
@@ -143,6 +142,7 @@ def has_changed(application: OpContext) -> bool:
 
 
 def _operator_schema(application: OpContext) -> Any:
+    """Return ONNX's schema for the operator in its version of the operator set, or None."""
     from onnx import defs
 
     try:
@@ -151,8 +151,8 @@ def _operator_schema(application: OpContext) -> Any:
         return None
 
 
-def _function_body(application: OpContext) -> Any:
-    """Return the function body as a FunctionProto, or None."""
+def _function_proto(application: OpContext) -> Any:
+    """Return the function body in the operator's schema as a FunctionProto, or None."""
     import onnx
 
     schema = _operator_schema(application)
@@ -174,10 +174,12 @@ def _function_body(application: OpContext) -> Any:
 
 
 def _newest_version(versions: list[int], opset: int) -> int:
+    """Return the newest of ``versions`` that is not newer than ``opset``, or else the oldest."""
     return max((v for v in versions if v <= opset), default=min(versions))
 
 
 def _node_proto(application: OpContext) -> Any:
+    """Return the operator as a NodeProto."""
     import onnx
 
     operator = application.operator
@@ -187,6 +189,7 @@ def _node_proto(application: OpContext) -> Any:
 
 
 def _type_proto(application: OpContext, position: int) -> Any:
+    """Return the type of input ``position`` as a TypeProto, an empty one if it is absent."""
     import onnx
 
     if not application.has(position):
@@ -225,6 +228,7 @@ _STRINGS = (
 
 
 def _same_reason(names: Iterable[str], what: str, hint: str) -> Mapping[str, tuple[str, str]]:
+    """Return a table with the same reason and hint for several operators."""
     return dict.fromkeys(names, (what, hint))
 
 
@@ -268,7 +272,9 @@ UNKNOWN = "the operator is unknown to microc"
 
 
 def reason(code: str, foreign: bool) -> tuple[str, str]:
-    """Return reason and hint for an operator without a converter; ``foreign``: its domain is not ONNX's or ONNX Runtime's."""
+    """Return reason and hint for an operator without a converter.
+
+    ``foreign``: its domain is neither ONNX's nor ONNX Runtime's."""
     if code in KNOWN:
         return KNOWN[code]
     if foreign:
@@ -321,15 +327,15 @@ MAX_LISTED_ERRORS = 40
 
 
 def read_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read the network in ``data``.
+    """Read the network in an ONNX model's bytes.
 
-    ``file_name`` has no folders; it appears in every location. ``input_shapes`` binds symbolic extents: input name -> shape,
-    or ``"*"`` -> the shape of every input not named. A symbolic first extent (the batch) is 1 unless bound. A symbol that one
-    input binds has the same value in all others.
+    ``file_name`` has no folders; it appears in every location. ``input_shapes`` binds symbolic extents: input name ->
+    shape, or ``"*"`` -> the shape of every input not named. A symbolic first extent (the batch) is 1 unless bound. A
+    symbol
+    that one input binds has the same value in all others.
 
     Raises ModelError for a corrupt or inconsistent file, UnsupportedError, which lists all unsupported operators, and
-    UsageError for ``input_shapes`` that do not fit the model.
-    """
+    UsageError for ``input_shapes`` that do not fit the model."""
     file = decode(data, file_name)
     builder = Builder(file, _translate_all)
     _bind_inputs(builder, input_shapes)
@@ -342,7 +348,7 @@ def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
     refusals = []
     for operator in operators:
         try:
-            _convert_operator(builder, operator)
+            _translate_operator(builder, operator)
         except UnsupportedError as error:
             builder.lost.update(name for name in operator.outputs if name)
             refusals.append(error)
@@ -350,11 +356,10 @@ def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
         raise _combine_errors(builder.file, refusals)
 
 
-def _convert_operator(builder: Builder, operator: Operator) -> None:
-    """Convert or compute one operator.
+def _translate_operator(builder: Builder, operator: Operator) -> None:
+    """Convert one operator, or compute it if it is constant.
 
-    An operator that depends on an unsupported one is skipped without an error of its own.
-    """
+    An operator that depends on an unsupported one is skipped without an error of its own."""
     label = operator.name or next((name for name in operator.outputs if name), "")
     application = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:
@@ -409,7 +414,7 @@ def _convert_body(application: OpContext) -> bool:
     """Convert an operator by its function body in ONNX's schema; False if it has none."""
     body = body_of(application)
     for inner in body:
-        _convert_operator(application.builder, inner)
+        _translate_operator(application.builder, inner)
     return bool(body)
 
 
@@ -475,16 +480,19 @@ def _bind_inputs(builder: Builder, shapes: Mapping[str, tuple[int, ...]]) -> Non
 
 
 def _input_location(builder: Builder, value: Input) -> str:
+    """Return the location of an input for error messages."""
     return f"{builder.file.name} input {value.name!r}"
 
 
-def _shape_text(value: Input) -> str:
+def _declared_shape_text(value: Input) -> str:
+    """Return the declared shape of an input as text for messages."""
     if value.shape is None:
         return "of unknown rank"
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in value.shape) + ")"
 
 
 def _check_bound_shape(builder: Builder, value: Input, bound_shape: tuple[int, ...]) -> None:
+    """Raise UsageError if a shape given by the caller does not fit the input's declared shape."""
     declared = value.shape if value.shape is not None else (None,) * len(bound_shape)
     fits = len(declared) == len(bound_shape) and all(
         bound >= 1 and (not isinstance(extent, int) or extent == bound)
@@ -494,7 +502,7 @@ def _check_bound_shape(builder: Builder, value: Input, bound_shape: tuple[int, .
         raise UsageError(
             f"got shape {tuple(bound_shape)}, which does not fit the input",
             where=_input_location(builder, value),
-            hint=f"give a shape that fits {_shape_text(value)}",
+            hint=f"give a shape that fits {_declared_shape_text(value)}",
         )
 
 
@@ -509,7 +517,7 @@ def _infer_input_shape(builder: Builder, value: Input, symbols: Mapping[str, int
             extents.append(bound)
     if value.shape is None or len(extents) != len(value.shape):
         raise UnsupportedError(
-            f"the input's shape {_shape_text(value)} is not fully known",
+            f"the input's shape {_declared_shape_text(value)} is not fully known",
             where=_input_location(builder, value),
             hint=f"give the shape with --input-shape {value.name}=1,... (kernels are compiled for one shape)",
         )

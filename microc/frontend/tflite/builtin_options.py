@@ -82,27 +82,28 @@ class Fields:
     table: Any
     where: str
 
-    def _get(self, name: str) -> Any:
+    def _read_field(self, name: str) -> Any:
+        """Return a field of the options by its schema name."""
         with guard_flatbuffer(self.where):
             return getattr(self.table, name)()
 
     def integer(self, name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
         """Return an integer, enumeration or bool within bounds."""
-        value = int(self._get(name))
+        value = int(self._read_field(name))
         if not lowest <= value <= highest:
             raise ModelError(f"{name} is {value}, expected {lowest}..{highest}", where=self.where)
         return value
 
     def real(self, name: str) -> float:
         """Return a finite float."""
-        value = float(self._get(name))
+        value = float(self._read_field(name))
         if not math.isfinite(value):
             raise ModelError(f"{name} is {value}, expected a finite number", where=self.where)
         return value
 
     def text(self, name: str) -> str:
         """Return a string, empty if absent."""
-        return text(self._get(name))
+        return text(self._read_field(name))
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Return a short vector of integers, empty if absent."""
@@ -180,7 +181,9 @@ def custom_options(data: bytes) -> Mapping[str, Custom]:
         root = flexbuffers.GetRoot(data)
         fields = root.AsMap if root.IsMap else None
         options = (
-            {str(key.AsKey): _custom_option(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
+            {str(key.AsKey): _convert_custom_option(fields[key.AsKey]) for key in fields.Keys}
+            if fields is not None
+            else {}
         )
     except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError):
         return {}
@@ -196,8 +199,8 @@ def custom_words(data: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{count}i", data[: 4 * count])
 
 
-def _custom_option(option: Any) -> Custom | None:
-    """Convert one flexbuffer option; None for maps, nested lists, and lists of more than _CUSTOM_ITEMS items."""
+def _convert_custom_option(option: Any) -> Custom | None:
+    """Convert an option of a flexbuffer; None for maps, nested lists, and lists of more than _CUSTOM_ITEMS items."""
     if (option.IsVector or option.IsTypedVector) and not option.IsMap:
         items = option.AsVector if option.IsVector else option.AsTypedVector
         values = tuple(_scalar_option(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
@@ -206,6 +209,7 @@ def _custom_option(option: Any) -> Custom | None:
 
 
 def _scalar_option(option: Any) -> int | float | str | None:
+    """Return an option of a flexbuffer that is a number or a text, else None."""
     value: int | float | str | None = (
         option.Value if option.IsInt or option.IsFloat or option.IsBool or option.IsString else None
     )
@@ -297,19 +301,20 @@ def read_sparsity(table: Any, where: str) -> Sparsity:
 
 
 def _read_level(table: Any) -> Level:
+    """Read one level of a sparse tensor: dense, or as segments and indices."""
     if int(table.Format()) == 0:
         return Level(int(table.DenseSize()), np.empty(0, np.int64), np.empty(0, np.int64))
-    segments = _read_vector(int(table.ArraySegmentsType()), table.ArraySegments())
-    return Level(0, segments, _read_vector(int(table.ArrayIndicesType()), table.ArrayIndices()))
+    segments = _read_index_vector(int(table.ArraySegmentsType()), table.ArraySegments())
+    return Level(0, segments, _read_index_vector(int(table.ArrayIndicesType()), table.ArrayIndices()))
 
 
-def _read_vector(kind: int, table: Any) -> Array:
+def _read_index_vector(vector_type: int, table: Any) -> Array:
     """Read a union of vectors of three integer widths as int64."""
     import tflite
 
-    if not 1 <= kind < len(_VECTORS) or table is None:
+    if not 1 <= vector_type < len(_VECTORS) or table is None:
         raise ValueError("a sparse dimension without indices")
-    vector = getattr(tflite, _VECTORS[kind])()
+    vector = getattr(tflite, _VECTORS[vector_type])()
     vector.Init(table.Bytes, table.Pos)
     return as_array(vector.ValuesAsNumpy()).astype(np.int64)
 
@@ -351,11 +356,11 @@ def densify(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str)
 
 
 def _expand_level(level: Level, parents: Array, most: int, where: str) -> tuple[Array, Array, Array]:
-    """Expand one level of a sparse tensor.
+    """Expand one level of a sparse tensor below the positions ``parents``.
 
-    For every element of the level: the row of its parent in ``place``, its index along the level's dimension, and its own
-    position.
-    """
+    Return for every element of the level the row of its parent in ``parents``, its index along the level's dimension,
+    and
+    its own position. ModelError for more than ``most`` elements."""
     if level.size:
         counts = np.full(len(parents), level.size, np.int64)
         starts = parents * level.size

@@ -29,9 +29,9 @@ class Inside:
     """A subgraph used by control flow, as a graph of its own.
 
     The last inputs of ``graph`` are the variables that it reads (``given``), the last outputs are those that it assigns
-    (``assigned``). ``handed`` maps output positions of the subgraph to the variables whose handles they are; such outputs are
-    not outputs of ``graph``.
-    """
+    (``assigned``). ``handed`` maps output positions of the subgraph to the variables whose handles they are; such
+    outputs
+    are not outputs of ``graph``."""
 
     graph: Graph
     given: tuple[str, ...] = ()
@@ -111,14 +111,15 @@ class Piece:
 
 
 class Builder:
-    """A graph under construction: nodes, types, constants and state.
+    """Builder of the graph of a TFLite subgraph: nodes, types, constants and state so far.
 
-    ``subgraph(index, handles)`` reads another subgraph of the file for control flow. ``around`` is the builder of the enclosing
-    subgraph, ``handles`` maps this subgraph's inputs to variables of it. ``pieces`` are slices of computed size, until
-    CONCATENATION joins them. ``gates`` lists (first node, condition): nodes from there on run only if the condition holds.
-    ``complexes`` maps complex tensors to float values with an axis of real and imaginary parts. ``halves`` holds float16
-    constants that operators compute, by tensor index.
-    """
+    ``subgraph(index, handles)`` reads another subgraph of the file for control flow. ``around`` is the builder of the
+    enclosing subgraph, ``handles`` maps this subgraph's inputs to variables of it. ``pieces`` are slices of computed
+    size,
+    until CONCATENATION joins them. ``gates`` lists (first node, condition): nodes from there on run only if the
+    condition
+    holds. ``complexes`` maps complex tensors to float values with an axis of real and imaginary parts. ``halves`` holds
+    float16 constants that operators compute, by tensor index."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class Builder:
             inputs += variables.states.values()
             results += [variables.current[key] for key in variables.assigned]
         for result in results:
-            outputs.append(self._output(result, outputs))
+            outputs.append(self._distinct_output(result, outputs))
         if not outputs:
             raise ModelError("the model has no outputs", where=self.file.name)
         state = {name: data for name, data in self.state.items() if name in self.updates}
@@ -204,7 +205,7 @@ class Builder:
         self.state[name] = data
         return name
 
-    def _output(self, name: str, earlier: Sequence[str]) -> str:
+    def _distinct_output(self, name: str, earlier: Sequence[str]) -> str:
         """Return ``name``, or a copy of it if no node computes it or an earlier output is the same value."""
         if self.is_computed(name) and name not in earlier:
             return name
@@ -291,7 +292,8 @@ _FIX = "make it one: convert with fixed shapes and sizes, which kernels are comp
 
 @frozen
 class OpContext(Operands):
-    """One operator of the file: access to its operands, options and outputs, and functions that append nodes for it."""
+    """One operator of a TFLite file as its converter sees it: operands, options and outputs, and functions that append
+    nodes."""
 
     operator: Operator
     builder: Builder
@@ -374,6 +376,7 @@ class OpContext(Operands):
         return self.builder.value(source.index, self.where)
 
     def type(self, value: str) -> TensorType:
+        """Return the type of a value of the graph."""
         return self.builder.types[value]
 
     def constant(self, position: int) -> Array:
@@ -481,7 +484,7 @@ class OpContext(Operands):
         if len(inferred_types) != len(outputs):
             self.broken(f"got {len(outputs)} outputs, expected {len(inferred_types)}")
         if not definition.regions and self._can_fold(inputs, inferred_types):
-            self._fold(op, inputs, attrs, outputs)
+            self._fold_to_constants(op, inputs, attrs, outputs)
             return
         for name, like, type_ in zip(outputs, likes, inferred_types, strict=True):
             if like is None:
@@ -491,13 +494,17 @@ class OpContext(Operands):
         self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
     def _can_fold(self, inputs: Sequence[str], result_types: Sequence[TensorType]) -> bool:
-        """Test whether a node is evaluated now: all inputs are constants, none quantised, of at most MOST_INTEGERS elements
-        (arithmetic on shapes and sizes)."""
+        """Test whether a node is evaluated now: all inputs are constants, none quantised, of at most MAX_INTEGERS
+        elements.
+
+        Such nodes are arithmetic on shapes and sizes."""
         known = bool(inputs) and all(name in self.builder.consts for name in inputs)
         types = (*result_types, *map(self.type, inputs)) if known else ()
         return known and all(type_.size <= MAX_INTEGERS and type_.quant is None for type_ in types)
 
-    def _fold(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
+    def _fold_to_constants(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
+    ) -> None:
         """Evaluate the operator by its reference and define the results as constants."""
         with np.errstate(all="ignore"):
             results = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
@@ -537,7 +544,8 @@ class Converter:
 
 
 def activation(application: OpContext, code: int) -> str:
-    """Return our ``activation`` attribute for TFLite's ActivationFunctionType."""
+    """Return our name of a fused activation, TFLite's ActivationFunctionType; refuse one that the output's dtype does
+    not have."""
     if not 0 <= code < len(ACTIVATIONS):
         application.refuse(
             f"the fused activation number {code}",
@@ -561,7 +569,7 @@ def real_operand(application: OpContext, position: int) -> str:
 
 
 def real_result(application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> None:
-    """Append the last of these nodes as the output, quantised if the output is."""
+    """Append the last node of an operator on real numbers as the output, quantised if the output is."""
     type_ = application.target().type
     if type_.quant is None:
         application.result(op, inputs, attrs)

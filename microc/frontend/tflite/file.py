@@ -81,9 +81,8 @@ _NEWER_TYPES = {19: "INT2", 20: "UINT4"}
 class Tensor:
     """One tensor as the file declares it. ``unknown`` lists the axes whose extent the file leaves open.
 
-    ``type.dtype`` is the file's name in lower case (``string``, ``resource``) if microc has no such dtype. Packed int4 counts
-    as int8.
-    """
+    ``type.dtype`` is the file's name in lower case (``string``, ``resource``) if microc has no such dtype. Packed int4
+    counts as int8; ``packed`` is then True. ``buffer``: index of the buffer with its data."""
 
     index: int
     name: str
@@ -163,8 +162,8 @@ class TfliteFile:
             self.tensor_count = int(self._graph.TensorsLength())
             self.operator_count = int(self._graph.OperatorsLength())
             self.charge(tables=1 + self.tensor_count + self.operator_count)
-            self.inputs = self._indices(self._graph.InputsAsNumpy(), "graph inputs", optional=False)
-            self.outputs = self._indices(self._graph.OutputsAsNumpy(), "graph outputs", optional=False)
+            self.inputs = self._checked_indices(self._graph.InputsAsNumpy(), "graph inputs", optional=False)
+            self.outputs = self._checked_indices(self._graph.OutputsAsNumpy(), "graph outputs", optional=False)
         self._stems: dict[str, int] = {}
         self._taken: set[str] = set()
         self.names = tuple(self._tensor_name(index) for index in range(self.tensor_count))
@@ -212,8 +211,8 @@ class TfliteFile:
                     where=where,
                     hint="export a model of less than 2 GB, as one flatbuffer",
                 )
-            inputs = self._indices(table.InputsAsNumpy(), f"#{index} inputs", optional=True)
-            outputs = self._indices(table.OutputsAsNumpy(), f"#{index} outputs", optional=False)
+            inputs = self._checked_indices(table.InputsAsNumpy(), f"#{index} inputs", optional=True)
+            outputs = self._checked_indices(table.OutputsAsNumpy(), f"#{index} outputs", optional=False)
             options = Options(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}")
             if not options.kind:
                 second = int(table.BuiltinOptions2Type())
@@ -230,7 +229,8 @@ class TfliteFile:
         """Return a tensor's position and name, for error messages."""
         return f"{self.name} tensor {tensor.index} {tensor.name}"
 
-    def _indices(self, vector: Any, what: str, *, optional: bool) -> tuple[int, ...]:
+    def _checked_indices(self, vector: Any, what: str, *, optional: bool) -> tuple[int, ...]:
+        """Return a vector of tensor indices, each of which must be in range; -1 (absent) only if ``optional``."""
         indices = tuple(int(i) for i in as_array(vector))
         self.charge(_INDEX_BYTES * len(indices))
         for index in indices:
@@ -239,6 +239,7 @@ class TfliteFile:
         return indices
 
     def _tensor_name(self, index: int) -> str:
+        """Return a unique name for a tensor, made from its name in the file."""
         with guard_flatbuffer(f"{self.name} tensor {index}"):
             raw = self._graph.Tensors(index).Name() or b""
         self.charge(len(raw))
@@ -254,6 +255,7 @@ class TfliteFile:
         return name
 
     def _read_tensor(self, index: int) -> Tensor:
+        """Read the declaration of a tensor."""
         name = self.names[index]
         where = f"{self.name} tensor {index} {name}"
         with guard_flatbuffer(where):
@@ -286,6 +288,7 @@ class TfliteFile:
         return Tensor(index, name, type_, unknown, variable, constant, sparse, type_name == "INT4", buffer)
 
     def _read_array(self, tensor: Tensor) -> Array:
+        """Read the data of a constant tensor; ModelError if its size does not fit shape and dtype."""
         where = self.where(tensor)
         with guard_flatbuffer(where):
             raw = as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)

@@ -37,7 +37,7 @@ def var_handle(application: OpContext) -> None:
 
 def read_variable(application: OpContext) -> None:
     """READ_VARIABLE: the variable's content at this point of the call."""
-    target, key = application.target(), _handle_key(application)
+    target, key = application.target(), _variable_of_handle(application)
     value = variable_value(application, key, target.type, target.name)
     if value != target.name:
         application.result_reshape(value, application.type(value).shape)
@@ -45,7 +45,7 @@ def read_variable(application: OpContext) -> None:
 
 def assign_variable(application: OpContext) -> None:
     """ASSIGN_VARIABLE: the variable's content from here on."""
-    assign(application, _handle_key(application), application.value(1))
+    assign(application, _variable_of_handle(application), application.value(1))
 
 
 def variable_value(application: OpContext, key: str, type_: TensorType, name: str = "") -> str:
@@ -94,7 +94,7 @@ def call_once(application: OpContext) -> None:
         if operator.code == "VAR_HANDLE" and len(operator.outputs) == 1:
             handles[operator.outputs[0]] = _variable_key(operator)
         elif operator.code == "ASSIGN_VARIABLE" and len(operator.inputs) == 2:
-            _initialise_variable(application, file, handles, operator.inputs)
+            _record_initial_content(application, file, handles, operator.inputs)
         else:
             application.refuse(
                 f"{operator.code} in the subgraph that initialises variables",
@@ -102,7 +102,7 @@ def call_once(application: OpContext) -> None:
             )
 
 
-def _initialise_variable(
+def _record_initial_content(
     application: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
 ) -> None:
     """Record the constant that ASSIGN_VARIABLE assigns as a variable's initial content."""
@@ -115,7 +115,7 @@ def _initialise_variable(
     application.builder.variables.initial[key] = file.array(tensor)
 
 
-def _handle_key(application: OpContext) -> str:
+def _variable_of_handle(application: OpContext) -> str:
     """Return the key of the variable that input 0 is a handle of."""
     index = application.source(0).index
     if index not in application.builder.variables.handles:
@@ -136,7 +136,7 @@ VARIABLES_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class Target:
-    """A result of an operator with subgraphs: one of its outputs, or a variable's content after it (position -1)."""
+    """A result of an operator with subgraphs: one of its outputs, or a variable's content after it (``position`` -1)."""
 
     name: str
     type: TensorType
@@ -252,7 +252,9 @@ def loop(application: OpContext) -> None:
     if iterations is None:
         _emit_guarded(application, condition, body, carried_values, targets)
     else:
-        _emit_loop(application, _Loop(body, len(iterations), _carried_roles(body, iterations)), carried_values, targets)
+        _emit_counted(
+            application, _WhileLoop(body, len(iterations), _carried_roles(body, iterations)), carried_values, targets
+        )
     ends = zip(variables, (target.name for target in targets[len(targets) - len(variables) :]), strict=True)
     update_variables(application, keys, {key: name for key, name in ends if key in sides[1].assigned})
 
@@ -264,7 +266,9 @@ Known = Mapping[str, Array]
 
 
 def _evaluate_iterations(condition: Graph, body: Graph, starts: Mapping[int, Array]) -> list[Known] | None:
-    """Return the known values of every iteration; None if data decide when the loop ends, or after _MAX_ITERATIONS."""
+    """Return the known values of every iteration.
+
+    None if it depends on data when the loop ends, or if it runs more than _MAX_ITERATIONS times."""
     known = {k: array for k, array in starts.items() if array.size <= _MAX_EVALUATED}
     iterations: list[Known] = []
     while True:
@@ -301,12 +305,11 @@ def _evaluate_known(graph: Graph, known_inputs: Known) -> Known:
 
 
 @frozen
-class _Loop:
-    """A loop of ``count`` iterations.
+class _WhileLoop:
+    """A WHILE of ``count`` iterations.
 
     ``roles`` classifies every carried value: ``carried``; ``fixed`` (handed on unchanged); ``counter`` (the iteration's
-    number); ``stacked`` (a list whose element t is replaced in iteration t).
-    """
+    number); ``stacked`` (a list whose element t is replaced in iteration t)."""
 
     body: Graph
     count: int
@@ -318,7 +321,7 @@ class _Loop:
 
 
 def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
-    """Return the role of every carried value (:class:`_Loop`), judged by the values of all evaluated iterations."""
+    """Return the role of every carried value (:class:`_WhileLoop`), which the values in all evaluated iterations show."""
     makers, readers = body.producer(), body.consumers()
     roles = []
     for input_, output in zip(body.inputs, body.outputs, strict=True):
@@ -356,8 +359,8 @@ def _is_stacked(body: Graph, node: Node, input_: str, iterations: Sequence[Known
 # ---------------------------------------------------------------- the node
 
 
-def _emit_loop(
-    application: OpContext, while_loop: _Loop, carried_values: Sequence[str], targets: Sequence[Target]
+def _emit_counted(
+    application: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[Target]
 ) -> None:
     """Append the ``loop`` node and define the operator's outputs."""
     builder, body = application.builder, _loop_body(while_loop)
@@ -439,7 +442,7 @@ def _guarded_body(condition: Graph, body: Graph, carried: Sequence[int], fixed: 
     return Graph(body.name, inputs, outputs, (), types, consts).with_nodes(needed)
 
 
-def _loop_body(while_loop: _Loop) -> Graph:
+def _loop_body(while_loop: _WhileLoop) -> Graph:
     """Return the body in the form of ``loop``: inputs are the iteration's number, the carried and the fixed values; outputs the
     next carried values and one row per stacked list."""
     body, makers = while_loop.body, while_loop.body.producer()

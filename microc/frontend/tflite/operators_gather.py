@@ -195,7 +195,7 @@ def segment_sum(application: OpContext) -> None:
         application.refuse("segments whose count depends on data", "use UNSORTED_SEGMENT_SUM, which says how many")
     else:
         count = application.target().type.shape[0]
-    _scatter_segments(application, "add", count)
+    _reduce_segments(application, "add", count)
 
 
 def unsorted_segment(reduction: str) -> Converter:
@@ -204,31 +204,31 @@ def unsorted_segment(reduction: str) -> Converter:
 
     def convert(application: OpContext) -> None:
         (count,) = application.integers(2)[:1] or (0,)
-        _scatter_segments(application, reduction, count)
+        _reduce_segments(application, reduction, count)
 
     return Converter(convert, (*FLOAT, "int32"))
 
 
-def _scatter_segments(application: OpContext, reduction: str, count: int) -> None:
-    """Scatter rows into ``count`` neutral rows.
+def _reduce_segments(application: OpContext, reduction: str, segment_count: int) -> None:
+    """Reduce the rows of each of ``segment_count`` segments by scattering them into neutral rows.
 
-    An additional last row takes those with a negative number; it is sliced off afterwards.
-    """
+    An additional last row takes those with a negative number; it is sliced off afterwards."""
     data, numbers = application.unchanged_operand(0), application.index(application.value(1))
     shape, numbers_shape = application.type(data).shape, application.type(numbers).shape
-    if count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
+    if segment_count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
         application.broken(
-            f"got {count} segments and segment_ids of shape {numbers_shape}, expected at least 1 and leading extents of {shape}"
+            f"got {segment_count} segments and segment_ids of shape {numbers_shape}, expected at least 1 and leading "
+            f"extents of {shape}"
         )
     dtype = application.target().type.dtype
     real = dtype == "float32"
     low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
     neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
     rest = shape[len(numbers_shape) :]
-    start = application.new_filled("start", (count + 1, *rest), neutral, dtype)
+    start = application.new_filled("start", (segment_count + 1, *rest), neutral, dtype)
     flat = application.reshape(numbers, (int(np.prod(numbers_shape)), 1))
     index_dtype = application.type(numbers).dtype
-    none, last = (application.new_constant("segment", np.array(n, index_dtype)) for n in (0, count))
+    none, last = (application.new_constant("segment", np.array(n, index_dtype)) for n in (0, segment_count))
     at = application.emit(
         "where", (application.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
     )
@@ -236,7 +236,7 @@ def _scatter_segments(application: OpContext, reduction: str, count: int) -> Non
     scattered = application.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
     attrs: Mapping[str, Attr] = {
         "begin": (0,) * (1 + len(rest)),
-        "end": (count, *rest),
+        "end": (segment_count, *rest),
         "strides": (1,) * (1 + len(rest)),
     }
     application.result("slice", (scattered,), attrs)
@@ -327,8 +327,8 @@ _WINDOW = 8
 
 
 @frozen
-class _Packed:
-    """One compressed constant: its bits, header, tables, and the type of the tensor."""
+class _CompressedConstant:
+    """A constant compressed for TFLM_DECODE: its bits, header, tables, and the type of the tensor."""
 
     application: OpContext
     bits: bytes
@@ -381,12 +381,12 @@ def decode(application: OpContext) -> None:
                 f"compression of kind {header_and_tables[0]} into {type_.dtype}",
                 "use kind 0 (table), 1 (Huffman) or 2 (pruned), or convert the model without compression",
             )
-        packed = _Packed(application, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
+        packed = _CompressedConstant(application, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
         values = _DECODERS[header_and_tables[0]](packed).reshape(type_.shape)
         application.builder.constant(application.target(position).name, values, type_.quant)
 
 
-def _decode_table(packed: _Packed) -> Array:
+def _decode_table(packed: _CompressedConstant) -> Array:
     """Decode indices of 1 to 7 bits into a table per channel; the tables of channels are ``stride`` entries apart."""
     width, stride = packed.header[5] & 7, packed.header[6]
     if not width:
@@ -397,7 +397,7 @@ def _decode_table(packed: _Packed) -> Array:
     return _take_checked(packed, packed.numbers(packed.type_.dtype), indices)
 
 
-def _decode_pruned(packed: _Packed) -> Array:
+def _decode_pruned(packed: _CompressedConstant) -> Array:
     """Decode a bit mask: 1 takes the next stored element, 0 the zero point of the channel."""
     packed.check_bits(1)
     mask = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=packed.type_.size).astype(bool)
@@ -408,7 +408,7 @@ def _decode_pruned(packed: _Packed) -> Array:
     return elements
 
 
-def _take_checked(packed: _Packed, table: Array, indices: Array) -> Array:
+def _take_checked(packed: _CompressedConstant, table: Array, indices: Array) -> Array:
     """Return ``table[indices]``; ModelError if an index is out of range."""
     if indices.size and int(indices.max()) >= len(table):
         packed.application.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
@@ -416,7 +416,7 @@ def _take_checked(packed: _Packed, table: Array, indices: Array) -> Array:
     return elements
 
 
-def _decode_huffman(packed: _Packed) -> Array:
+def _decode_huffman(packed: _CompressedConstant) -> Array:
     """Decode code words by tables of entries: a symbol with its number of bits, or the offset of the next table."""
     wide = packed.header[5] & 1
     count_at, is_symbol = (27, 1 << 31) if wide else (11, 1 << 15)
@@ -450,7 +450,11 @@ def _decode_huffman(packed: _Packed) -> Array:
     return np.array(symbols, np.uint16).astype(dtypes.to_numpy(packed.type_.dtype))
 
 
-_DECODERS: Mapping[int, Callable[[_Packed], Array]] = {0: _decode_table, 1: _decode_huffman, 2: _decode_pruned}
+_DECODERS: Mapping[int, Callable[[_CompressedConstant], Array]] = {
+    0: _decode_table,
+    1: _decode_huffman,
+    2: _decode_pruned,
+}
 """Decoders by the header's compression type."""
 
 COMPRESSED_CONVERTERS: Mapping[str, Converter] = {"CUSTOM:TFLM_DECODE": Converter(decode, DTYPES)}

@@ -64,7 +64,7 @@ def resize_nearest(application: OpContext) -> None:
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
-    sizes = _image_size(application, data)
+    sizes = _resized_image_size(application, data)
     tables = [
         _index_table(application, _nearest_indices(extent, size, corners, centres)[:, None])
         for extent, size in zip(application.type(data).shape[1:3], sizes, strict=True)
@@ -78,19 +78,19 @@ def resize_bilinear(application: OpContext) -> None:
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
-    sizes = _image_size(application, data)
+    sizes = _resized_image_size(application, data)
     real = application.target().type.dtype == "float32"
     indices, weights = [], []
     for extent, size in zip(application.type(data).shape[1:3], sizes, strict=True):
-        index, weight = (_linear_weights if real else _linear_integer)(extent, size, corners, centres)
+        index, weight = (_linear_neighbours if real else _linear_neighbours_fixed_point)(extent, size, corners, centres)
         indices.append(_index_table(application, index))
         weights.append(application.new_constant("resize_weights", weight))
     attrs: Mapping[str, Attr] = {"axes": (1, 2), "shift": 0 if real else 20}
     application.result("resample", (data, *indices, *weights), attrs)
 
 
-def _image_size(application: OpContext, data: str) -> tuple[int, int]:
-    """Return the constant height and width of a resized image."""
+def _resized_image_size(application: OpContext, data: str) -> tuple[int, int]:
+    """Return the constant height and width that an image is resized to."""
     application.rank(data, 4)
     sizes = application.integers(1)
     if len(sizes) != 2 or min(sizes) < 1:
@@ -115,7 +115,7 @@ def _nearest_indices(extent: int, size: int, corners: bool, centres: bool) -> Ar
     return np.clip(indices.astype(np.int64), 0, extent - 1)
 
 
-def _linear_weights(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
+def _linear_neighbours(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
     """Return the two input indices around every output element and their weights, in float32 (ComputeInterpolationValues)."""
     aligns_corners = corners and size > 1
     scale = np.float32(extent - 1) / np.float32(size - 1) if aligns_corners else np.float32(extent) / np.float32(size)
@@ -127,8 +127,10 @@ def _linear_weights(extent: int, size: int, corners: bool, centres: bool) -> tup
     return np.stack([below, above], 1).astype(np.int64), np.stack([1 - share, share], 1).astype(np.float32)
 
 
-def _linear_integer(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
-    """Return the same as :func:`_linear_weights` in fixed point with 10 fractional bits (ComputeInterpolationValuesInteger)."""
+def _linear_neighbours_fixed_point(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
+    """Return the two input indices around every output element and their weights, in fixed point with 10 fractional bits.
+
+    Source: TFLite, ComputeInterpolationValuesInteger."""
     span, steps = (extent - 1, size - 1) if corners and size > 1 else (extent, size)
     scale = (_ONE * span + steps // 2) // steps
     positions = np.arange(size) * scale + (scale // 2 - _ONE // 2 if centres else 0)
@@ -152,10 +154,10 @@ _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 def conv_3d(application: OpContext) -> None:
     """CONV_3D: data (N, D, H, W, C), weights (D, H, W, C / groups, O)."""
-    fields, (weight, bias) = _convolution_options(application), _constant_weights(application, (4, 3, 0, 1, 2))
-    data, taps = _channels_first(application, 0), weight.shape[2:]
+    fields, (weight, bias) = _conv_3d_options(application), _volume_weights(application, (4, 3, 0, 1, 2))
+    data, taps = _volume_channels_first(application, 0), weight.shape[2:]
     shape = application.type(data).shape
-    strides, dilation = _spatial_option(fields, "Stride{}"), _spatial_option(fields, "Dilation{}Factor")
+    strides, dilation = _option_per_axis(fields, "Stride{}"), _option_per_axis(fields, "Dilation{}Factor")
     if shape[1] % weight.shape[1]:
         application.broken(
             f"weights of {weight.shape[1]} channels, expected a divisor of {shape[1]}, the input channels"
@@ -172,10 +174,10 @@ def conv_3d_transpose(application: OpContext) -> None:
 
     The padding is that of the forward convolution of the output.
     """
-    fields, (weight, bias) = _convolution_options(application), _constant_weights(application, (4, 3, 0, 1, 2))
-    data, taps, output_shape = _channels_first(application, 2), weight.shape[2:], application.integers(0)
+    fields, (weight, bias) = _conv_3d_options(application), _volume_weights(application, (4, 3, 0, 1, 2))
+    data, taps, output_shape = _volume_channels_first(application, 2), weight.shape[2:], application.integers(0)
     shape = application.type(data).shape
-    strides, dilation = _spatial_option(fields, "Stride{}"), _spatial_option(fields, "Dilation{}Factor")
+    strides, dilation = _option_per_axis(fields, "Stride{}"), _option_per_axis(fields, "Dilation{}Factor")
     if len(output_shape) != 5 or min(output_shape) < 1 or weight.shape[0] != shape[1]:
         expected = f"five extents of at least 1, and {weight.shape[0]} channels of data"
         application.broken(f"output_shape: got {output_shape} for data of shape {shape}, expected {expected}")
@@ -187,17 +189,18 @@ def conv_3d_transpose(application: OpContext) -> None:
     _write_volume(application, fields, application.emit("convolution_transpose", (data, name, *bias), attrs))
 
 
-def _convolution_options(application: OpContext) -> Fields:
+def _conv_3d_options(application: OpContext) -> Fields:
+    """Return the operator's Conv3DOptions."""
     return application.operator.options.fields("Conv3DOptions", required=True)
 
 
-def _spatial_option(fields: Fields, pattern: str) -> tuple[int, int, int]:
+def _option_per_axis(fields: Fields, pattern: str) -> tuple[int, int, int]:
     """Return an option per spatial axis as (depth, height, width)."""
     depth, height, width = (fields.integer(pattern.format(axis), 1) for axis in "DHW")
     return depth, height, width
 
 
-def _constant_weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
+def _volume_weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
     """Return the constant weights with their axes in ``order``, and the name of the bias, if any."""
     weight = application.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
@@ -207,7 +210,7 @@ def _constant_weights(application: OpContext, order: tuple[int, ...]) -> tuple[A
     return np.ascontiguousarray(weight.transpose(order)), bias
 
 
-def _channels_first(application: OpContext, position: int) -> str:
+def _volume_channels_first(application: OpContext, position: int) -> str:
     """Return an operand (N, D, H, W, C) as (N, C, D, H, W)."""
     data = application.operand(position)
     application.rank(data, 5)

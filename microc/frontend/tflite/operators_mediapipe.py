@@ -50,12 +50,13 @@ def non_max_suppression(application: OpContext) -> None:
 def _sort_corners(application: OpContext, boxes: str) -> str:
     """Return boxes given by any two opposite corners as (top, left, bottom, right)."""
     count = application.type(boxes).shape[0]
-    corners = [_take_columns(application, boxes, first, first + 2) for first in (0, 2)]
+    corners = [_slice_columns(application, boxes, first, first + 2) for first in (0, 2)]
     ends = [application.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
     return application.reshape(application.emit("concat", ends, {"axis": 1}), (count, 4))
 
 
-def _take_columns(application: OpContext, value: str, first: int, last: int) -> str:
+def _slice_columns(application: OpContext, value: str, first: int, last: int) -> str:
+    """Slice columns ``first`` to ``last`` - 1 of a matrix."""
     rows = application.type(value).shape[0]
     return application.emit("slice", (value,), {"begin": (0, first), "end": (rows, last), "strides": (1, 1)})
 
@@ -73,7 +74,7 @@ def _emit_all(application: OpContext, op: str, inputs: Sequence[str], attrs: Map
 
 
 @frozen
-class _Options:
+class _DetectionOptions:
     """Options of TFLite_Detection_PostProcess.
 
     ``per_class``: boxes of a class (regular NMS); ``per_box``: classes of a box (fast NMS).
@@ -89,35 +90,37 @@ class _Options:
     scales: tuple[float, float, float, float]
 
 
-def _read_options(application: OpContext) -> _Options:
+def _read_detection_options(application: OpContext) -> _DetectionOptions:
     """Read the options from the operator's flexbuffer."""
     custom = application.operator.custom
 
-    def real(name: str) -> float:
+    def real_option(name: str) -> float:
+        """Return an option that is a finite number."""
         value = custom.get(name)
         if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
             application.broken(f"option {name} is {value!r}, expected a number")
         return float(value)
 
     def count(name: str, otherwise: int | None = None) -> int:
-        number = otherwise if otherwise is not None and name not in custom else int(real(name))
+        """Return an option that is a count, or ``otherwise`` if it is absent."""
+        number = otherwise if otherwise is not None and name not in custom else int(real_option(name))
         if not 1 <= number <= _MAX_DETECTIONS:
             application.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
         return number
 
-    y, x, h, w = (real(f"{side}_scale") for side in "yxhw")
-    if 0.0 in (y, x, h, w) or not 0 < real("nms_iou_threshold") <= 1:
-        got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {real('nms_iou_threshold')}"
+    y, x, h, w = (real_option(f"{side}_scale") for side in "yxhw")
+    if 0.0 in (y, x, h, w) or not 0 < real_option("nms_iou_threshold") <= 1:
+        got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {real_option('nms_iou_threshold')}"
         application.broken(f"got {got}; expected no scale of 0, and a threshold within 0..1")
     regular, classes = bool(custom.get("use_regular_nms", False)), count("num_classes")
-    return _Options(
+    return _DetectionOptions(
         count("max_detections"),
         classes,
         count("detections_per_class", _PER_CLASS),
         min(count("max_classes_per_detection", 1), classes),
         regular,
-        real("nms_score_threshold"),
-        real("nms_iou_threshold"),
+        real_option("nms_score_threshold"),
+        real_option("nms_iou_threshold"),
         (y, x, h, w),
     )
 
@@ -125,8 +128,8 @@ def _read_options(application: OpContext) -> _Options:
 def detection_post_process(application: OpContext) -> None:
     """TFLite_Detection_PostProcess: box encodings (1, N, 4 or more), class scores (1, N, C or 1 + C with a background first),
     anchors (N, 4)."""
-    options = _read_options(application)
-    encodings, predictions, anchors = (_float_operand(application, position) for position in range(3))
+    options = _read_detection_options(application)
+    encodings, predictions, anchors = (_operand_as_float32(application, position) for position in range(3))
     _, boxes, depth = application.rank(encodings, 3)
     shape = application.rank(predictions, 3)
     if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.classes <= 1:
@@ -138,11 +141,11 @@ def detection_post_process(application: OpContext) -> None:
         application.broken(f"anchors: got shape {application.type(anchors).shape}, expected ({boxes}, 4)")
     corners = _decode_boxes(application, application.reshape(encodings, (boxes, depth)), anchors, options)
     flat = application.reshape(predictions, (boxes, shape[2]))
-    scores = flat if shape[2] == options.classes else _take_columns(application, flat, 1, shape[2])
+    scores = flat if shape[2] == options.classes else _slice_columns(application, flat, 1, shape[2])
     (_emit_regular_nms if options.regular else _emit_fast_nms)(application, corners, scores, options)
 
 
-def _float_operand(application: OpContext, position: int) -> str:
+def _operand_as_float32(application: OpContext, position: int) -> str:
     """Return an operand as float32; LiteRT's models also have quantised ones."""
     type_ = application.source(position).type
     if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
@@ -151,15 +154,15 @@ def _float_operand(application: OpContext, position: int) -> str:
     return application.emit("dequantize", (application.value(position),), attrs)
 
 
-def _decode_boxes(application: OpContext, encodings: str, anchors: str, options: _Options) -> str:
+def _decode_boxes(application: OpContext, encodings: str, anchors: str, options: _DetectionOptions) -> str:
     """Return boxes (y, x, h, w), encoded relative to anchors, as (top, left, bottom, right)."""
     y, x, h, w = options.scales
 
     def divide(first: int, scales: tuple[float, float]) -> str:
         by = application.new_constant("scales", np.array([scales], np.float32))
-        return application.emit("div", (_take_columns(application, encodings, first, first + 2), by), {})
+        return application.emit("div", (_slice_columns(application, encodings, first, first + 2), by), {})
 
-    centre, size = (_take_columns(application, anchors, first, first + 2) for first in (0, 2))
+    centre, size = (_slice_columns(application, anchors, first, first + 2) for first in (0, 2))
     offset = application.emit("mul", (divide(0, (y, x)), size), {})
     middle = application.emit("add", (offset, centre), {})
     sizes = application.emit("mul", (application.emit("exp", (divide(2, (h, w)),), {}), size), {})
@@ -168,16 +171,17 @@ def _decode_boxes(application: OpContext, encodings: str, anchors: str, options:
     return application.emit("concat", ends, {"axis": 1})
 
 
-def _suppression_attributes(options: _Options, most: int) -> Mapping[str, Attr]:
+def _suppression_attributes(options: _DetectionOptions, most: int) -> Mapping[str, Attr]:
+    """Return the attributes of ``suppress`` for at most ``most`` boxes."""
     return {"most": most, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
 
 
-def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _Options) -> None:
+def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
     """Suppress boxes by their best class; each chosen box is listed once for each of its ``per_box`` best classes."""
     classes_per_box, rows = options.per_box, application.type(boxes).shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
     values, classes = _emit_all(application, "topk", (scores,), top)
-    best = application.reshape(_take_columns(application, values, 0, 1), (rows,))
+    best = application.reshape(_slice_columns(application, values, 0, 1), (rows,))
     indices, _, count = _emit_all(
         application, "suppress", (boxes, best), _suppression_attributes(options, options.most)
     )
@@ -191,7 +195,7 @@ def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _Op
     _emit_results(application, rowwise, count, options.most * classes_per_box)
 
 
-def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: _Options) -> None:
+def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
     """Suppress the boxes of every class separately, in a loop that keeps the best of all classes."""
     names = [
         application.builder.file.unique(f"{application.loc.name}_{stem}") for stem in ("kept", "places", "classes")
@@ -200,7 +204,7 @@ def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: 
         application.new_constant("start", np.full(options.most, -np.inf, np.float32)),
         *(application.new_constant("start", np.zeros(options.most, np.int32)) for _ in range(2)),
     ]
-    body = _one_class(application, application.type(boxes).shape[0], options)
+    body = _class_suppression_body(application, application.type(boxes).shape[0], options)
     attrs: Mapping[str, Attr] = {"body": body, "count": options.classes, "carried": 3, "guarded": False}
     application.append("loop", (*start, boxes, scores), attrs, names, [application.type(name) for name in start])
     kept, indices, classes = names
@@ -211,7 +215,7 @@ def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: 
     _emit_results(application, [chosen_boxes, classes, kept], count, options.most)
 
 
-def _one_class(application: OpContext, rows: int, options: _Options) -> Graph:
+def _class_suppression_body(application: OpContext, rows: int, options: _DetectionOptions) -> Graph:
     """Return the loop's body: merge the boxes of the class of this iteration into the best so far."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
@@ -278,7 +282,7 @@ _Pair = tuple[float, float]
 
 
 @frozen
-class _Crop:
+class _CropParameters:
     """Parameters of both versions of Landmarks2TransformMatrix, as (x, y) pairs.
 
     ``image``: factor to pixels of the image; ``pixel``: size of a cut-out's pixel in units of the box; ``centre``: offset from
@@ -324,27 +328,31 @@ def landmarks_to_matrix(application: OpContext) -> None:
     application.result_reshape(application.emit("concat", (rows, below), {"axis": 0}), (1, 4, 4))
 
 
-def _read_version_1(application: OpContext) -> _Crop:
+def _read_version_1(application: OpContext) -> _CropParameters:
     """Read the options of version 1: landmarks within a range, images from -1 to 1, aligned corners."""
     if integer_option(application, "dimensions") != 3:
         application.refuse("landmarks that are not of x, y and z", "set dimensions to 3")
     span, factor = (
         integer_option(application, "landmarks_range", 1),
-        _landmarks_real(application, "bbox_size_multiplier"),
+        _finite_option(application, "bbox_size_multiplier"),
     )
     (rows, columns), (high, wide) = (_image_size_option(application, f"{side}_hw") for side in ("input", "output"))
     image = ((columns - 1) / 2, (rows - 1) / 2)
     pixel = (factor / span * 2 / (wide - 1), factor / span * 2 / (high - 1))
     middle = (image[0] * 2 / span, image[1] * 2 / span)
-    return _Crop(_landmarks_option(application, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle)
+    return _CropParameters(
+        _landmark_indices_option(application, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle
+    )
 
 
-def _read_version_2(application: OpContext) -> _Crop:
+def _read_version_2(application: OpContext) -> _CropParameters:
     """Read the options of version 2: landmarks in pixels, a target angle of the line."""
     wide, high = (integer_option(application, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
-    pixel = (_landmarks_real(application, "scale_x") / wide, _landmarks_real(application, "scale_y") / high)
-    level = _landmarks_real(application, "target_rotation_radians")
-    return _Crop(_landmarks_option(application, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1))
+    pixel = (_finite_option(application, "scale_x") / wide, _finite_option(application, "scale_y") / high)
+    level = _finite_option(application, "target_rotation_radians")
+    return _CropParameters(
+        _landmark_indices_option(application, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1)
+    )
 
 
 def _rotation_matrix(application: OpContext, points: str, ends: tuple[int, ...], level: float | None) -> str:
@@ -375,7 +383,7 @@ def transform_landmarks(application: OpContext) -> None:
     linear = application.emit("transpose", (_slice_matrix(application, entries, (0, 2), (0, 2)),), {"axes": (1, 0)})
     shift = application.reshape(_slice_matrix(application, entries, (0, 2), (3, 4)), (1, 2))
     if "scale" in custom:
-        shift = application.emit("mul", (shift, application.scalar(_landmarks_real(application, "scale"))), {})
+        shift = application.emit("mul", (shift, application.scalar(_finite_option(application, "scale"))), {})
     moved = application.emit("matmul", (_slice_matrix(application, rows, (0, None), (0, 2)), linear), {})
     moved = application.emit("add", (moved, shift), {})
     if axes == 3:
@@ -401,7 +409,7 @@ def _scale_columns(application: OpContext, value: str, factors: _Pair, *, down: 
     return application.emit("mul", (value, application.new_constant("factors", numbers)), {})
 
 
-def _landmarks_real(application: OpContext, name: str) -> float:
+def _finite_option(application: OpContext, name: str) -> float:
     """Return a finite real option."""
     value = application.operator.custom.get(name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
@@ -417,7 +425,7 @@ def _image_size_option(application: OpContext, name: str) -> tuple[int, int]:
     return first, second
 
 
-def _landmarks_option(application: OpContext, name: str) -> tuple[int, ...]:
+def _landmark_indices_option(application: OpContext, name: str) -> tuple[int, ...]:
     """Return an option of landmark indices."""
     indices = _integers_option(application, name)
     if not indices or min(indices) < 0:
@@ -426,6 +434,7 @@ def _landmarks_option(application: OpContext, name: str) -> tuple[int, ...]:
 
 
 def _integers_option(application: OpContext, name: str) -> tuple[int, ...]:
+    """Return an option that is a list of integers, empty if it is absent."""
     value = application.operator.custom.get(name)
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
@@ -556,7 +565,7 @@ def transform_tensor(application: OpContext) -> None:
         application.broken(f"got {got}; expected a batch of 1, 16 elements and sides of 1..{_MAX_PIXELS}")
     corner = 0.5 if application.operator.code.endswith("Bilinear") else 0.0
     entries = application.reshape(matrix, (16,))
-    column, row, shift = (_take_entries(application, entries, (4 + k, k)) for k in (0, 1, 3))
+    column, row, shift = (_gather_matrix_entries(application, entries, (4 + k, k)) for k in (0, 1, 3))
     positions = shift
     for factor, axis, count in ((column, 2, size[1]), (row, 1, size[0])):
         shape = tuple(count if k == axis else 1 for k in range(4))
@@ -585,7 +594,7 @@ def _output_size(application: OpContext) -> tuple[int, int]:
     )
 
 
-def _take_entries(application: OpContext, matrix: str, indices: tuple[int, int]) -> str:
+def _gather_matrix_entries(application: OpContext, matrix: str, indices: tuple[int, int]) -> str:
     """Return two of a matrix's 16 numbers."""
     chosen = application.new_constant("entries", np.array(indices, np.int32))
     return application.emit("gather", (matrix, chosen), {"axis": 0})

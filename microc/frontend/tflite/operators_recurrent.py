@@ -39,7 +39,7 @@ class SequenceLayer:
         return replace(self, data=data, backwards=not self.backwards)
 
     def in_time(self, application: OpContext, rows: str) -> str:
-        """Return rows of all iterations, (steps, batch, units), in the order and layout of the data."""
+        """Return rows that a loop stacked, (steps, batch, units), in the order and layout of the layer's data."""
         if self.backwards:
             rows = application.emit("reverse", (rows,), {"axes": (0,)})
         return application.emit("transpose", (rows,), {"axes": (1, 0, 2)}) if self.axis else rows
@@ -213,7 +213,7 @@ def float_lstm(application: OpContext, fields: Fields, data: SequenceLayer, firs
 
     Its operands begin at ``first``; ``states``: positions of the hidden state and the cell.
     """
-    cell = _Cell(application, fields, data, first)
+    cell = _FloatLstmCell(application, fields, data, first)
     state_types = [TensorType((data.batch, extent), "float32") for extent in (cell.outputs, cell.units)]
     state_names = []
     for position, type_ in zip(states, state_types, strict=True):
@@ -230,8 +230,8 @@ def float_lstm(application: OpContext, fields: Fields, data: SequenceLayer, firs
 
 
 @dataclass(slots=True)
-class _Cell:
-    """The operands of a cell, and its arithmetic."""
+class _FloatLstmCell:
+    """The operands of a float LSTM's cell, and its arithmetic."""
 
     application: OpContext
     fields: Fields
@@ -388,7 +388,7 @@ _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "int16": ("
 
 
 @frozen
-class _Weights:
+class _GateWeights:
     """The weights of the four gates as one matrix (4 H, depth), their scales, and the biases as one vector."""
 
     input: Array
@@ -416,13 +416,13 @@ def lstm(application: OpContext) -> None:
         )
     time_major, (first, second, depth) = bool(fields.integer("TimeMajor")), application.rank(application.operand(0), 3)
     batch = second if time_major else first
-    weights = _cell_weights(application, depth)
+    weights = _read_gate_weights(application, depth)
     units = len(weights.bias) // 4
-    states = [_cell_state(application, position, (batch, units)) for position in (_HIDDEN, _CELL)]
-    _emit_cell(application, fields, weights, states)
+    states = [_define_variable_state(application, position, (batch, units)) for position in (_HIDDEN, _CELL)]
+    _emit_lstm(application, fields, weights, states)
 
 
-def _emit_cell(application: OpContext, fields: Fields, weights: _Weights, states: Sequence[str]) -> None:
+def _emit_lstm(application: OpContext, fields: Fields, weights: _GateWeights, states: Sequence[str]) -> None:
     """Append the ``lstm`` node; define the next states and the operator's output."""
     target, data, builder = application.target(), application.operand(0), application.builder
     type_ = application.type(states[0])
@@ -449,8 +449,8 @@ def _emit_cell(application: OpContext, fields: Fields, weights: _Weights, states
     builder.updates |= dict(zip(states, next_states, strict=True))
 
 
-def _cell_weights(application: OpContext, depth: int) -> _Weights:
-    """Return the weights and biases, checked against each other."""
+def _read_gate_weights(application: OpContext, depth: int) -> _GateWeights:
+    """Return the weights and biases of an LSTM's gates, checked against each other."""
     dtype = application.target().type.dtype
     units = application.source(_INPUT_WEIGHTS[0]).type.shape[:1]
     matrices: list[tuple[Array, Quant | None]] = []
@@ -482,10 +482,10 @@ def _cell_weights(application: OpContext, depth: int) -> _Weights:
         biases.append(bias_part)
     bias_dtypes = {"float32": np.float32, "int8": np.int32, "int16": np.int64}
     bias = np.concatenate(biases).astype(bias_dtypes[dtype])
-    return _Weights(*matrices[0], *matrices[1], bias)
+    return _GateWeights(*matrices[0], *matrices[1], bias)
 
 
-def _cell_state(application: OpContext, position: int, shape: tuple[int, int]) -> str:
+def _define_variable_state(application: OpContext, position: int, shape: tuple[int, int]) -> str:
     """Define a variable tensor (batch, units) as state of the graph."""
     memory, dtype = application.source(position), application.target().type.dtype
     expected_dtype = "int16" if position == _CELL and dtype != "float32" else dtype

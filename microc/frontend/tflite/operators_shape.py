@@ -387,8 +387,9 @@ def slice_(application: OpContext) -> None:
 
 
 def _record_computed_slice(application: OpContext, data: str) -> None:
-    """Append a slice of constant size with computed begin; a slice of computed size is kept for CONCATENATION
-    (:class:`Piece`)."""
+    """Append a slice of constant size whose begin is computed.
+
+    A slice of computed size is kept for CONCATENATION (:class:`ComputedSlice`)."""
     begin, size, shape = application.value(1), application.value(2), application.type(data).shape
     known = application.builder.consts.get(size)
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
@@ -398,7 +399,7 @@ def _record_computed_slice(application: OpContext, data: str) -> None:
 
 
 @frozen
-class _Masks:
+class _SliceMasks:
     """The bit masks of STRIDED_SLICE; bit i belongs to entry i of the specification."""
 
     begin: int
@@ -411,7 +412,9 @@ class _Masks:
 def strided_slice(application: OpContext) -> None:
     """STRIDED_SLICE: numpy's slicing with new and removed axes. Axes with negative strides are reversed first."""
     fields = application.operator.options.fields("StridedSliceOptions", required=True)
-    masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
+    masks = _SliceMasks(
+        *(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis"))
+    )
     data = application.unchanged_operand(0)
     if any(application.value(position) not in application.builder.consts for position in (1, 2)):
         _emit_computed_slice(application, data, masks)
@@ -441,7 +444,7 @@ def strided_slice(application: OpContext) -> None:
         application.result("slice", (data,), attrs)
 
 
-def _emit_computed_slice(application: OpContext, data: str, masks: _Masks) -> None:
+def _emit_computed_slice(application: OpContext, data: str, masks: _SliceMasks) -> None:
     """Define a slice ``x[:, i]`` or ``x[i : i + 3]`` with computed begin and steps of 1; the declared shape gives its size.
 
     Negative begins count from the end, as in a constant STRIDED_SLICE.
@@ -483,7 +486,7 @@ def _emit_computed_slice(application: OpContext, data: str, masks: _Masks) -> No
 
 
 def _slice_ranges(
-    application: OpContext, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _Masks
+    application: OpContext, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _SliceMasks
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Return (begin, end, stride) per data axis, and the output's shape."""
     entries = len(spec[0])
@@ -496,6 +499,7 @@ def _slice_ranges(
     result: list[int] = []
 
     def take_whole_axes(count: int) -> None:
+        """Add the whole ranges of the next ``count`` axes."""
         for extent in shape[len(ranges) : len(ranges) + count]:
             ranges.append((0, extent, 1))
             result.append(extent)
@@ -506,27 +510,27 @@ def _slice_ranges(
         elif masks.new_axis >> i & 1:
             result.append(1)
         elif masks.shrink_axis >> i & 1:
-            ranges.append(_one_index(application, first, shape[len(ranges)]))
+            ranges.append(_range_of_index(application, first, shape[len(ranges)]))
         else:
             extent = shape[len(ranges)]
             first = (0 if stride > 0 else extent - 1) if masks.begin >> i & 1 else first
             last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
-            ranges.append(_one_range(application, first, last, stride, extent))
+            ranges.append(_range_within_axis(application, first, last, stride, extent))
             result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
     take_whole_axes(len(shape) - len(ranges))
     return ranges, result
 
 
-def _one_index(application: OpContext, index: int, extent: int) -> tuple[int, int, int]:
-    """Return the range of one index; negative indices count from the end."""
+def _range_of_index(application: OpContext, index: int, extent: int) -> tuple[int, int, int]:
+    """Return the range (begin, end, stride) of one index; negative indices count from the end."""
     index += extent if index < 0 else 0
     if not 0 <= index < extent:
         application.broken(f"got index {index}, expected 0..{extent - 1}")
     return index, index + 1, 1
 
 
-def _one_range(application: OpContext, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
-    """Return a range clamped to the axis: 0 .. extent, or (backwards) extent - 1 .. -1."""
+def _range_within_axis(application: OpContext, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
+    """Return a range (begin, end, stride) clamped to the axis: 0 .. extent, or (backwards) extent - 1 .. -1."""
     if stride == 0:
         application.broken("got stride 0, expected another number")
     first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
@@ -536,7 +540,7 @@ def _one_range(application: OpContext, first: int, last: int, stride: int, exten
 
 
 def _slice_attributes(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:
-    """Return slice attributes of indices first .. last - 1 along ``axis``, and everything along the others."""
+    """Return the attributes of a slice of elements ``first`` to ``last`` - 1 along ``axis``, whole along the other axes."""
     begin = tuple(first if i == axis else 0 for i in range(len(shape)))
     end = tuple(last if i == axis else extent for i, extent in enumerate(shape))
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}

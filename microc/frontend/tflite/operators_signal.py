@@ -136,7 +136,7 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 _MOST = 1 << 20
 
 
-def _count_rows(application: OpContext, data: str) -> tuple[int, int]:
+def _rows_and_length(application: OpContext, data: str) -> tuple[int, int]:
     """Return the number of rows of the data and their length."""
     shape = application.type(data).shape
     if not shape or 0 in shape:
@@ -144,8 +144,8 @@ def _count_rows(application: OpContext, data: str) -> tuple[int, int]:
     return application.type(data).size // shape[-1], shape[-1]
 
 
-def _define_state(application: OpContext, stem: str, type_: TensorType, data: Array | None = None) -> str:
-    """Define a state named after the output."""
+def _define_named_state(application: OpContext, stem: str, type_: TensorType, data: Array | None = None) -> str:
+    """Define a state of the graph whose name is made from the output's and ``stem``."""
     name = application.builder.file.unique(f"{application.target().name}_{stem}")
     return application.builder.define_state(name, type_, data, application.where)
 
@@ -160,11 +160,11 @@ def _slice_last_axis(application: OpContext, value: str, first: int, last: int) 
 
 def _prepend_past(application: OpContext, data: str, length: int) -> str:
     """Return rows of data after the ``length`` elements that preceded them, which are state."""
-    rows, size = _count_rows(application, data)
+    rows, size = _rows_and_length(application, data)
     flat = application.reshape(data, (rows, size))
     if not length:
         return flat
-    past = _define_state(application, "past", TensorType((rows, length), application.type(data).dtype))
+    past = _define_named_state(application, "past", TensorType((rows, length), application.type(data).dtype))
     joined = application.emit("concat", (past, flat), {"axis": 1})
     application.builder.updates[past] = _slice_last_axis(application, joined, size, size + length)
     return joined
@@ -186,7 +186,7 @@ def framer(application: OpContext) -> None:
     data, size = application.value(0), integer_option(application, "frame_size", 1, _MOST)
     step, prefill = integer_option(application, "frame_step", 1, _MOST), integer_option(application, "prefill", 0, 1)
     shape = application.type(data).shape
-    length = _count_rows(application, data)[1]
+    length = _rows_and_length(application, data)[1]
     if length % step or size < step:
         application.broken(
             f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides {length} samples"
@@ -203,7 +203,7 @@ def framer(application: OpContext) -> None:
     if prefill:
         application.builder.constant(application.target(1).name, np.array(True))
         return
-    steps = _define_state(application, "steps", TensorType((), "int32"))
+    steps = _define_named_state(application, "steps", TensorType((), "int32"))
     missing, new_steps = (application.new_constant("steps", np.array(n, np.int32)) for n in (missing_steps, count))
     application.result("greater_equal", (steps, missing), {"rounding": Rounding.NONE}, 1)
     next_steps = application.emit("add", (steps, new_steps), {})
@@ -228,8 +228,10 @@ def stacker(application: OpContext) -> None:
     row = application.reshape(data, (1, channels))
     joined = row
     if left + right:
-        past = _define_state(application, "past", TensorType((left + right, channels), application.type(data).dtype))
-        has_begun = _define_state(application, "begun", TensorType((), "bool"))
+        past = _define_named_state(
+            application, "past", TensorType((left + right, channels), application.type(data).dtype)
+        )
+        has_begun = _define_named_state(application, "begun", TensorType((), "bool"))
         repeated = application.emit("broadcast_to", (row,), {"shape": (left + right, channels)})
         past_or_repeated = application.emit("where", (has_begun, past, repeated), {})
         joined = application.emit("concat", (past_or_repeated, row), {"axis": 0})
@@ -238,7 +240,7 @@ def stacker(application: OpContext) -> None:
         true = application.new_constant("true", np.array(True))
         application.builder.updates[has_begun] = application.emit("logical_or", (has_begun, true), {})
     application.result_reshape(joined, ((left + right + 1) * channels,))
-    phase = _define_state(application, "turn", TensorType((), "int32"))
+    phase = _define_named_state(application, "turn", TensorType((), "int32"))
     whole, one, last = (application.new_constant("turn", np.array(n, np.int32)) for n in (right, 1, right + step))
     application.result("equal", (phase, whole), {"rounding": Rounding.NONE}, 1)
     next_phase = application.emit("add", (phase, one), {})
@@ -257,7 +259,7 @@ def overlap_add(application: OpContext) -> None:
     frames, size = shape[-2:]
     rows = application.type(data).size // (frames * size)
     flat = application.reshape(data, (rows, frames, size))
-    buffer = _define_state(application, "buffer", TensorType((rows, size), dtype))
+    buffer = _define_named_state(application, "buffer", TensorType((rows, size), dtype))
     body = _overlap_add_body(application, (rows, frames, size), dtype, step)
     attrs: Mapping[str, Attr] = {"body": body, "count": frames, "carried": 1, "guarded": False}
     names = [application.builder.file.unique(f"{application.target().name}_{stem}") for stem in ("rest", "made")]
@@ -450,7 +452,8 @@ def apply_gates(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
 
 
 def _with_last_outputs(graph: Graph, index: int) -> Graph:
-    """Add to every output computed from node ``place`` on a state that keeps its last value."""
+    """Return the graph in which every output that is computed from node ``index`` on becomes a state that keeps its last
+    value."""
     gated_values = {name for node in graph.nodes[index:] for name in node.outputs}
     types, state, updates = dict(graph.types), dict(graph.state), dict(graph.updates)
     for name in graph.outputs:
@@ -472,7 +475,7 @@ class _GatedValue:
 
 
 def _apply_gate(graph: Graph, index: int, condition: str) -> Graph:
-    """Move the nodes from ``place`` on into a ``branch``, whose other side returns the last values."""
+    """Move the nodes from ``index`` on into a ``branch``, whose other side returns the last values."""
     gated_nodes = graph.nodes[index:]
     gated_names = {name for node in gated_nodes for name in node.outputs}
     gated_values = {value: _GatedValue(value, state) for state, value in graph.updates.items() if value in gated_names}

@@ -127,7 +127,8 @@ def _read_subgraph(
     are handles of variables.
     """
 
-    def subgraph(index: int, inner_handles: Mapping[int, str]) -> Inside:
+    def read_inner_subgraph(index: int, inner_handles: Mapping[int, str]) -> Inside:
+        """Read a subgraph that an operator of this one uses; ModelError if it is inside itself or nested too deeply."""
         if index in around:
             raise ModelError(
                 f"subgraph {index} is inside itself; expected subgraphs without recursion", where=file.name
@@ -140,7 +141,7 @@ def _read_subgraph(
     unknown = [operator for operator in operators if operator.code not in CONVERTERS]
     refusals = [_refusal_line(file, operator, "", hint(operator.code)) for operator in unknown]
     if not refusals:
-        builder = Builder(file, input_shapes, subgraph, outer, handles)
+        builder = Builder(file, input_shapes, read_inner_subgraph, outer, handles)
         refusals = _convert_all(builder, operators)
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"

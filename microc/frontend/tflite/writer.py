@@ -30,10 +30,10 @@ _NO_FIELDS: Mapping[str, Field] = {}
 
 @frozen
 class TfliteOperator:
-    """A TFLite operator to be written: its code and version, names of tensors ("" is absent), the table of its options.
+    """A TFLite operator to be written.
 
-    ``fields``: values of the options.
-    """
+    ``inputs``, ``outputs``: names of tensors ("" is absent); ``options``: the schema's name of its table of options;
+    ``fields``: values of these options."""
 
     code: str
     version: int
@@ -72,7 +72,7 @@ def convert_node(graph: Graph, node: Node) -> Layer:
 
 
 class _NodeWriter:
-    """A node being converted: its types, constants and attributes, and the operators and tensors written so far."""
+    """Writer of one node as TFLite operators: the node's types, constants and attributes, and what is written so far."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph, self.node = graph, node
@@ -104,7 +104,7 @@ class _NodeWriter:
         return f"{name} of {self.node.outputs[0]}"
 
     def ints(self, name: str, *values: object) -> str:
-        """Add an int32 constant and return its name."""
+        """Add an int32 constant that only this node uses and return its name."""
         array = np.array(values, np.int32)
         return self.tensor(name, TensorType(array.shape, "int32"), array)
 
@@ -184,6 +184,7 @@ class _NodeWriter:
 
 
 def _conv2d(a: _NodeWriter) -> None:
+    """Write CONV_2D, or DEPTHWISE_CONV_2D if there is a group for each channel."""
     a.require_defaults(layout="NHWC", pad_value=0, out_dtype="")
     weight, groups = a.type(1).shape, a.node.attr("groups")
     if groups != 1 and (groups != a.type(0).shape[3] or weight[3] != 1):
@@ -226,13 +227,16 @@ def _conv2d_transpose(a: _NodeWriter) -> None:
     a.emit("TRANSPOSE_CONV", operands, "TransposeConvOptions", fields, 3)
 
 
-def _dense(a: _NodeWriter) -> None:
+def _fully_connected(a: _NodeWriter) -> None:
+    """Write FULLY_CONNECTED."""
     a.require_defaults(out_dtype="")
     fields: dict[str, Field] = {"FusedActivationFunction": a.activation()}
     a.emit("FULLY_CONNECTED", (a.node.inputs[0], *a.weights((0, 1), 0)), "FullyConnectedOptions", fields, 4)
 
 
-def _pool(code: str) -> Callable[[_NodeWriter], None]:
+def _pool_writer(code: str) -> Callable[[_NodeWriter], None]:
+    """Return the writer of a pool, the TFLite operator ``code``."""
+
     def write(a: _NodeWriter) -> None:
         a.require_defaults(layout="NHWC", count_include_pad=False)
         a.require_same_quantisation()
@@ -244,7 +248,9 @@ def _pool(code: str) -> Callable[[_NodeWriter], None]:
     return write
 
 
-def _binary(code: str, options: str) -> Callable[[_NodeWriter], None]:
+def _binary_writer(code: str, options: str) -> Callable[[_NodeWriter], None]:
+    """Return the writer of an operator on two int8 operands with a fused activation."""
+
     def write(a: _NodeWriter) -> None:
         types = [a.type(k) for k in range(2)]
         if any(type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None for type_ in types):
@@ -254,7 +260,8 @@ def _binary(code: str, options: str) -> Callable[[_NodeWriter], None]:
     return write
 
 
-def _unary(code: str, options: str = "") -> Callable[[_NodeWriter], None]:
+def _unary_writer(code: str, options: str = "") -> Callable[[_NodeWriter], None]:
+    """Return the writer of an operator whose options are all defaults."""
     return lambda a: a.emit(code, a.node.inputs, options)
 
 
@@ -275,7 +282,8 @@ def _softmax(a: _NodeWriter) -> None:
     a.emit("SOFTMAX", a.node.inputs, "SoftmaxOptions", {"Beta": float(a.node.attr("beta"))})
 
 
-def _leaky(a: _NodeWriter) -> None:
+def _leaky_relu(a: _NodeWriter) -> None:
+    """Write LEAKY_RELU."""
     a.emit("LEAKY_RELU", a.node.inputs, "LeakyReluOptions", {"Alpha": float(a.node.attr("alpha"))})
 
 
@@ -304,25 +312,25 @@ def _mean(a: _NodeWriter) -> None:
 
 
 WRITERS: Mapping[str, Callable[[_NodeWriter], None]] = {
-    "add": _binary("ADD", "AddOptions"),
-    "avg_pool2d": _pool("AVERAGE_POOL_2D"),
+    "add": _binary_writer("ADD", "AddOptions"),
+    "avg_pool2d": _pool_writer("AVERAGE_POOL_2D"),
     "concat": _concat,
     "conv2d": _conv2d,
     "conv2d_transpose": _conv2d_transpose,
-    "dense": _dense,
-    "hard_swish": _unary("HARD_SWISH", "HardSwishOptions"),
-    "leaky_relu": _leaky,
-    "max_pool2d": _pool("MAX_POOL_2D"),
+    "dense": _fully_connected,
+    "hard_swish": _unary_writer("HARD_SWISH", "HardSwishOptions"),
+    "leaky_relu": _leaky_relu,
+    "max_pool2d": _pool_writer("MAX_POOL_2D"),
     "mean": _mean,
-    "mul": _binary("MUL", "MulOptions"),
+    "mul": _binary_writer("MUL", "MulOptions"),
     "prelu": _prelu,
-    "relu": _unary("RELU"),
+    "relu": _unary_writer("RELU"),
     "reshape": _reshape,
-    "sigmoid": _unary("LOGISTIC"),
+    "sigmoid": _unary_writer("LOGISTIC"),
     "slice": _slice,
     "softmax": _softmax,
-    "sub": _binary("SUB", "SubOptions"),
-    "tanh": _unary("TANH"),
+    "sub": _binary_writer("SUB", "SubOptions"),
+    "tanh": _unary_writer("TANH"),
     "transpose": _transpose,
 }
 """Functions that write an operator, by our name of it."""
@@ -353,7 +361,7 @@ def to_tflite(graph: Graph) -> bytes:
     used = {name for operator in operators for name in (*operator.inputs, *operator.outputs)}
     ends = [tuple(names[name] for name in side) for side in (graph.inputs, graph.outputs)]
     used_tensors = {name: tensor for name, tensor in tensors.items() if name in used or name in ends[0]}
-    return _Model(used_tensors).serialise(operators, *ends)
+    return _ModelFlatbuffer(used_tensors).serialise(operators, *ends)
 
 
 def tflite_names(graph: Graph) -> Mapping[str, str]:
@@ -362,30 +370,32 @@ def tflite_names(graph: Graph) -> Mapping[str, str]:
 
 
 @dataclass
-class _Model:
-    """A flatbuffer under construction.
+class _ModelFlatbuffer:
+    """The flatbuffer of a TFLite model under construction.
 
-    Flatbuffers are written from their end, so referenced tables come before those that refer to them.
-    """
+    Flatbuffers are written from their end, so referenced tables come before those that refer to them."""
 
     tensors: Mapping[str, tuple[TensorType, Array | None]]
     fb: Any = field(default_factory=lambda: flatbuffers.Builder(1024))
     buffers: list[bytes] = field(default_factory=lambda: [b""])
 
     def serialise(self, operators: Sequence[TfliteOperator], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
+        """Write the model and return its bytes."""
         numbers = {name: k for k, name in enumerate(self.tensors)} | {"": -1}
         codes = list(dict.fromkeys((operator.code, operator.version) for operator in operators))
-        tensors = self._offsets([self._tensor(name, *entry) for name, entry in self.tensors.items()])
-        operator_offsets = self._offsets([self._operator(operator, codes, numbers) for operator in operators])
-        ends = [self._numbers([numbers[name] for name in side], np.int32) for side in (inputs, outputs)]
+        tensors = self._write_offset_vector([self._write_tensor(name, *entry) for name, entry in self.tensors.items()])
+        operator_offsets = self._write_offset_vector(
+            [self._write_operator(operator, codes, numbers) for operator in operators]
+        )
+        ends = [self._write_number_vector([numbers[name] for name in side], np.int32) for side in (inputs, outputs)]
         tflite.SubGraphStart(self.fb)
         tflite.SubGraphAddTensors(self.fb, tensors)
         tflite.SubGraphAddInputs(self.fb, ends[0])
         tflite.SubGraphAddOutputs(self.fb, ends[1])
         tflite.SubGraphAddOperators(self.fb, operator_offsets)
-        graphs = self._offsets([int(tflite.SubGraphEnd(self.fb))])
-        buffers = self._offsets([self._buffer(data) for data in self.buffers])
-        code_offsets = self._offsets([self._code(*code) for code in codes])
+        graphs = self._write_offset_vector([int(tflite.SubGraphEnd(self.fb))])
+        buffers = self._write_offset_vector([self._write_buffer(data) for data in self.buffers])
+        code_offsets = self._write_offset_vector([self._write_operator_code(*code) for code in codes])
         tflite.ModelStart(self.fb)
         tflite.ModelAddVersion(self.fb, 3)
         tflite.ModelAddOperatorCodes(self.fb, code_offsets)
@@ -394,23 +404,27 @@ class _Model:
         self.fb.Finish(tflite.ModelEnd(self.fb), b"TFL3")
         return bytes(self.fb.Output())
 
-    def _offsets(self, entries: Sequence[int]) -> int:
+    def _write_offset_vector(self, entries: Sequence[int]) -> int:
+        """Write a vector of offsets of tables; return its own offset."""
         self.fb.StartVector(4, len(entries), 4)
         for entry in reversed(entries):
             self.fb.PrependUOffsetTRelative(entry)
         return int(self.fb.EndVector())
 
-    def _numbers(self, values: Sequence[float], dtype: Any) -> int:
+    def _write_number_vector(self, values: Sequence[float], dtype: Any) -> int:
+        """Write a vector of numbers; return its offset."""
         return int(self.fb.CreateNumpyVector(np.asarray(values, dtype)))
 
-    def _buffer(self, data: bytes) -> int:
+    def _write_buffer(self, data: bytes) -> int:
+        """Write a buffer with the data of a constant; return its offset."""
         vector = self.fb.CreateNumpyVector(np.frombuffer(data, np.uint8)) if data else 0
         tflite.BufferStart(self.fb)
         if data:
             tflite.BufferAddData(self.fb, vector)
         return int(tflite.BufferEnd(self.fb))
 
-    def _code(self, name: str, version: int) -> int:
+    def _write_operator_code(self, name: str, version: int) -> int:
+        """Write an OperatorCode; return its offset."""
         number = getattr(tflite.BuiltinOperator, name)
         tflite.OperatorCodeStart(self.fb)
         tflite.OperatorCodeAddDeprecatedBuiltinCode(self.fb, min(number, _LAST_OF_A_BYTE))
@@ -418,9 +432,10 @@ class _Model:
         tflite.OperatorCodeAddVersion(self.fb, version)
         return int(tflite.OperatorCodeEnd(self.fb))
 
-    def _tensor(self, name: str, type_: TensorType, data: Array | None) -> int:
-        shape, label = self._numbers(type_.shape, np.int32), self.fb.CreateString(name)
-        quant = self._quantisation(type_.quant) if type_.quant else 0
+    def _write_tensor(self, name: str, type_: TensorType, data: Array | None) -> int:
+        """Write a tensor, and keep its data for a buffer; return the tensor's offset."""
+        shape, label = self._write_number_vector(type_.shape, np.int32), self.fb.CreateString(name)
+        quant = self._write_quantisation(type_.quant) if type_.quant else 0
         if data is not None:
             self.buffers.append(np.ascontiguousarray(data).tobytes())
         tflite.TensorStart(self.fb)
@@ -432,18 +447,28 @@ class _Model:
             tflite.TensorAddQuantization(self.fb, quant)
         return int(tflite.TensorEnd(self.fb))
 
-    def _quantisation(self, quant: Quant) -> int:
-        scale, zero_point = self._numbers(quant.scale, np.float32), self._numbers(quant.zero_point, np.int64)
+    def _write_quantisation(self, quant: Quant) -> int:
+        """Write the scales and zero points of a tensor; return their offset."""
+        scale, zero_point = (
+            self._write_number_vector(quant.scale, np.float32),
+            self._write_number_vector(quant.zero_point, np.int64),
+        )
         tflite.QuantizationParametersStart(self.fb)
         tflite.QuantizationParametersAddScale(self.fb, scale)
         tflite.QuantizationParametersAddZeroPoint(self.fb, zero_point)
         tflite.QuantizationParametersAddQuantizedDimension(self.fb, quant.axis or 0)
         return int(tflite.QuantizationParametersEnd(self.fb))
 
-    def _operator(self, operator: TfliteOperator, codes: Sequence[tuple[str, int]], numbers: Mapping[str, int]) -> int:
-        options = self._options(operator) if operator.options else 0
+    def _write_operator(
+        self, operator: TfliteOperator, codes: Sequence[tuple[str, int]], numbers: Mapping[str, int]
+    ) -> int:
+        """Write an operator with its options; return its offset.
+
+        ``codes``: the model's operator codes in order; ``numbers``: indices of tensors by name."""
+        options = self._write_options(operator) if operator.options else 0
         inputs, outputs = (
-            self._numbers([numbers[n] for n in side], np.int32) for side in (operator.inputs, operator.outputs)
+            self._write_number_vector([numbers[n] for n in side], np.int32)
+            for side in (operator.inputs, operator.outputs)
         )
         tflite.OperatorStart(self.fb)
         tflite.OperatorAddOpcodeIndex(self.fb, codes.index((operator.code, operator.version)))
@@ -454,8 +479,11 @@ class _Model:
             tflite.OperatorAddBuiltinOptions(self.fb, options)
         return int(tflite.OperatorEnd(self.fb))
 
-    def _options(self, operator: TfliteOperator) -> int:
-        values = {n: self._numbers(v, np.int32) if isinstance(v, tuple) else v for n, v in operator.fields.items()}
+    def _write_options(self, operator: TfliteOperator) -> int:
+        """Write the table of an operator's options; return its offset."""
+        values = {
+            n: self._write_number_vector(v, np.int32) if isinstance(v, tuple) else v for n, v in operator.fields.items()
+        }
         getattr(tflite, f"{operator.options}Start")(self.fb)
         for name, value in values.items():
             getattr(tflite, f"{operator.options}Add{name}")(self.fb, value)

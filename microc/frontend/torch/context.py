@@ -32,17 +32,16 @@ _DTYPE_PRESERVING = (
 
 
 def numbers(x: Any, count: int) -> tuple[int, ...]:
-    """Return an argument as one number per axis."""
+    """Return an argument, one number or a sequence, as one number for each of ``count`` axes."""
     values = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
     return tuple(values * count if len(values) == 1 else values)
 
 
 @dataclass(frozen=True)
 class OpContext:
-    """One call of an operator.
+    """One call of an ATen operator as its converter sees it.
 
-    Arguments are found by the names of its schema: values of the graph are strings, known tensors are PyTorch's.
-    """
+    Arguments are found by the names of its schema: values of the graph are strings, known tensors are PyTorch's."""
 
     torch: Any
     write: GraphBuilder
@@ -80,7 +79,7 @@ class OpContext:
         return self.array(argument)
 
     def value(self, x: Any, dtype: str = "") -> str:
-        """Return a value of the graph for a value, a known tensor, or a number (of ``dtype``)."""
+        """Return the value of the graph for ``x``: a value, a known tensor, or a number (of ``dtype``)."""
         if isinstance(x, str):
             return x
         if isinstance(x, self.torch.Tensor):

@@ -50,7 +50,7 @@ def check_program(program: Any, file_name: str) -> dict[str, Any]:
     reduced = {**program, "range_constraints": {}, "guards_code": []}
     reduced["graph_module"] = {**module, "metadata": {}, "treespec_namedtuple_fields": {}}
     reduced["graph_module"]["module_call_graph"] = [_program_signature(module["module_call_graph"], file_name)]
-    checker = _Checker(file_name)
+    checker = _ProgramChecker(file_name)
     checker.walk(reduced, "", 0)
     if checker.foreign:
         lines = [f"{name}: the operator is unknown to microc" for name in checker.foreign]
@@ -70,8 +70,8 @@ def integer_extents(extents: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     return values
 
 
-class _Checker:
-    """One traversal of the JSON. ``foreign``: operators that are not PyTorch's own, in order."""
+class _ProgramChecker:
+    """A traversal of a program's JSON that checks it. ``foreign``: operators that are not PyTorch's own, in order."""
 
     def __init__(self, file: str) -> None:
         self.file, self.nodes = file, 0
@@ -173,15 +173,15 @@ def sanitise_archive(data: bytes, file_name: str) -> bytes:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = _Members(archive, file_name)
+            members = _ArchiveMembers(archive, file_name)
             parts = {
                 "archive_format": b"pt2",
                 "archive_version": members.read("archive_version"),
                 "byteorder": members.read("byteorder"),
                 ".data/version": members.read(".data/version"),
-                SUFFIX: _encode_json(check_program(members.json(SUFFIX), file_name)),
-                **_read_tensors(members, _WEIGHTS, "weights"),
-                **_read_tensors(members, _CONSTANTS, "constants"),
+                SUFFIX: _to_json_bytes(check_program(members.json(SUFFIX), file_name)),
+                **_read_raw_tensors(members, _WEIGHTS, "weights"),
+                **_read_raw_tensors(members, _CONSTANTS, "constants"),
                 _SAMPLES: b"",
             }
     except (zipfile.BadZipFile, KeyError, TypeError, AttributeError, IndexError, ValueError, *_ARCHIVE_ERRORS) as error:
@@ -195,8 +195,8 @@ _ARCHIVE_ERRORS = (NotImplementedError, RuntimeError, EOFError, OverflowError, R
 """Exceptions of archives that are encrypted, truncated or packed by an unknown method, and of JSON that is nested too deeply."""
 
 
-class _Members:
-    """The archive's members, by their names below its only folder."""
+class _ArchiveMembers:
+    """The members of a program's archive, by their names below its only folder."""
 
     def __init__(self, archive: zipfile.ZipFile, file_name: str) -> None:
         self.archive, self.file = archive, file_name
@@ -228,8 +228,9 @@ class _Members:
         return read_json(self.read(name), f"{self.file} {name}")
 
 
-def _read_tensors(members: _Members, folder: str, what: str) -> dict[str, bytes]:
-    """Return the tensors in a folder and their description; all must be raw bytes."""
+def _read_raw_tensors(members: _ArchiveMembers, folder: str, what: str) -> dict[str, bytes]:
+    """Return the members that hold the tensors in a folder, and their description; UnsupportedError unless all are raw
+    bytes."""
     name = f"{folder}model_{what}_config.json"
     if f"{folder}model.pt" in members.sizes:
         raise UnsupportedError(f"the {what} are pickled, expected raw bytes", where=members.file, hint=_SAVE_AGAIN)
@@ -248,7 +249,7 @@ def _read_tensors(members: _Members, folder: str, what: str) -> dict[str, bytes]
             raise ModelError(f"the {what} unfold to more than {MAX_STORED} bytes", where=members.file)
         if folder + path not in tensors:
             tensors[folder + path] = members.read(folder + path)
-    return {name: _encode_json(config), **tensors}
+    return {name: _to_json_bytes(config), **tensors}
 
 
 def _check_tensor_meta(meta: Mapping[str, Any], stored: int, where: str) -> int:
@@ -278,11 +279,13 @@ def _check_tensor_meta(meta: Mapping[str, Any], stored: int, where: str) -> int:
     return elements * width
 
 
-def _encode_json(x: Any) -> bytes:
+def _to_json_bytes(x: Any) -> bytes:
+    """Return plain data as the bytes of its JSON."""
     return json.dumps(x).encode()
 
 
 def _write_archive(members: Mapping[str, bytes]) -> bytes:
+    """Return an uncompressed zip archive of members in the folder ``model``."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():

@@ -74,7 +74,7 @@ def to_bool(a: OpContext, x: Any) -> str:
 
 
 def pair(a: OpContext, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
-    """Return both operands in one dtype: the given one, else the one that PyTorch promotes them to."""
+    """Return both operands in one dtype: ``dtype``, or else the one that PyTorch promotes them to."""
     if not dtype:
         tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
         tensor_dtypes = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
@@ -85,6 +85,7 @@ def pair(a: OpContext, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
 
 
 def _to_dtype(a: OpContext, x: Any, dtype: str) -> str:
+    """Return a value or a number as a value of the graph of ``dtype``."""
     return a.cast(x, dtype) if isinstance(x, str) else a.value(x, dtype)
 
 
@@ -358,6 +359,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 
 
 def logarithm(base: float) -> Converter:
+    """Return the converter of a logarithm to a base."""
     return lambda a: a.emit("mul", (a.emit("log", (a.operand("self"),)), a.value(1 / math.log(base))))
 
 
@@ -399,6 +401,7 @@ def any_of(a: OpContext) -> str:
 
 
 def _reduced_axes(a: OpContext, x: str, dims: object) -> tuple[int, ...]:
+    """Return the axes of ``dims``, ascending and from 0 on; all axes if it names none."""
     rank = len(a.shape(x))
     axes = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, (list, tuple)) else []
     return tuple(sorted(d % rank for d in axes)) if axes else tuple(range(rank))
@@ -430,12 +433,12 @@ def atan2(a: OpContext) -> str:
 
 
 def erfc(a: OpContext) -> str:
-    """erfc."""
+    """erfc: 1 - erf(x)."""
     return a.emit("sub", (a.value(1.0), a.emit("erf", (a.operand("self"),))))
 
 
 def hypot(a: OpContext) -> str:
-    """hypot."""
+    """hypot: the square root of the sum of both squares."""
     sides = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
     return a.emit("sqrt", (a.emit("add", [a.emit("mul", (side, side)) for side in sides]),))
 
@@ -457,6 +460,7 @@ def norm(a: OpContext) -> str:
 
 
 def _emit_norm(a: OpContext, x: str, order: float, over: Mapping[str, Attr]) -> str:
+    """Emit the norm of an order from 1 to infinity over some axes."""
     if order == 2:
         return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), over),))
     size = a.emit("abs", (x,))

@@ -24,7 +24,7 @@ def convolution(a: OpContext) -> str:
     if is_unbatched:
         data = a.reshape(data, (1, *a.shape(data)))
     strides, dilation = (numbers(a.argument(name, 1), rank) for name in ("stride", "dilation"))
-    padding = _axis_padding(a, a.shape(weight)[2:], dilation)
+    padding = _convolution_padding(a, a.shape(weight)[2:], dilation)
     transposed = bool(a.argument("transposed", False))
     if rank > 2 and transposed:
         a.refuse(f"a transposed convolution of {rank} spatial axes", "use one or two spatial axes")
@@ -53,7 +53,7 @@ def _flat_weight(a: OpContext, weight: str) -> str:
     return a.reshape(weight, (*shape[:2], 1, shape[2]))
 
 
-def _axis_padding(a: OpContext, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
+def _convolution_padding(a: OpContext, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
     """Return the padding before every axis, then after every axis."""
     padding = a.argument("padding", 0)
     if padding == "valid":
@@ -186,7 +186,7 @@ def upsample_linear(a: OpContext) -> str:
     shape, result_shape = a.shape(x), a.result_shape()
     factors = a.argument("scale_factors") or (None,) * 2
     tables = [
-        _interpolation_table(shape[axis], result_shape[axis], bool(a.argument("align_corners")), factors[axis - 2])
+        _linear_neighbours(shape[axis], result_shape[axis], bool(a.argument("align_corners")), factors[axis - 2])
         for axis in (2, 3)
     ]
     names = [a.write.new_constant("places", indices) for indices, _ in tables]
@@ -194,7 +194,7 @@ def upsample_linear(a: OpContext) -> str:
     return a.emit("resample", (x, *names), {"axes": (2, 3)})
 
 
-def _interpolation_table(extent: int, size: int, aligns_corners: bool, factor: float | None) -> tuple[Array, Array]:
+def _linear_neighbours(extent: int, size: int, aligns_corners: bool, factor: float | None) -> tuple[Array, Array]:
     """Return for every output the two inputs that it lies between, and their weights."""
     if aligns_corners:
         source = np.arange(size) * ((extent - 1) / max(size - 1, 1))
@@ -232,7 +232,7 @@ def dequantize(a: OpContext) -> str:
 
 
 def _quantisation_parameters(a: OpContext) -> tuple[tuple[float, ...], tuple[int, ...], int | None, str]:
-    """Return scales, zero points, the axis (None: per tensor), and the dtype of the integers."""
+    """Return scales, zero points, the axis (None: per tensor), and the dtype of a quantised tensor's integers."""
     dtype = str(a.argument("dtype")).removeprefix("torch.")
     if a.name.endswith("per_tensor"):
         numbers = [x.item() if hasattr(x, "item") else x for x in (a.argument("scale"), a.argument("zero_point"))]
@@ -279,10 +279,10 @@ def batch_norm(a: OpContext) -> tuple[str, str, str]:
     factor = 1 / np.sqrt(var.astype(np.float64) + float(a.argument("eps")))
     factor = factor if weight is None else factor * weight
     offset = (0 if bias is None else bias) - mean * factor
-    return (_per_channel(a, x, factor, offset), "", "")
+    return (_scale_and_offset_channels(a, x, factor, offset), "", "")
 
 
-def _per_channel(a: OpContext, x: str, factor: Array, offset: Array) -> str:
+def _scale_and_offset_channels(a: OpContext, x: str, factor: Array, offset: Array) -> str:
     """Multiply by a factor and add an offset per channel."""
     shape = (-1, *(1,) * (len(a.shape(x)) - 2))
     names = [
@@ -301,7 +301,13 @@ def instance_norm(a: OpContext) -> tuple[str, str, str]:
     if weight is None and bias is None:
         return (normalised, "", "")
     ones = np.ones(a.shape(x)[1])
-    return (_per_channel(a, normalised, ones if weight is None else weight, 0 * ones if bias is None else bias), "", "")
+    return (
+        _scale_and_offset_channels(
+            a, normalised, ones if weight is None else weight, 0 * ones if bias is None else bias
+        ),
+        "",
+        "",
+    )
 
 
 def layer_norm(a: OpContext) -> Any:
@@ -333,7 +339,9 @@ def group_norm(a: OpContext) -> Any:
     weight, bias = (a.constant(name) for name in ("weight", "bias"))
     if weight is not None or bias is not None:
         ones = np.ones(shape[1])
-        normalised = _per_channel(a, normalised, ones if weight is None else weight, 0 * ones if bias is None else bias)
+        normalised = _scale_and_offset_channels(
+            a, normalised, ones if weight is None else weight, 0 * ones if bias is None else bias
+        )
     return (normalised, "", "")
 
 
@@ -420,10 +428,12 @@ class _PoolWindow:
         total = a.emit("window_sum", (x,), attrs)
         counts = np.ones((1,), np.float32)
         for axis, extent in enumerate(a.shape(x)[2:]):
-            counts = np.multiply.outer(counts, self._counts(axis, extent, a.shape(total)[2 + axis], include))
+            counts = np.multiply.outer(
+                counts, self._elements_per_window(axis, extent, a.shape(total)[2 + axis], include)
+            )
         return a.emit("div", (total, a.write.new_constant("counts", counts[None])))
 
-    def _counts(self, axis: int, extent: int, out: int, include: bool) -> Array:
+    def _elements_per_window(self, axis: int, extent: int, out: int, include: bool) -> Array:
         """Count the elements of every window along an axis.
 
         Padding counts if ``include`` says so; padding added by ceil_mode never counts.
@@ -437,14 +447,15 @@ class _PoolWindow:
 def adaptive_average(a: OpContext) -> str:
     """Adaptive average pool: a mean if the result has one element, a pool if extents are multiples, else weighted sums along
     each axis."""
-    return _adaptive_pool(a, "mean", "avg_pool2d", a.result_shape())
+    return _emit_adaptive_pool(a, "mean", "avg_pool2d", a.result_shape())
 
 
 def adaptive_max(a: OpContext) -> tuple[str, str]:
-    return _adaptive_pool(a, "max", "max_pool2d", a.result_shape(0)), ""
+    return _emit_adaptive_pool(a, "max", "max_pool2d", a.result_shape(0)), ""
 
 
-def _adaptive_pool(a: OpContext, reduce_op: str, pool_op: str, result_shape: tuple[int, ...]) -> str:
+def _emit_adaptive_pool(a: OpContext, reduce_op: str, pool_op: str, result_shape: tuple[int, ...]) -> str:
+    """Emit an adaptive pool: a reduction, a pool, or a reduction over a table of elements for every result."""
     x = a.operand("self")
     count = int(a.name.split("_pool")[1][0])
     shape = a.shape(x)

@@ -167,7 +167,7 @@ def index_select(a: OpContext) -> str:
 
 
 def gather(a: OpContext) -> str:
-    return a.emit("gather_elements", (a.operand("self"), a.operand("index")), {"axis": _normalised_axis(a)})
+    return a.emit("gather_elements", (a.operand("self"), a.operand("index")), {"axis": _dim_axis(a)})
 
 
 def scatter(a: OpContext) -> str:
@@ -181,10 +181,11 @@ def scatter(a: OpContext) -> str:
         shape = a.shape(indices)
         source = a.emit("slice", (source,), {"begin": (0,) * len(shape), "end": shape, "strides": (1,) * len(shape)})
     reduction = "add" if a.name == "scatter_add" else ""
-    return a.emit("scatter_elements", (x, indices, source), {"axis": _normalised_axis(a), "reduction": reduction})
+    return a.emit("scatter_elements", (x, indices, source), {"axis": _dim_axis(a), "reduction": reduction})
 
 
-def _normalised_axis(a: OpContext) -> int:
+def _dim_axis(a: OpContext) -> int:
+    """Return the argument ``dim`` as 0..rank-1."""
     rank = len(a.shape(a.operand("self")))
     return int(a.argument("dim")) % rank
 
@@ -198,13 +199,13 @@ def index(a: OpContext) -> str:
     rank = len(a.shape(x))
     front = (*indexed_axes, *(axis for axis in range(rank) if axis not in indexed_axes))
     gathered = a.emit(
-        "gather_nd", (_transpose_axes(a, x, front), _stack_indices(a, [indices[axis] for axis in indexed_axes])), {}
+        "gather_nd", (_emit_transpose(a, x, front), _stack_indices(a, [indices[axis] for axis in indexed_axes])), {}
     )
     count = len(a.shape(gathered)) - (rank - len(indexed_axes))
     if indexed_axes != list(range(indexed_axes[0], indexed_axes[0] + len(indexed_axes))):
         return gathered
     other_axes = range(count, len(a.shape(gathered)))
-    return _transpose_axes(a, gathered, (*other_axes[: indexed_axes[0]], *range(count), *other_axes[indexed_axes[0] :]))
+    return _emit_transpose(a, gathered, (*other_axes[: indexed_axes[0]], *range(count), *other_axes[indexed_axes[0] :]))
 
 
 def index_put(a: OpContext) -> str:
@@ -225,9 +226,9 @@ def index_put(a: OpContext) -> str:
         values = a.emit("broadcast_to", (values,), {"shape": values_shape})
     values_axes = (*range(first, first + count), *range(first), *range(first + count, len(values_shape)))
     reduction = "add" if a.argument("accumulate", False) else ""
-    operands = (_transpose_axes(a, x, front), index_vectors, _transpose_axes(a, values, values_axes))
+    operands = (_emit_transpose(a, x, front), index_vectors, _emit_transpose(a, values, values_axes))
     scattered = a.emit("scatter_nd", operands, {"reduction": reduction})
-    return _transpose_axes(a, scattered, tuple(front.index(axis) for axis in range(rank)))
+    return _emit_transpose(a, scattered, tuple(front.index(axis) for axis in range(rank)))
 
 
 def _masked_fill(a: OpContext, x: str, mask: str, number: str, first: int) -> str:
@@ -252,7 +253,8 @@ def _stack_indices(a: OpContext, indices: Sequence[object]) -> str:
     return a.emit("concat", [a.reshape(name, (*shape, 1)) for name in broadcast], {"axis": len(shape)})
 
 
-def _transpose_axes(a: OpContext, x: str, axes: Sequence[int]) -> str:
+def _emit_transpose(a: OpContext, x: str, axes: Sequence[int]) -> str:
+    """Transpose a value unless the axes are in order already."""
     return x if list(axes) == sorted(axes) else a.emit("transpose", (x,), {"axes": tuple(axes)})
 
 
@@ -301,7 +303,7 @@ def slice_scatter(a: OpContext) -> str:
 
     A gather from both operands, concatenated along the axis.
     """
-    x, source, axis = a.operand("self"), a.operand("src"), _normalised_axis(a)
+    x, source, axis = a.operand("self"), a.operand("src"), _dim_axis(a)
     shape = a.shape(x)
     if a.name == "select_scatter":
         begin = int(a.argument("index")) % shape[axis]

@@ -154,11 +154,10 @@ def _import_torch(file_name: str) -> Any:
 
 
 class _Translator:
-    """Converts the nodes of a program in order. ``known`` maps nodes to what they are: a value's name, a tensor, a number,
-    several of these.
+    """Converter of a program's nodes, in order, to one graph.
 
-    ``lost``: nodes that were refused, or depend on one that was.
-    """
+    ``known`` maps nodes to their results: a value's name, a tensor, a number, or several of these. ``lost``: nodes that
+    were refused, or depend on one that was."""
 
     def __init__(self, torch: Any, program: Any, file: str) -> None:
         self.torch, self.program, self.file = torch, program, file
@@ -168,6 +167,7 @@ class _Translator:
         self.bytes = 0
 
     def graph(self) -> Graph:
+        """Convert the program; UnsupportedError lists all nodes that are refused."""
         signature = self.program.graph_signature
         changed_buffers = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
         if changed_buffers:
@@ -235,6 +235,7 @@ class _Translator:
         return name
 
     def array(self, tensor: Any) -> Array:
+        """Return a tensor as a numpy array."""
         name = self.dtype(tensor)
         data = tensor.detach().cpu().contiguous()
         if name == "bfloat16":  # a dtype that numpy has by ml_dtypes only: the same bits under its name
@@ -281,8 +282,9 @@ class _Translator:
     def evaluate(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Evaluate a call by PyTorch.
 
-        Only core operators (and _CREATED), whose results are deterministic, up to a limit of elements and bytes.
-        """
+        Only core operators and those in _EVALUATED and _EMPTY, whose results are deterministic, up to a limit of
+        elements
+        and bytes."""
         fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
         is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
@@ -301,7 +303,7 @@ class _Translator:
 
 
 def _replace_nodes(x: Any, known: Mapping[Any, Any]) -> Any:
-    """Return arguments with nodes replaced by what they are."""
+    """Return arguments with nodes replaced by their results (``known``)."""
     if isinstance(x, (list, tuple)):
         return [_replace_nodes(item, known) for item in x]
     if isinstance(x, dict):
@@ -373,9 +375,9 @@ def export_module(module: Any, example_inputs: Any) -> Any:
         )
     keywords = {}
     if isinstance(example_inputs, Mapping):
-        keywords, positional = {name: _tensor_of(torch, example) for name, example in example_inputs.items()}, ()
+        keywords, positional = {name: _example_tensor(torch, example) for name, example in example_inputs.items()}, ()
     else:
-        positional = tuple(_tensor_of(torch, example) for example in example_inputs)
+        positional = tuple(_example_tensor(torch, example) for example in example_inputs)
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
@@ -394,7 +396,8 @@ def export_module(module: Any, example_inputs: Any) -> Any:
             part.training = training
 
 
-def _tensor_of(torch: Any, example: Any) -> Any:
+def _example_tensor(torch: Any, example: Any) -> Any:
+    """Return an example input as a PyTorch tensor; UsageError if it is neither a tensor nor an array."""
     if isinstance(example, torch.Tensor):
         return example.detach()
     try:

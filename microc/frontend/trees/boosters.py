@@ -59,7 +59,7 @@ def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
     ]
     if "average_output" in head.split("\n"):
         trees = [tree.with_values(tree.values * targets / len(trees)) for tree in trees]
-    post, factor = _post_transform(header.get("objective", ""), targets, file)
+    post, factor = _lightgbm_post_transform(header.get("objective", ""), targets, file)
     return Ensemble(tuple(tree.with_values(tree.values * factor) for tree in trees), targets, post=post), features
 
 
@@ -68,19 +68,19 @@ def _section_fields(section: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in section.split("\n") if "=" in line)
 
 
-def _field_values(fields: Mapping[str, str], name: str, count: int, where: str) -> list[str]:
-    """Return the words of a field, which must be ``count``."""
+def _field_words(fields: Mapping[str, str], name: str, word_count: int, where: str) -> list[str]:
+    """Return the words of a field; ModelError unless there are ``word_count``."""
     if name not in fields:
         raise ModelError(f"{name!r} is missing", where=where)
     words = fields[name].split()
-    if len(words) != count:
-        raise ModelError(f"{name!r} holds {len(words)} numbers, expected {count}", where=where)
+    if len(words) != word_count:
+        raise ModelError(f"{name!r} holds {len(words)} numbers, expected {word_count}", where=where)
     return words
 
 
 def _integer_field(fields: Mapping[str, str], name: str, least: int, most: int, where: str) -> int:
     """Return a field of one integer within bounds."""
-    return int(parse_integers(_field_values(fields, name, 1, where), where, repr(name), least, most)[0])
+    return int(parse_integers(_field_words(fields, name, 1, where), where, repr(name), least, most)[0])
 
 
 def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where: str) -> Tree:
@@ -88,25 +88,26 @@ def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where:
     leaves = _integer_field(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
         raise UnsupportedError("linear models in the leaves", where=where, hint="train with linear_tree=false")
-    values = parse_reals(_field_values(fields, "leaf_value", leaves, where), where, "'leaf_value'")
+    values = parse_reals(_field_words(fields, "leaf_value", leaves, where), where, "'leaf_value'")
     inner = leaves - 1
 
-    def row(name: str, least: int, most: int) -> Array:
-        return parse_integers(_field_values(fields, name, inner, where), where, repr(name), least, most)
+    def integer_row(name: str, least: int, most: int) -> Array:
+        """Return a field of one integer for every inner node."""
+        return parse_integers(_field_words(fields, name, inner, where), where, repr(name), least, most)
 
     children = []
     for name in ("left_child", "right_child"):
-        child = row(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
+        child = integer_row(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
         child = np.where(child < 0, inner - 1 - child, child)
         children.append(np.concatenate([child, np.full(leaves, -1)]))
     feature, threshold = np.zeros(inner + leaves, np.int64), np.zeros(inner + leaves)
     mode = np.full(inner + leaves, AT_MOST)
     if inner:
-        feature[:inner] = row("split_feature", 0, features - 1)
+        feature[:inner] = integer_row("split_feature", 0, features - 1)
         threshold[:inner] = parse_reals(
-            _field_values(fields, "threshold", inner, where), where, "'threshold'", finite=False
+            _field_words(fields, "threshold", inner, where), where, "'threshold'", finite=False
         )
-        mode[:inner] = _split_modes(row("decision_type", -128, 255), threshold[:inner], where)
+        mode[:inner] = _split_modes(integer_row("decision_type", -128, 255), threshold[:inner], where)
     node_values = np.concatenate([np.zeros(inner), values]).reshape(-1, 1)
     return Tree(children[0], children[1], feature, threshold, mode, node_values, target)
 
@@ -122,7 +123,7 @@ def _split_modes(decisions: Array, threshold: Array, where: str) -> Array:
     return np.where(nan_goes_left, AT_MOST | UNORDERED, AT_MOST)
 
 
-def _post_transform(objective: str, targets: int, where: str) -> tuple[str, float]:
+def _lightgbm_post_transform(objective: str, targets: int, where: str) -> tuple[str, float]:
     """Return the transformation of scores, and the factor that sums are multiplied by before it."""
     name, *options = objective.split() or [""]
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
@@ -165,21 +166,21 @@ def read_ubjson(data: bytes, where: str) -> Any:
 
     ModelError if the bytes are no such value, or hold more values than a model has.
     """
-    return _Reader(data, where).value(0)
+    return _UbjsonReader(data, where).value(0)
 
 
-class _Reader:
+class _UbjsonReader:
     """A cursor over UBJSON bytes."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where, self._at, self._values = data, where, 0, 0
 
     def value(self, depth: int, type_: bytes = b"") -> Any:
-        """Return the next value; its type is ``kind``, or read from before it."""
+        """Return the next value; its type is ``type_``, or else read from the byte before it."""
         self._values += 1
         if self._values > _MOST_VALUES or depth > MAX_NESTED:
-            raise self._broken(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
-        type_ = type_ or self._take(1)
+            raise self._broken_error(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
+        type_ = type_ or self._take_bytes(1)
         if type_ in _NUMBERS:
             return self._read_numbers(type_, 1)[0].item()
         if type_ in _LITERALS:
@@ -188,12 +189,12 @@ class _Reader:
             case b"S":
                 return self._read_text()
             case b"C":
-                return self._take(1).decode("ascii", "replace")
+                return self._take_bytes(1).decode("ascii", "replace")
             case b"[":
                 return self._read_array(depth)
             case b"{":
                 return self._read_object(depth)
-        raise self._broken(f"got the type marker {type_!r}, expected one of UBJSON's")
+        raise self._broken_error(f"got the type marker {type_!r}, expected one of UBJSON's")
 
     def _read_array(self, depth: int) -> Any:
         """Return an array; packed numbers become a numpy array."""
@@ -206,6 +207,7 @@ class _Reader:
         return items
 
     def _read_object(self, depth: int) -> dict[str, Any]:
+        """Return an object as a dictionary."""
         type_, count = self._container_header()
         fields: dict[str, Any] = {}
         read = 0
@@ -219,7 +221,7 @@ class _Reader:
         """Return the type of all values of a container, if it declares one, and their count, if it declares that."""
         type_ = b""
         if self._skip_mark(b"$"):
-            type_ = self._take(1)
+            type_ = self._take_bytes(1)
         return type_, self._read_length() if self._skip_mark(b"#") else None
 
     def _at_end(self, mark: bytes, read: int, count: int | None) -> bool:
@@ -233,27 +235,29 @@ class _Reader:
         return is_next
 
     def _read_text(self) -> str:
-        return self._take(self._read_length()).decode("utf-8", "replace")
+        return self._take_bytes(self._read_length()).decode("utf-8", "replace")
 
     def _read_length(self) -> int:
-        type_ = self._take(1)
+        type_ = self._take_bytes(1)
         if type_ not in _NUMBERS or type_ in b"dD":
-            raise self._broken(f"a length has the type marker {type_!r}, expected an integer's")
+            raise self._broken_error(f"a length has the type marker {type_!r}, expected an integer's")
         return int(self._read_numbers(type_, 1)[0])
 
     def _read_numbers(self, type_: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the next ``count`` numbers of a type in the machine's byte order."""
         dtype = _NUMBERS[type_]
-        return np.frombuffer(self._take(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="))
+        return np.frombuffer(self._take_bytes(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="))
 
-    def _take(self, count: int) -> bytes:
+    def _take_bytes(self, count: int) -> bytes:
         """Return the next ``count`` bytes; ModelError if there are fewer."""
         end = self._at + count
         if count < 0 or end > len(self._data):
-            raise self._broken(f"got {len(self._data)} bytes, expected at least {end}")
+            raise self._broken_error(f"got {len(self._data)} bytes, expected at least {end}")
         chunk, self._at = self._data[self._at : end], end
         return chunk
 
-    def _broken(self, why: str) -> ModelError:
+    def _broken_error(self, why: str) -> ModelError:
+        """Return the error for broken UBJSON at this position."""
         return ModelError(f"the model's UBJSON is broken at byte {self._at}: {why}", where=self._where)
 
 
@@ -325,16 +329,16 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
 def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -> tuple[Ensemble, int]:
     """Return the ensemble of a learner and its number of features."""
     sizes = learner["learner_model_param"]
-    features = _parse_size(sizes["num_feature"], file, "num_feature")
-    counts = [_parse_size(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
+    features = _bounded_integer(sizes["num_feature"], file, "num_feature")
+    counts = [_bounded_integer(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
     targets = max(1, *counts)
     objective = str(learner["objective"]["name"])
     if objective not in _POST_TRANSFORMS:
         raise UnsupportedError(
             f"the objective {objective!r}", where=file, hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS))
         )
-    model, weights = _read_booster(learner["gradient_booster"], file)
-    trees_data = model["trees"][: _count_trees(model, learner.get("attributes", {}), stopped)]
+    model, weights = _tree_model(learner["gradient_booster"], file)
+    trees_data = model["trees"][: _counted_trees(model, learner.get("attributes", {}), stopped)]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError(
@@ -347,8 +351,8 @@ def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -
     return Ensemble(tuple(trees), targets, base.astype(np.float64), post=_POST_TRANSFORMS[objective]), features
 
 
-def _read_booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
-    """Return the model of the trees, and the weight of each tree; no weights if all count once."""
+def _tree_model(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
+    """Return the part of a booster with its trees, and the weight of each tree; no weights if all count once."""
     name = str(booster["name"])
     if name == "gbtree":
         return booster["model"], ()
@@ -358,21 +362,21 @@ def _read_booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, A
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
 
-def _count_trees(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bool | None) -> int:
-    """Return the number of trees that count."""
+def _counted_trees(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bool | None) -> int:
+    """Return the number of trees that count: all, or those up to the best iteration."""
     best = attributes.get("best_iteration")
     if stopped is None:
         stopped = "scikit_learn" in attributes
     if best is None or not stopped:
         return len(model["trees"])
-    round_ = _parse_size(best, "best_iteration", "best_iteration", len(model["iteration_indptr"]) - 2)
-    return _parse_size(
+    round_ = _bounded_integer(best, "best_iteration", "best_iteration", len(model["iteration_indptr"]) - 2)
+    return _bounded_integer(
         model["iteration_indptr"][round_ + 1], "iteration_indptr", "iteration_indptr", len(model["trees"])
     )
 
 
-def _parse_size(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:
-    """Return a non-negative integer, which the file may hold as text."""
+def _bounded_integer(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:
+    """Return an integer from 0 to ``most``, which the file may hold as text."""
     return int(parse_integers([value], where, what, 0, most)[0])
 
 
@@ -395,12 +399,13 @@ def _base_margin(base: Array, objective: str) -> Array:
 
 
 def _logit_of(share: float) -> float:
+    """Return the logarithm of share / (1 - share), the inverse of the sigmoid."""
     return -math.log(1 / share - 1)
 
 
 def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     """Return one tree. Nodes keep the file's numbers; the values of leaves are among the thresholds."""
-    if _parse_size(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
+    if _bounded_integer(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
         raise UnsupportedError(
             "trees of several results", where=where, hint="train with multi_strategy='one_output_per_tree'"
         )
@@ -423,12 +428,12 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     values = np.where(left < 0, threshold, 0.0).reshape(-1, 1)
     if not np.isfinite(values).all():
         raise ModelError(f"a leaf is {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
-    categories = _node_categories(tree, left, where)
+    categories = _right_categories(tree, left, where)
     return by_thresholds(Tree(left, right, feature, threshold, mode, values, target), categories, where)
 
 
-def _node_categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
-    """Return the categories that go right, by node, of nodes that split by category."""
+def _right_categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
+    """Return the categories that go right, by node, for the nodes that split by category."""
     nodes = parse_integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
     all_categories = parse_integers(tree.get("categories", ()), where, "categories")
     begins, counts = (

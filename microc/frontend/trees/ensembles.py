@@ -101,18 +101,17 @@ class _TreeBuilder:
             old, parent, is_left = waiting.pop()
             self._attach_next(parent, is_left)
             if self._old.left[old] < 0 or old not in categories:
-                self._add(old, float(self._old.threshold[old]), int(self._old.mode[old]))
+                self._append_node(old, float(self._old.threshold[old]), int(self._old.mode[old]))
                 if self._old.left[old] >= 0:
                     new = len(self._rows) - 1
                     waiting += [(int(self._old.right[old]), new, False), (int(self._old.left[old]), new, True)]
                 continue
-            waiting += self._chain(old, categories[old])
+            waiting += self._add_category_split(old, categories[old])
 
-    def _chain(self, old: int, categories: Array) -> list[tuple[int, int, bool]]:
-        """Add the comparisons with the ends of the runs as a chain of right children; missing values reach the last one.
+    def _add_category_split(self, old: int, categories: Array) -> list[tuple[int, int, bool]]:
+        """Add a split over categories: comparisons with the ends of their runs, as a chain of right children.
 
-        Return the children to add.
-        """
+        Missing values reach the last one. Return the children that are still to be added."""
         edges = _run_bounds(categories, self._where)
         missing_left = bool(self._old.mode[old] & UNORDERED)
         sides = (int(self._old.left[old]), int(self._old.right[old]))
@@ -123,7 +122,7 @@ class _TreeBuilder:
                 self._attach_next(len(self._rows) - 1, False)
             # Before the first edge nothing is wanted; pieces alternate from there. The last edge ends the last run.
             to_left = (k % 2 == 0) == missing_left
-            self._add(old, edge, LESS | UNORDERED if last and to_left else LESS)
+            self._append_node(old, edge, LESS | UNORDERED if last and to_left else LESS)
             children.append((sides[k % 2], len(self._rows) - 1, True))
             if last:
                 children.append((sides[(k + 1) % 2], len(self._rows) - 1, False))
@@ -139,7 +138,7 @@ class _TreeBuilder:
         else:
             self._right[parent] = len(self._rows)
 
-    def _add(self, old: int, threshold: float, mode: int) -> None:
+    def _append_node(self, old: int, threshold: float, mode: int) -> None:
         """Append a node; UnsupportedError if there are too many."""
         if len(self._rows) >= MOST_NODES:
             raise UnsupportedError(
@@ -271,6 +270,6 @@ def emit_post(write: Emitter, scores: str, post: str, where: str) -> str:
 
 
 def both_probabilities(write: Emitter, probability: str) -> str:
-    """Return probabilities (N, 1) of the second class as those of both classes."""
+    """Emit the probabilities of both classes from those of the second class, (N, 1)."""
     one = write.new_constant("one", np.array(1.0, np.float32))
     return write.emit("concat", (write.emit("sub", (one, probability)), probability), {"axis": 1})

@@ -19,11 +19,10 @@ _NUDGE = 1e-6
 
 
 def expected_answers(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
-    """Return the estimator's answers for rows, in the order of the network's outputs, and for the label a mask of undecided
-    rows.
+    """Return what the estimator computes for rows, in the order of the network's outputs, and for the label a mask of
+    undecided rows.
 
-    A classifier gives its label and its probabilities, others their prediction or transformation.
-    """
+    A classifier gives its label and its probabilities, others their prediction or transformation."""
     if not hasattr(estimator, "predict"):
         return (np.asarray(estimator.transform(x)),), {}
     predicted = np.asarray(estimator.predict(x))
@@ -109,11 +108,13 @@ _SEED = 20
 
 
 def sample_known_rows(estimator: Any, features: int, count: int) -> Array:
-    """Return ``count`` rows (float32), always the same ones; no rows if no attribute tells where the estimator's data is."""
+    """Return ``count`` rows of features like those that the estimator was fitted on, float32, always the same ones.
+
+    Empty if no fitted attribute tells where the estimator's data is."""
     generator = np.random.default_rng(_SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        groups = [rows for rows in _anchor_rows(estimator, features, generator, 0) if len(rows)]
+        groups = [rows for rows in _fitted_rows(estimator, features, generator, 0) if len(rows)]
     if not groups:
         return np.zeros((0, features), np.float32)
     # Attributes of many rows (training data) must not hide those of few (means of classes).
@@ -142,8 +143,8 @@ def _fill_unknown(pool: Array, generator: np.random.Generator) -> Array:
     return pool
 
 
-def _anchor_rows(estimator: Any, features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
-    """Yield groups of rows (k, features), with NaN for features that a group does not know."""
+def _fitted_rows(estimator: Any, features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
+    """Yield groups of rows (k, features) from fitted attributes, with NaN for features that a group does not know."""
     if depth > _DEPTH:
         return
     steps = getattr(estimator, "steps", None)
@@ -160,9 +161,9 @@ def _anchor_rows(estimator: Any, features: int, generator: np.random.Generator, 
     for number, inner in enumerate(_inner_estimators(attributes)):
         width = getattr(inner, "n_features_in_", features)
         if width == features and not hasattr(inner, "X_thresholds_"):
-            yield from _anchor_rows(inner, features, generator, depth + 1)
+            yield from _fitted_rows(inner, features, generator, depth + 1)
         elif isinstance(subsets, list) and number < len(subsets) and width == len(subsets[number]):
-            for rows in _anchor_rows(inner, width, generator, depth + 1):
+            for rows in _fitted_rows(inner, width, generator, depth + 1):
                 yield _scatter_columns(rows, subsets[number], features)
 
 
@@ -177,6 +178,7 @@ def nested_estimators(estimator: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _instance_attributes(estimator: Any) -> Mapping[str, Any]:
+    """Return the attributes of an estimator's instance, by name."""
     return getattr(estimator, "__dict__", {})
 
 
@@ -203,7 +205,7 @@ def _pipeline_rows(steps: Sequence[Any], features: int, generator: np.random.Gen
     for step in steps:
         if isinstance(step, str) or step is None:  # "passthrough"
             continue
-        for rows in _anchor_rows(step, getattr(step, "n_features_in_", width), generator, depth + 1):
+        for rows in _fitted_rows(step, getattr(step, "n_features_in_", width), generator, depth + 1):
             try:
                 for earlier in reversed(before):
                     rows = np.asarray(earlier.inverse_transform(_fill_unknown(rows, generator)), np.float64)
@@ -220,7 +222,7 @@ def _column_rows(parts: Sequence[Any], features: int, generator: np.random.Gener
         columns_of_part = np.arange(features)[columns] if isinstance(columns, slice) else np.asarray(columns)
         if isinstance(part, str) or columns_of_part.dtype.kind not in "iu":
             continue
-        for rows in _anchor_rows(part, len(columns_of_part), generator, depth + 1):
+        for rows in _fitted_rows(part, len(columns_of_part), generator, depth + 1):
             yield _scatter_columns(rows, columns_of_part, features)
 
 
@@ -261,18 +263,18 @@ def _rows_around_means(attributes: Mapping[str, Any], features: int, generator: 
         (
             attributes[name]
             for name in ("mean_", "center_", "theta_", "means_")
-            if _is_rows(attributes.get(name), features)
+            if _is_feature_rows(attributes.get(name), features)
         ),
         None,
     )
-    spread = next((attributes[name] for name in _SPREADS if _is_rows(attributes.get(name), features)), None)
-    if spread is None and _is_rows(attributes.get("var_"), features):
+    spread = next((attributes[name] for name in _SPREADS if _is_feature_rows(attributes.get(name), features)), None)
+    if spread is None and _is_feature_rows(attributes.get("var_"), features):
         spread = np.sqrt(attributes["var_"])
     if mean is not None and spread is not None:
         mean, spread = np.atleast_2d(mean), np.atleast_2d(spread)
         yield (mean[:, None] + spread[:, None] * generator.standard_normal((1, 12, features))).reshape(-1, features)
     probabilities: Any = attributes.get("feature_log_prob_")
-    if _is_rows(probabilities, features):
+    if _is_feature_rows(probabilities, features):
         probabilities = np.exp(np.atleast_2d(probabilities))
         yield np.floor(10 * features * probabilities[:, None] * generator.exponential(size=(1, 6, features))).reshape(
             -1, features
@@ -284,8 +286,8 @@ def _rows_around_means(attributes: Mapping[str, Any], features: int, generator: 
         )
 
 
-def _is_rows(x: Any, features: int) -> bool:
-    """Test whether an attribute holds float rows of all features."""
+def _is_feature_rows(x: Any, features: int) -> bool:
+    """Test whether an attribute is an array of floats whose last axis has all features."""
     return isinstance(x, np.ndarray) and x.dtype.kind == "f" and 0 < x.ndim < 3 and x.shape[-1] == features
 
 

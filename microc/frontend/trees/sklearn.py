@@ -111,7 +111,7 @@ def _input_shape(shape: Sequence[int] | None, features: int, where: str) -> tupl
 
 
 def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
-    """Return the ensemble and the number of features of an estimator of trees; None for other estimators."""
+    """Return the ensemble and the number of features of an estimator that consists of trees; None for other estimators."""
     where = type(estimator).__name__
     try:
         booster = getattr(estimator, "booster_", estimator)
@@ -134,7 +134,7 @@ def graph_of(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """Return the graph of an ensemble. ``classes``: the labels, if known."""
+    """Return the graph of an ensemble for an input of ``shape``. ``classes``: the labels, if known."""
     write = GraphBuilder(file)
     quant = None
     if dtypes.is_integer(input_dtype):
@@ -162,7 +162,8 @@ def graph_of(
 def _scale_thresholds(
     ensemble: Ensemble, scale: float | Sequence[float], features: int
 ) -> tuple[Ensemble, Quant | None]:
-    """Return the same decisions over integers that stand for multiples of ``scale``, and the input's quantisation."""
+    """Return the ensemble for integers that stand for multiples of ``scale``, with the same decisions, and the input's
+    quantisation."""
     factors = np.broadcast_to(np.asarray(scale, np.float64), (features,))
     if not (factors > 0).all() or not np.isfinite(factors).all():
         raise UsageError(
@@ -247,7 +248,9 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
 
 
 def _describe_difference(ours: Array, theirs: Array, near: Array, undecided: Array | None) -> str:
-    """Describe how answers differ; empty if they agree, or if a rounding step of float32 changes the estimator's own answer."""
+    """Describe how the network's outputs differ from the estimator's; empty if they agree.
+
+    They also agree if a rounding step of float32 in the features changes the estimator's own output (``near``)."""
     if ours.size != theirs.size:
         return f"has {ours.size} elements for {theirs.size}"
     ours = ours.reshape(theirs.shape)

@@ -28,22 +28,23 @@ def tree_ensemble_of(estimator: Any) -> Ensemble | None:
     return read(estimator) if read is not None else None
 
 
-def _refusal_of(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
-    """Return an UnsupportedError about an estimator."""
+def _unsupported_error(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
+    """Return the error for an estimator that cannot be converted."""
     return UnsupportedError(what, where=type(estimator).__name__, hint=hint)
 
 
-def _missing_modes(structure: Any, left: Array) -> Array:
-    """Return the split modes: at most the threshold goes left; missing values too if training chose so."""
+def _split_modes(structure: Any, left: Array) -> Array:
+    """Return the modes of scikit-learn's splits: at most the threshold goes left; missing values too if training chose
+    so."""
     missing = getattr(structure, "missing_go_to_left", np.zeros(len(left), bool))
     return np.where(np.asarray(missing, bool), AT_MOST | UNORDERED, AT_MOST)
 
 
-def _read_tree(estimator: Any, values: Array, target: int = 0) -> Tree:
-    """Return one of scikit-learn's trees with values of its nodes (nodes, width)."""
+def _convert_tree(estimator: Any, values: Array, target: int = 0) -> Tree:
+    """Convert one of scikit-learn's trees; ``values`` are those of its nodes (nodes, width)."""
     structure = estimator.tree_
     left, right = np.asarray(structure.children_left), np.asarray(structure.children_right)
-    return Tree(left, right, structure.feature, structure.threshold, _missing_modes(structure, left), values, target)
+    return Tree(left, right, structure.feature, structure.threshold, _split_modes(structure, left), values, target)
 
 
 def _averaged_trees(estimator: Any) -> Ensemble:
@@ -54,13 +55,13 @@ def _averaged_trees(estimator: Any) -> Ensemble:
         values = np.asarray(tree.tree_.value, np.float64)
         if hasattr(estimator, "classes_"):
             if values.shape[1] != 1:
-                raise _refusal_of(
+                raise _unsupported_error(
                     estimator, f"a classifier of several outputs, {values.shape[1]}", "train one for every output"
                 )
             values = values[:, 0] / values[:, 0].sum(axis=1, keepdims=True)
         else:
             values = values[:, :, 0]
-        converted.append(_read_tree(tree, values / len(trees)))
+        converted.append(_convert_tree(tree, values / len(trees)))
     return Ensemble(tuple(converted), converted[0].values.shape[1])
 
 
@@ -69,12 +70,12 @@ def _gradient_boosting(estimator: Any) -> Ensemble:
     rounds = np.asarray(estimator.estimators_)
     starts_constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
     if not starts_constant:
-        raise _refusal_of(
+        raise _unsupported_error(
             estimator, "boosting that starts from another estimator", "leave the parameter init at its default"
         )
     first = estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32))
     converted = [
-        _read_tree(tree, np.asarray(tree.tree_.value)[:, :, 0] * estimator.learning_rate, k)
+        _convert_tree(tree, np.asarray(tree.tree_.value)[:, :, 0] * estimator.learning_rate, k)
         for row in rounds
         for k, tree in enumerate(row)
     ]
@@ -102,9 +103,12 @@ def _histogram_boosting(estimator: Any) -> Ensemble:
 
 
 def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
+    """Convert one tree of histogram gradient boosting."""
     leaf = nodes["is_leaf"].astype(bool)
     if (nodes["is_categorical"].astype(bool) & ~leaf).any():
-        raise _refusal_of(estimator, "splits over categories", "encode the categories as numbers before the trees")
+        raise _unsupported_error(
+            estimator, "splits over categories", "encode the categories as numbers before the trees"
+        )
     left = np.where(leaf, -1, nodes["left"].astype(np.int64))
     mode = np.where(nodes["missing_go_to_left"].astype(bool), AT_MOST | UNORDERED, AT_MOST)
     right, values = nodes["right"].astype(np.int64), nodes["value"].astype(np.float64).reshape(-1, 1)
@@ -119,20 +123,20 @@ def isolation_ensemble(estimator: Any) -> Ensemble:
     """
     trees, converted = estimator.estimators_, []
     depths, further = estimator._decision_path_lengths, estimator._average_path_length_per_tree
-    average = _path_length(int(estimator.max_samples_))
+    average = _average_path_length(int(estimator.max_samples_))
     for tree, features, depth, further_depths in zip(
         trees, estimator.estimators_features_, depths, further, strict=True
     ):
         depth = np.asarray(depth) + np.asarray(further_depths) - 1.0
         scaled_depth = depth / average if average else np.ones_like(depth)
-        tree_ = _read_tree(tree, -math.log(2) / len(trees) * scaled_depth.reshape(-1, 1))
+        tree_ = _convert_tree(tree, -math.log(2) / len(trees) * scaled_depth.reshape(-1, 1))
         converted.append(
             replace(tree_, feature=np.where(tree_.left >= 0, np.asarray(features)[tree_.feature], tree_.feature))
         )
     return Ensemble(tuple(converted), 1, post="exp")
 
 
-def _path_length(rows: int) -> float:
+def _average_path_length(rows: int) -> float:
     """Return the average path length of an unsuccessful search in a binary search tree of ``rows`` rows (Liu, Ting and Zhou,
     2008, eq. 1)."""
     if rows <= 2:
@@ -168,7 +172,7 @@ def formula_of(estimator: Any) -> Write | None:
 
 
 def refuse_ties(estimator: Any) -> None:
-    """Refuse estimators whose skl2onnx formula differs from scikit-learn's if rows or quantiles are equal."""
+    """Refuse estimators whose results by skl2onnx differ from scikit-learn's if rows or quantiles are equal."""
     for part in nested_estimators(estimator):
         kind = type(part).__name__
         if kind == "LocalOutlierFactor" and hasattr(part, "_fit_X"):
@@ -191,11 +195,11 @@ def refuse_ties(estimator: Any) -> None:
 
 
 def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """IsolationForest: ``label``, -1 for outliers and 1 for others, and ``scores``, its decision function.
+    """Emit an IsolationForest: ``label``, -1 for outliers and 1 for others, and ``scores``, its decision function.
 
-    A row's score is -2 ** (-depth / c): its mean depth over the trees, relative to the average length c of an unsuccessful
-    search.
-    """
+    A row's score is -2 ** (-depth / c): its mean depth over the trees, relative to the average length c of an
+    unsuccessful
+    search."""
     ensemble = isolation_ensemble(estimator)
     where = type(estimator).__name__
     write.at(-1, "trees")
@@ -211,7 +215,7 @@ def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """NearestCentroid: ``label``, the class whose mean is nearest, by the sum of squares or of magnitudes."""
+    """Emit a NearestCentroid: ``label``, the class whose mean is nearest, by the sum of squares or of magnitudes."""
     classes = np.asarray(estimator.classes_)
     if not np.allclose(estimator.class_prior_, 1 / len(classes)):
         raise UnsupportedError(
@@ -233,11 +237,10 @@ def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 def discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """LinearDiscriminantAnalysis: ``label`` and ``probabilities``.
+    """Emit a LinearDiscriminantAnalysis: ``label`` and ``probabilities``.
 
-    Scores W x + b cancel: on badly scaled features the products are 1e4 times their sum. So the training mean c is subtracted
-    first, and b + W c is folded in float64; float32 then rounds only the remaining products.
-    """
+    Scores W x + b cancel: on badly scaled features the products are 1e4 times their sum. So the training mean c is
+    subtracted first, and b + W c is folded in float64; float32 then rounds only the remaining products."""
     weight, bias = (np.asarray(part, np.float64) for part in (estimator.coef_, estimator.intercept_))
     mean = np.asarray(estimator.means_, np.float64).T @ np.asarray(estimator.priors_, np.float64)
     centre = mean.astype(np.float32)
@@ -253,12 +256,12 @@ def discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """SGDClassifier and OneVsRestClassifier: ``label`` and ``probabilities`` of one logistic regression per class.
+    """Emit an SGDClassifier or OneVsRestClassifier of one logistic regression per class: ``label`` and ``probabilities``.
 
     The label is that of the largest score W x + b. Probabilities are sigmoids divided by their sum; several may be 1 in
-    float32, so they do not decide the label. If all are 0, SGDClassifier gives 1 / classes and OneVsRestClassifier 0, as in
-    scikit-learn.
-    """
+    float32, so they do not decide the label. If all are 0, SGDClassifier gives 1 / classes and OneVsRestClassifier 0,
+    as in
+    scikit-learn."""
     weight, bias = _weights_and_biases(estimator)
     operands = (
         write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
@@ -286,11 +289,11 @@ def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 def linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """OneVsRestClassifier of linear classifiers without probabilities: ``label`` and ``scores`` W x + b.
+    """Emit a OneVsRestClassifier of linear classifiers without probabilities: ``label`` and ``scores`` W x + b.
 
-    skl2onnx divides the scores by the sum of their magnitudes instead. Of two classes the first one's score is minus the
-    second's.
-    """
+    skl2onnx divides the scores by the sum of their magnitudes instead. Of two classes the first one's score is minus
+    the
+    second's."""
     weight, bias = _weights_and_biases(estimator)
     operands = (
         write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
@@ -303,39 +306,37 @@ def linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 def mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """GaussianMixture: ``label`` and ``probabilities``, from squares of (x - mean) * precision.
+    """Emit a GaussianMixture: ``label`` and ``probabilities``, from squares of (x - mean) * precision.
 
-    skl2onnx multiplies the squares out; its float32 sums cancel if means are many deviations from zero.
-    """
+    skl2onnx multiplies the squares out; its float32 sums cancel if means are many deviations from zero."""
     means, roots = (np.asarray(part, np.float64) for part in (estimator.means_, estimator.precisions_cholesky_))
     covariance, (components, features) = estimator.covariance_type, means.shape
     rows = write.shape(x)[0]
     centred = write.emit(
-        "sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _to_float32(means)))
+        "sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _as_float32(means)))
     )
     if covariance in ("diag", "spherical"):
         roots = np.broadcast_to(roots.reshape(components, -1), means.shape)
         log_determinants = np.log(roots).sum(axis=1)
-        scaled = write.emit("mul", (centred, write.new_constant("precision", _to_float32(roots))))
+        scaled = write.emit("mul", (centred, write.new_constant("precision", _as_float32(roots))))
     else:
         roots = np.broadcast_to(roots, (components, features, features))
         log_determinants = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
         column = write.reshape(centred, (rows, components, 1, features))
-        scaled = write.emit("matmul", (column, write.new_constant("precision", _to_float32(roots))))
+        scaled = write.emit("matmul", (column, write.new_constant("precision", _as_float32(roots))))
         scaled = write.reshape(scaled, (rows, components, features))
     squares = write.emit("sum", (write.emit("mul", (scaled, scaled)),), {"axes": (2,), "keepdims": False})
     bias = log_determinants + np.log(np.asarray(estimator.weights_, np.float64))
     half = write.emit("mul", (squares, write.new_constant("half", np.full((1, 1), 0.5, np.float32))))
-    scores = write.emit("sub", (write.new_constant("bias", _to_float32(bias - bias.max())[None]), half))
+    scores = write.emit("sub", (write.new_constant("bias", _as_float32(bias - bias.max())[None]), half))
     component = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
     return {"label": component, "probabilities": emit_post(write, scores, "softmax", type(estimator).__name__)}
 
 
 def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """QuantileTransformer: ``variable``, the shares of training rows below, as sums of ramps and steps.
+    """Emit a QuantileTransformer: ``variable``, the shares of training rows below, as sums of ramps and steps.
 
-    A repeated quantile is a step. For a feature equal to it scikit-learn gives the middle of the step, skl2onnx an end.
-    """
+    A repeated quantile is a step. For a feature equal to it scikit-learn gives the middle of the step, skl2onnx an end."""
     where = type(estimator).__name__
     if estimator.output_distribution != "uniform":
         raise UnsupportedError(
@@ -350,14 +351,14 @@ def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     wide = write.reshape(x, (shape[0], 1, shape[1]))
     zero = write.new_constant("zero", np.zeros((1, 1, 1), np.float32))
     start, slope, most = (_stack_columns([ramps[part] for ramps, _ in columns]) for part in range(3))
-    ramp = write.emit("sub", (wide, write.new_constant("start", _to_float32(start))))
-    ramp = write.emit("maximum", (write.emit("mul", (ramp, write.new_constant("slope", _to_float32(slope)))), zero))
-    ramp = write.emit("minimum", (ramp, write.new_constant("most", _to_float32(most))))
+    ramp = write.emit("sub", (wide, write.new_constant("start", _as_float32(start))))
+    ramp = write.emit("maximum", (write.emit("mul", (ramp, write.new_constant("slope", _as_float32(slope)))), zero))
+    ramp = write.emit("minimum", (ramp, write.new_constant("most", _as_float32(most))))
     total = write.emit("sum", (ramp,), {"axes": (1,), "keepdims": False})
     if any(len(steps[0]) for _, steps in columns):
         threshold, height = (_stack_columns([steps[part] for _, steps in columns]) for part in range(2))
-        above = write.emit("greater", (wide, write.new_constant("threshold", _to_float32(threshold))))
-        steps = write.emit("where", (above, write.new_constant("height", _to_float32(height)[None]), zero))
+        above = write.emit("greater", (wide, write.new_constant("threshold", _as_float32(threshold))))
+        steps = write.emit("where", (above, write.new_constant("height", _as_float32(height)[None]), zero))
         total = write.emit("add", (total, write.emit("sum", (steps,), {"axes": (1,), "keepdims": False})))
     return {"variable": total}
 
@@ -409,7 +410,8 @@ def _stack_columns(columns: list[Array]) -> Array:
     return table
 
 
-def _to_float32(x: Array) -> Array:
+def _as_float32(x: Array) -> Array:
+    """Return an array as float32."""
     return np.asarray(x, np.float32)
 
 
@@ -422,7 +424,7 @@ def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
 
 
 def _is_logistic(estimator: Any) -> bool:
-    """Test whether :func:`logistic` is what an estimator computes."""
+    """Test whether :func:`emit_logistic` computes what an estimator does."""
     class_name = type(estimator).__name__
     if class_name == "OneVsRestClassifier":
         members = getattr(estimator, "estimators_", [])
@@ -435,7 +437,7 @@ def _is_logistic(estimator: Any) -> bool:
 
 
 def _is_linear(estimator: Any) -> bool:
-    """Test whether :func:`linear` is what an estimator computes."""
+    """Test whether :func:`emit_linear` computes what an estimator does."""
     members = getattr(estimator, "estimators_", [])
     return (
         type(estimator).__name__ == "OneVsRestClassifier"

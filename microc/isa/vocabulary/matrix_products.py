@@ -41,35 +41,37 @@ ROW_DEPTHS = tuple(range(16, 129, 16))
 
 
 def product_name(a: str, b: str, rows: int, columns: int) -> str:
-    """Return the name of a product."""
+    """Return the name of the intrinsic for a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``."""
     return f"dot_{_SHORT[a]}_{f'i{BITS[b].bits}' if b in BITS else _SHORT[b]}_{rows}x{columns}"
 
 
-def _meaning(
+def _product_meaning(
     a: Buffer, b: Buffer, form: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
 ) -> ir.Stmt:
-    """sums[r, c] += a[r, k] b[c, k] for k below ``depth``, from start[c] if there is a single row, else from zero."""
+    """Build the meaning of a small product: sums[r, c] += a[r, k] b[c, k] for k below ``depth``, from start[c] if there is
+    a single row, else from zero."""
     k = Var("k")
     body, first = [], []
     for r, c in itertools.product(range(rows), range(columns)):
         index = (Var("stride_sums") * r + c if r else i32(c),)
         left = a[Var("stride_a") * r + k if r else k].astype("int32")
-        right = _weight(b, Var("stride_b") * c if c else i32(0), k, form)
+        right = _unpacked_weight(b, Var("stride_b") * c if c else i32(0), k, form)
         first.append(ir.Store(sums, index, start[c] if rows == 1 else i32(0)))
         body.append(ir.Store(sums, index, ir.Load(sums, index) + left * right))
     return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 
 
-def _weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Expr:
-    """Return weight ``k`` of a row, unpacked."""
+def _unpacked_weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Expr:
+    """Build the expression of weight ``k`` of the row that starts at element ``row``, unpacked from the bit fields
+    ``form`` if given."""
     if form is None:
         return b[row + k if ir.int_value(row) is None else k].astype("int32")
     element, bit = form.place(k)
     return form.number(b[row + element if ir.int_value(row) is None else element], bit)
 
 
-def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
-    """Build the intrinsic of a product."""
+def _product_intrinsic(a: str, b: str, rows: int, columns: int) -> Intrin:
+    """Build the intrinsic of a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``."""
     form = BITS.get(b)
     left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), form.dtype if form else b)
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
@@ -81,16 +83,18 @@ def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
         sums,
         *(Var(name) for name, is_parameter in numbers.items() if is_parameter),
     )
-    return Intrin(product_name(a, b, rows, columns), params, _meaning(left, right, form, start, sums, rows, columns))
+    return Intrin(
+        product_name(a, b, rows, columns), params, _product_meaning(left, right, form, start, sums, rows, columns)
+    )
 
 
 def row_name(depth: int) -> str:
-    """Return the name of the product of a row of ``depth`` bytes."""
+    """Return the name of the intrinsic that multiplies a row of ``depth`` bytes by many rows of weights."""
     return f"row_i8_i8_{depth}"
 
 
-def _row(depth: int) -> Intrin:
-    """Build the intrinsic of a row by many rows of weights."""
+def _row_product_intrinsic(depth: int) -> Intrin:
+    """Build the intrinsic that multiplies a row of ``depth`` bytes by many rows of weights."""
     c, k, columns = Var("c"), Var("k"), Var("columns")
     a, b = Buffer("a", (ANY,), "int8"), Buffer("b", (ANY,), "int8")
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
@@ -100,7 +104,7 @@ def _row(depth: int) -> Intrin:
     return Intrin(row_name(depth), (a, b, start, sums, columns), body)
 
 
-PRODUCTS = (*(_product(*shape) for shape in PRODUCT_SHAPES), *map(_row, ROW_DEPTHS))
+PRODUCTS = (*(_product_intrinsic(*shape) for shape in PRODUCT_SHAPES), *map(_row_product_intrinsic, ROW_DEPTHS))
 
 
 # ---- Products of small matrices of float16, added to sums of float32
@@ -117,12 +121,12 @@ HALF_SHAPES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (2, 3), (3, 1), (
 
 
 def half_product_name(rows: int, vectors: int) -> str:
-    """Return the name of a product of halves."""
+    """Return the name of the intrinsic for a float16 product of ``rows`` rows by ``vectors`` vectors of columns."""
     return f"half_product_{rows}x{vectors}"
 
 
-def _half_products_product(rows: int, vectors: int) -> Intrin:
-    """Build the intrinsic of a product of halves."""
+def _half_product_intrinsic(rows: int, vectors: int) -> Intrin:
+    """Build the intrinsic of a float16 product of ``rows`` rows by ``vectors`` vectors of columns."""
     a, b = (Buffer(name, (ANY,), "float16") for name in "ab")
     sums, total = Buffer("sums", (ANY,), "float32"), Buffer("total", (1,), "float16", "register")
     depth, runs, stride = Var("depth"), Var("runs"), Var("stride_a")
@@ -140,15 +144,15 @@ def _half_products_product(rows: int, vectors: int) -> Intrin:
     return Intrin(half_product_name(rows, vectors), params, nest)
 
 
-def _runs() -> tuple[Intrin, Intrin]:
+def _half_run_intrinsics() -> tuple[Intrin, Intrin]:
     """Build the intrinsics that round n contiguous floats to float16, and store n zeros."""
     p, q, n, k = Buffer("p", (ANY,), "float16"), Buffer("q", (ANY,), "float32"), Var("n"), Var("k")
     narrowed, zero = ir.Store(p, (k,), ir.cast("float16", q[k])), ir.Store(p, (k,), ir.const(0.0, "float16"))
     return Intrin("narrow_f32_f16", (p, q, n), ir.For(k, n, narrowed)), Intrin("zero_f16", (p, n), ir.For(k, n, zero))
 
 
-HALF_RUNS = _runs()
-HALF_PRODUCTS = tuple(_half_products_product(*shape) for shape in HALF_SHAPES)
+HALF_RUNS = _half_run_intrinsics()
+HALF_PRODUCTS = tuple(_half_product_intrinsic(*shape) for shape in HALF_SHAPES)
 
 
 # ---- Windows that slide over a row of pixels of float16, eight channels at once
@@ -164,12 +168,12 @@ HALF_WINDOWS = tuple((stride, pixels) for stride in (1, 2) for pixels in (1, 2, 
 
 
 def half_window_name(stride: int, pixels: int) -> str:
-    """Return the name of a window."""
+    """Return the name of the intrinsic for a float16 window of ``pixels`` outputs at ``stride``."""
     return f"half_window_{stride}_{pixels}"
 
 
-def _window(stride: int, pixels: int) -> Intrin:
-    """Build the intrinsic of a window."""
+def _half_window_intrinsic(stride: int, pixels: int) -> Intrin:
+    """Build the intrinsic of a float16 window of ``pixels`` outputs at ``stride``."""
     a, b, sums = (Buffer(name, (ANY,), "float16") for name in ("a", "b", "sums"))
     rows, row_step, step = Var("rows"), Var("row_step"), Var("step")
     pixel, lane, row, tap = (Var(name) for name in ("pixel", "lane", "row", "tap"))
@@ -182,7 +186,7 @@ def _window(stride: int, pixels: int) -> Intrin:
     return Intrin(half_window_name(stride, pixels), (a, b, sums, rows, row_step, step), nest)
 
 
-WINDOWS = tuple(_window(*shape) for shape in HALF_WINDOWS)
+WINDOWS = tuple(_half_window_intrinsic(*shape) for shape in HALF_WINDOWS)
 
 
 # ---- Correlations along a row of 16-bit numbers by ``dot2``: several outputs from one pass over the row
@@ -204,29 +208,30 @@ _HALVES = ("low", "high")
 
 
 def correlation(outputs: int, taps: int, stride: int) -> str:
-    """Return the name of a correlation."""
+    """Return the name of the tensor intrinsic that correlates ``taps`` taps with ``outputs`` outputs at ``stride``."""
     return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
 
 
 @cache
-def _correlation_row(element: int) -> StepOperand:
-    """Return the aligned word of the row that holds an element."""
+def _aligned_row_word(element: int) -> StepOperand:
+    """Return the operand that is the aligned word of the row which holds an element."""
     return StepOperand(element - element % 2, ("load_i16x2_aligned",), 2)
 
 
 @cache
-def _pair(tap: int) -> StepOperand:
-    """Return the weights ``tap`` and ``tap + 1`` as a word."""
+def _weight_pair(tap: int) -> StepOperand:
+    """Return the operand that is the word of the weights ``tap`` and ``tap + 1``."""
     return StepOperand(tap, ("load_i16x2",), 2)
 
 
 def _mac_intrinsic(left: int, right: int) -> str:
-    """Return the intrinsic that multiplies one half of each word, by the parity of the elements."""
+    """Return the name of the intrinsic that multiplies one half of each word, chosen by the parity of the elements
+    ``left`` and ``right``."""
     return f"mac_{_HALVES[left % 2]}_{_HALVES[right % 2]}"
 
 
 def _correlate_single_tap(outputs: int) -> TensorIntrin:
-    """Build the correlation of a single tap with neighbouring outputs."""
+    """Build the tensor intrinsic that multiplies a single tap by neighbouring elements, one for each output."""
     weight = StepOperand(0, (), 1)
     steps = tuple(
         Step(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic(n, 0), n) for n in range(outputs)
@@ -235,30 +240,33 @@ def _correlate_single_tap(outputs: int) -> TensorIntrin:
     return TensorIntrin(correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, steps, outputs=outputs)
 
 
-def _single_product(output: int, element: int, tap: int, taps: int) -> Step:
-    """Return the step of one product. Weight words start at the tap itself; the last tap is the upper half of the previous
-    word."""
+def _single_product_step(output: int, element: int, tap: int, taps: int) -> Step:
+    """Return the step that multiplies a single element by a single tap, for one output.
+
+    Weight words start at the tap itself; the last tap is the upper half of the previous word."""
     top = tap == taps - 1
-    return Step(_correlation_row(element), _pair(tap - 1 if top else tap), _mac_intrinsic(element, top), output)
+    return Step(_aligned_row_word(element), _weight_pair(tap - 1 if top else tap), _mac_intrinsic(element, top), output)
 
 
 def _output_steps(output: int, start: int, taps: int) -> list[Step]:
-    """Return the products of one output whose first element is ``start``."""
+    """Return the steps that compute one output, whose first element is ``start``: pairs of products where the row's words
+    allow it."""
     steps, tap = [], 0
     if start % 2:
-        steps.append(_single_product(output, start, 0, taps))
+        steps.append(_single_product_step(output, start, 0, taps))
         tap = 1
     while tap + 1 < taps:
-        steps.append(Step(_correlation_row(start + tap), _pair(tap), "dot2", output))
+        steps.append(Step(_aligned_row_word(start + tap), _weight_pair(tap), "dot2", output))
         tap += 2
     if tap < taps:
-        steps.append(_single_product(output, start + tap, tap, taps))
+        steps.append(_single_product_step(output, start + tap, tap, taps))
     return steps
 
 
-def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
-    """Build a correlation. Steps are sorted along the row by two words, which one instruction can load, so that few are live
-    at once."""
+def _correlation_intrinsic(outputs: int, taps: int, stride: int) -> TensorIntrin:
+    """Build the tensor intrinsic of a correlation.
+
+    Steps are sorted along the row by two words, which one instruction can load, so that few are live at once."""
     points = [(n, k) for n in range(outputs) for k in range(taps)]
     steps = [step for n in range(outputs) for step in _output_steps(n, n * stride, taps)]
     return TensorIntrin(
@@ -275,7 +283,7 @@ def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
 
 CORRELATIONS = (
     *(_correlate_single_tap(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
-    *(_correlate(outputs, taps, stride) for outputs, stride in SHAPES for taps in range(2, MOST_TAPS + 1)),
+    *(_correlation_intrinsic(outputs, taps, stride) for outputs, stride in SHAPES for taps in range(2, MOST_TAPS + 1)),
 )
 
 
@@ -295,26 +303,28 @@ _TO_STRIDE, _SOURCE_STRIDE = Var("stride_to"), Var("stride_source")
 _R, _C, _K = Var("r"), Var("c"), Var("k")
 
 
-def _grid(body: Stmt) -> Stmt:
+def _for_rows_and_columns(body: Stmt) -> Stmt:
     """Repeat a statement for every element of ``rows`` by ``columns``."""
     return ir.For(_R, _ROWS, ir.For(_C, _COLUMNS, body))
 
 
-def _copy(name: str, to: Buffer, source: Buffer) -> Intrin:
-    """Build the copy of ``rows`` of ``columns`` elements, at distances of ``stride_to`` and ``stride_source`` elements."""
+def _unit_copy(name: str, to: Buffer, source: Buffer) -> Intrin:
+    """Build the tensor unit's instruction ``name`` that copies ``rows`` of ``columns`` elements, at distances of
+    ``stride_to`` and ``stride_source`` elements."""
     store = ir.Store(to, (_R * _TO_STRIDE + _C,), source[_R * _SOURCE_STRIDE + _C])
-    return Intrin(name, (to, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _grid(store))
+    return Intrin(name, (to, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _for_rows_and_columns(store))
 
 
-def _set() -> Intrin:
-    """Build the fill of ``rows`` of ``columns`` sums, at a distance of ``stride_to`` elements, with ``value``."""
+def _unit_fill() -> Intrin:
+    """Build the tensor unit's instruction that fills ``rows`` of ``columns`` sums, at a distance of ``stride_to``
+    elements, with ``value``."""
     to, value = Buffer("to", (ANY,), "int32", _SUMS), Var("value")
     store = ir.Store(to, (_R * _TO_STRIDE + _C,), value)
-    return Intrin("unit_set", (to, value, _ROWS, _COLUMNS, _TO_STRIDE), _grid(store))
+    return Intrin("unit_set", (to, value, _ROWS, _COLUMNS, _TO_STRIDE), _for_rows_and_columns(store))
 
 
-def _matmul() -> Intrin:
-    """sums[r, c] += input[r, k] * weight[c, k]."""
+def _unit_matmul() -> Intrin:
+    """Build the tensor unit's matrix product: sums[r, c] += input[r, k] * weight[c, k]."""
     sums = Buffer("sums", (ANY,), "int32", _SUMS)
     data, weight = Buffer("input", (ANY,), "int8", _INPUT), Buffer("weight", (ANY,), "int8", _WEIGHT)
     stride = {name: Var(f"stride_{name}") for name in ("sums", "input", "weight")}
@@ -322,22 +332,22 @@ def _matmul() -> Intrin:
     product = data[_R * stride["input"] + _K].astype("int32") * weight[_C * stride["weight"] + _K].astype("int32")
     add = ir.For(_K, _DEPTH, ir.Store(sums, index, ir.Load(sums, index) + product))
     params: tuple[Var | Buffer, ...] = (sums, data, weight, _ROWS, _COLUMNS, _DEPTH, *stride.values())
-    return Intrin("unit_matmul", params, _grid(add))
+    return Intrin("unit_matmul", params, _for_rows_and_columns(add))
 
 
-def _token(name: str) -> Intrin:
+def _token_instruction(name: str) -> Intrin:
     """Build a token instruction: ``count`` tokens of kind ``event`` from queue ``before`` to queue ``after``."""
     return Intrin(name, tuple(map(Var, ("before", "after", "event", "count"))), ir.Seq(()))
 
 
 UNIT_WORDS: tuple[Intrin, ...] = (
-    _copy("unit_load_input", Buffer("to", (ANY,), "int8", _INPUT), Buffer("source", (ANY,), "int8")),
-    _copy("unit_load_weight", Buffer("to", (ANY,), "int8", _WEIGHT), Buffer("source", (ANY,), "int8")),
-    _copy("unit_load_sums", Buffer("to", (ANY,), "int32", _SUMS), Buffer("source", (ANY,), "int32")),
-    _set(),
-    _matmul(),
-    _copy("unit_store_sums", Buffer("to", (ANY,), "int32"), Buffer("source", (ANY,), "int32", _SUMS)),
-    _token(SIGNAL),
-    _token(WAIT),
+    _unit_copy("unit_load_input", Buffer("to", (ANY,), "int8", _INPUT), Buffer("source", (ANY,), "int8")),
+    _unit_copy("unit_load_weight", Buffer("to", (ANY,), "int8", _WEIGHT), Buffer("source", (ANY,), "int8")),
+    _unit_copy("unit_load_sums", Buffer("to", (ANY,), "int32", _SUMS), Buffer("source", (ANY,), "int32")),
+    _unit_fill(),
+    _unit_matmul(),
+    _unit_copy("unit_store_sums", Buffer("to", (ANY,), "int32"), Buffer("source", (ANY,), "int32", _SUMS)),
+    _token_instruction(SIGNAL),
+    _token_instruction(WAIT),
     Intrin(BARRIER, (), ir.Seq(())),
 )

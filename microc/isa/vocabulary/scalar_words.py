@@ -14,7 +14,7 @@ from microc.tir.names import SATURATED
 # ---- Single numbers: high halves of products, saturation, floats to integers
 #
 # ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
-# ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_half`` after a shift by one; ``clamp8`` is the same as
+# ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_half_to_float`` after a shift by one; ``clamp8`` is the same as
 # ``saturate_i8``, for values most of which are in range. ``hold`` keeps a constant in a register, since instructions that shift
 # an operand take it from there. ``float16_low`` and ``float16_high`` widen a half of a word of two, reinterpreted as a float.
 # ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down;
@@ -55,8 +55,8 @@ _NEAREST = ir.select(
 """Rounds half to even and saturates; NaN, for which both comparisons are false, becomes 0."""
 
 
-def _saturation() -> Iterator[Intrin]:
-    """Iterate over saturating intrinsics."""
+def _saturation_intrinsics() -> Iterator[Intrin]:
+    """Iterate over the intrinsics that clamp a number to a dtype, also after a shift right by one."""
     for name, (low, high) in SATURATED.items():
         yield Intrin(name, (A,), ir.clamp(A, low, high))
         yield Intrin(f"{name}_half", (A,), ir.clamp(A >> 1, low, high))
@@ -65,18 +65,18 @@ def _saturation() -> Iterator[Intrin]:
 _BITS = ir.reinterpret("int32", _F)
 
 
-def _half(bits: ir.Expr) -> ir.Expr:
-    """Convert the bits of a float16 to a float32."""
+def _half_to_float(bits: ir.Expr) -> ir.Expr:
+    """Build the conversion of the bits of a float16 to a float32."""
     return ir.cast("float32", ir.reinterpret("float16", ir.cast("uint16", bits)))
 
 
 SCALARS = (
-    *_saturation(),
+    *_saturation_intrinsics(),
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
     Intrin("hold", (A,), A),
-    Intrin("float16_low", (_F,), _half(_BITS & 0xFFFF)),
-    Intrin("float16_high", (_F,), _half(_BITS >> 16 & 0xFFFF)),
+    Intrin("float16_low", (_F,), _half_to_float(_BITS & 0xFFFF)),
+    Intrin("float16_high", (_F,), _half_to_float(_BITS >> 16 & 0xFFFF)),
     Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
     Intrin("mul_i8_u8", (A, B), A * B, limits=(("a", -128, 127), ("b", 0, 255))),
     Intrin("high_mul_round", (A, B), _ROUNDED),
@@ -108,24 +108,24 @@ FARTHEST = ((1 << 16) - 1) // 7
 """The largest step of a strided copy: the offsets of eight elements fit 16 bits."""
 
 
-def _bytes(p: Buffer) -> Expr:
-    """Load four bytes from ``p`` as a little-endian word."""
+def _load_four_bytes(p: Buffer) -> Expr:
+    """Build the little-endian word of the four bytes at ``p``."""
     parts = [p[k].astype("int32") & 0xFF for k in range(4)]
     top = sign8(parts[3])
     return parts[0] | (parts[1] * 256) | (parts[2] * 65536) | (top * 16777216)
 
 
 def _low_byte(x: Expr, dtype: str) -> Expr:
-    """Return the low byte of a word as ``dtype``."""
+    """Build the conversion of the low byte of a word to the byte dtype ``dtype``."""
     return ir.cast(dtype, sign8(x) if dtype == "int8" else x & 0xFF)
 
 
-def _words() -> Iterator[Intrin]:
-    """Iterate over loads and stores of words."""
+def _word_access_intrinsics() -> Iterator[Intrin]:
+    """Iterate over the intrinsics that load and store words of four bytes, or of two 16-bit numbers."""
     for dtype in ("int8", "uint8"):
         p = Buffer("p", (4,), dtype)
         stored = (ir.Store(p, (i32(k),), _low_byte(A >> (8 * k), dtype)) for k in range(4))
-        yield Intrin(f"load_{MOVED[dtype]}x4", (p,), _bytes(p))
+        yield Intrin(f"load_{MOVED[dtype]}x4", (p,), _load_four_bytes(p))
         yield Intrin(f"store_{MOVED[dtype]}x4", (p, A), ir.seq(*stored))
     for suffix in ("", "_aligned"):
         p = Buffer("p", (2,), "int16")
@@ -134,8 +134,8 @@ def _words() -> Iterator[Intrin]:
         yield Intrin(f"store_i16x2{suffix}", (p, A), ir.seq(*stored))
 
 
-def _runs() -> Iterator[Intrin]:
-    """Iterate over copies and fills of runs."""
+def _run_intrinsics() -> Iterator[Intrin]:
+    """Iterate over the intrinsics that copy and fill runs of memory."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
     for dtype, short in COPIED.items():
         p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
@@ -149,7 +149,7 @@ def _runs() -> Iterator[Intrin]:
             yield Intrin(f"fill_{short}", (p, value, n), ir.For(k, n, ir.Store(p, (k,), ir.cast(dtype, value))))
 
 
-WORDS = (*_words(), *_runs())
+WORDS = (*_word_access_intrinsics(), *_run_intrinsics())
 
 
 # ---- Lanes of a 32-bit word: pairs of 16-bit numbers, four bytes
@@ -166,77 +166,78 @@ _PRODUCTS = tuple(a * b for a, b in _PAIRS_HALVES.values())
 _FOUR = Buffer("p", (4,), "int16")
 
 
-def _widen(name: str, signed: bool, less: bool = False) -> Intrin:
+def _byte_widening(name: str, signed: bool, less: bool = False) -> Intrin:
     """Widen four bytes of a word to four int16 in memory, in their order; ``p`` is at a multiple of four bytes.
 
     ``less``: minus the number that both halves of ``z`` hold.
     """
     pointer = Buffer("p", (4,), "int16")
 
-    def element(k: int) -> Expr:
+    def widened_byte(k: int) -> Expr:
         part = A >> (8 * k)
         value = sign8(part) if signed else part & 0xFF
         return ir.cast("int16", value - sign16(_Z) if less else value)
 
-    stores = (ir.Store(pointer, (i32(k),), element(k)) for k in range(4))
+    stores = (ir.Store(pointer, (i32(k),), widened_byte(k)) for k in range(4))
     return Intrin(name, (pointer, A, *((_Z,) if less else ())), ir.seq(*stores))
 
 
-def _larger(name: str, lanes: int, *, signed: bool, smallest: bool) -> Intrin:
-    """Return the lane-wise maximum of two words, or the minimum."""
+def _lane_extreme(name: str, lanes: int, *, signed: bool, smallest: bool) -> Intrin:
+    """Build the intrinsic of the lane-wise maximum (or, if ``smallest``, minimum) of two words of ``lanes`` lanes."""
     bits = 32 // lanes
     mask, sign = (1 << bits) - 1, 1 << (bits - 1)
 
-    def lane(word: Expr, k: int) -> Expr:
+    def lane_value(word: Expr, k: int) -> Expr:
         part = (word >> (bits * k)) & mask
         return (part ^ sign) - sign if signed else part
 
     total: Expr = i32(0)
     for k in range(lanes):
-        extreme: Expr = ir.binary("min" if smallest else "max", lane(A, k), lane(B, k))
+        extreme: Expr = ir.binary("min" if smallest else "max", lane_value(A, k), lane_value(B, k))
         # The highest lane is signed, so that its product by a power of two does not overflow.
         extreme = extreme if k < lanes - 1 or signed else (extreme ^ sign) - sign
         total = total | ((extreme & mask) * (1 << (bits * k)) if k < lanes - 1 else extreme * (1 << (bits * k)))
     return Intrin(name, (A, B), total)
 
 
-def _widenings() -> Iterator[Intrin]:
-    """Iterate over intrinsics that widen bytes to pairs of int16."""
+def _widening_intrinsics() -> Iterator[Intrin]:
+    """Iterate over the intrinsics that widen bytes to int16: four of a word to memory, or two of them to a pair."""
     for short, signed in (("i8", True), ("u8", False)):
-        yield _widen(f"widen_{short}x4", signed)
-        yield _widen(f"widen_less_{short}x4", signed, less=True)
+        yield _byte_widening(f"widen_{short}x4", signed)
+        yield _byte_widening(f"widen_less_{short}x4", signed, less=True)
         for name, first in (("evens", 0), ("odds", 8)):
             word = A >> first if first else A
             pair = pack16(sign8(word), sign8(A >> (first + 16))) if signed else word & 0x00FF00FF
             yield Intrin(f"{name}_{short}", (A,), pair)
 
 
-def _wrapping(*products: Expr) -> Expr:
-    """Add products of 32 bits to ``c``, modulo 2**32."""
+def _wrapping_sum(*products: Expr) -> Expr:
+    """Build the sum of ``c`` and products of 32 bits, modulo 2**32."""
     return sum((product.astype("int64") for product in products), C.astype("int64")).astype("int32")
 
 
-def _dot4(signed: bool) -> Expr:
-    """Add the products of four bytes to ``c``."""
+def _four_byte_products(signed: bool) -> Expr:
+    """Build the sum of ``c`` and the products of the four bytes of ``a`` and ``b``; ``signed``: the bytes of ``a`` are
+    signed."""
     parts = ((sign8(A >> k) if signed else (A >> k) & 0xFF) * sign8(B >> k) for k in (0, 8, 16, 24))
     return C + sum(parts, i32(0))
 
 
 PAIRS = (
     *(
-        _larger(f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", smallest=name == "min")
+        _lane_extreme(f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", smallest=name == "min")
         for name in ("max", "min")
         for letter, bits in (("i", 8), ("u", 8), ("i", 16))
     ),
     Intrin("add_i16x2", (A, B), pack16(sign16(A) + sign16(B), sign16((A >> 16) + (B >> 16)))),
     Intrin("sub_i16x2", (A, B), pack16(sign16(A) - sign16(B), sign16((A >> 16) - (B >> 16)))),
-    *_widenings(),
+    *_widening_intrinsics(),
     Intrin("dot2", (A, B, C), C + _PRODUCTS[0] + _PRODUCTS[1], limits=INSTRUCTION_SET_SUMS),
-    Intrin("dot2_wrapping", (A, B, C), _wrapping(*_PRODUCTS)),
+    Intrin("dot2_wrapping", (A, B, C), _wrapping_sum(*_PRODUCTS)),
     Intrin(
         "dot4_i16_aligned",
         (_FOUR, A, B, C),
-        _wrapping(
+        _wrapping_sum(
             *(
                 ir.Load(_FOUR, (i32(k),)).astype("int32") * half
                 for k, half in enumerate((sign16(A), A >> 16, sign16(B), B >> 16))
@@ -253,8 +254,8 @@ PAIRS = (
         for left in _PAIRS_HALVES
         for right in _PAIRS_HALVES
     ),
-    Intrin("dot4_i8", (A, B, C), _dot4(signed=True), limits=INSTRUCTION_SET_SUMS),
-    Intrin("dot4_u8", (A, B, C), _dot4(signed=False), limits=INSTRUCTION_SET_SUMS),
+    Intrin("dot4_i8", (A, B, C), _four_byte_products(signed=True), limits=INSTRUCTION_SET_SUMS),
+    Intrin("dot4_u8", (A, B, C), _four_byte_products(signed=False), limits=INSTRUCTION_SET_SUMS),
 )
 
 
@@ -275,7 +276,8 @@ _WORD = StepOperand(0, ("load_i8x4",), 4)
 
 
 def _dot4_bytes(a: str) -> TensorIntrin:
-    """Multiply four bytes by four bytes: both sides are widened to the pairs (0, 2) and (1, 3), so nothing is repacked."""
+    """Build the tensor intrinsic that multiplies four bytes of dtype ``a`` by four int8: both sides are widened to the
+    pairs (0, 2) and (1, 3), so nothing is repacked."""
     steps = tuple(
         Step(StepOperand(0, x, 4), StepOperand(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED["int8"], strict=True)
     )
@@ -283,7 +285,7 @@ def _dot4_bytes(a: str) -> TensorIntrin:
 
 
 def _dot4_int16(name: str, order: tuple[int, ...]) -> TensorIntrin:
-    """Multiply four int16 by four int16, both stored in ``order``."""
+    """Build the tensor intrinsic that multiplies four int16 by four int16, both stored in ``order``."""
     steps = tuple(map(Step, _PAIRS, _PAIRS))
     return TensorIntrin(name, "int16", "int16", order, order, steps, aligned_a=True, aligned_b=True)
 

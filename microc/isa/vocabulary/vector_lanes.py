@@ -38,61 +38,63 @@ NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "sh
 _a, _b, _x, _y, _n = (Var(name) for name in "abxyn")
 
 
-def _lanes_wide(x: Expr) -> Expr:
-    """Widen to 64 bits."""
+def _as_int64(x: Expr) -> Expr:
+    """Build the conversion of a lane's value to int64."""
     return x.astype("int64")
 
 
 def wrapping(op: str, a: Expr, b: Expr) -> Expr:
-    """Compute modulo 2**32: inactive lanes hold undefined values, which must not overflow."""
+    """Build the operation ``op`` on two int32 values modulo 2**32: inactive lanes hold undefined values, which must not
+    overflow."""
     return ir.binary(op, a.astype("uint32"), b.astype("uint32")).astype("int32")
 
 
 def _doubling_high_mul(a: Expr, b: Expr) -> Expr:
-    """(a b + 2**30) >> 31; only both INT32_MIN saturate."""
-    return ir.minimum((_lanes_wide(a) * _lanes_wide(b) + (1 << 30)) >> 31, (1 << 31) - 1).astype("int32")
+    """Build (a b + 2**30) >> 31; it saturates only if both are INT32_MIN."""
+    return ir.minimum((_as_int64(a) * _as_int64(b) + (1 << 30)) >> 31, (1 << 31) - 1).astype("int32")
 
 
 def _doubling_high_floor(a: Expr, b: Expr) -> Expr:
-    """(a b) >> 31; only both INT32_MIN saturate."""
-    return ir.minimum(_lanes_wide(a) * _lanes_wide(b) >> 31, (1 << 31) - 1).astype("int32")
+    """Build (a b) >> 31; it saturates only if both are INT32_MIN."""
+    return ir.minimum(_as_int64(a) * _as_int64(b) >> 31, (1 << 31) - 1).astype("int32")
 
 
-def _high(a: Expr, b: Expr, addend: int = 0) -> Expr:
-    """(a b + addend) >> 32."""
-    return ((_lanes_wide(a) * _lanes_wide(b) + addend) >> 32).astype("int32")
+def _high_word(a: Expr, b: Expr, addend: int = 0) -> Expr:
+    """Build (a b + addend) >> 32, the high word of a product."""
+    return ((_as_int64(a) * _as_int64(b) + addend) >> 32).astype("int32")
 
 
-def _right_count(s: Expr) -> Expr:
-    """Return the count of a right shift by ``-s``, never negative, which C leaves undefined."""
+def _right_shift_count(s: Expr) -> Expr:
+    """Build the count of a right shift by ``-s``; it is never negative, since C leaves such shifts undefined."""
     return ir.maximum(-s, 0)
 
 
-def _shift(a: Expr, s: Expr) -> Expr:
-    """Shift by ``s`` in -31 .. 31, positive to the left, where bits beyond the word are lost."""
+def _signed_shift(a: Expr, s: Expr) -> Expr:
+    """Build the shift of ``a`` by ``s`` in -31 .. 31; positive counts shift to the left, where bits beyond the word are
+    lost."""
     left = ir.reinterpret("uint32", a) << ir.maximum(s, 0).astype("uint32")
-    return ir.select(s < 0, a >> _right_count(s), ir.reinterpret("int32", left))
+    return ir.select(s < 0, a >> _right_shift_count(s), ir.reinterpret("int32", left))
 
 
-def _shift_round(a: Expr, s: Expr) -> Expr:
-    """Shift as :func:`_shift`, half rounds up; ``s`` is at least -32, whose result is 0."""
-    right = _lanes_wide(_right_count(s))
+def _signed_shift_rounding(a: Expr, s: Expr) -> Expr:
+    """Build the shift of :func:`_signed_shift` that rounds half up; ``s`` is at least -32, whose result is 0."""
+    right = _as_int64(_right_shift_count(s))
     half = (ir.const(1, "int64") << right) >> 1
-    return ir.select(s < 0, ((_lanes_wide(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
+    return ir.select(s < 0, ((_as_int64(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
 
 
 def arithmetic(lanes: int) -> Iterator[Intrin]:
-    """Iterate over arithmetic of two vectors, or of a vector and a scalar."""
+    """Iterate over the intrinsics for arithmetic of two vectors of int32, or of a vector and a scalar."""
     end = f"i32x{lanes}"
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
         **{op: wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
         "doubling_high_mul": _doubling_high_mul(_a, _b),
         "doubling_high_floor": _doubling_high_floor(_a, _b),
-        "high_product": _high(_a, _b),
-        "high_mul_round": _high(_a, _b, 1 << 31),
-        "shl": _shift(_a, _b),
-        "shift_round": _shift_round(_a, _b),
+        "high_product": _high_word(_a, _b),
+        "high_mul_round": _high_word(_a, _b, 1 << 31),
+        "shl": _signed_shift(_a, _b),
+        "shift_round": _signed_shift_rounding(_a, _b),
         "min": ir.minimum(_a, _b),
         "max": ir.maximum(_a, _b),
         "and": _a & _b,
@@ -112,7 +114,8 @@ def arithmetic(lanes: int) -> Iterator[Intrin]:
 
 
 def memory(lanes: int) -> Iterator[Intrin]:
-    """Iterate over loads and stores, contiguous or at offsets in elements; all lanes or the first n."""
+    """Iterate over the intrinsics that load and store vectors of int32, contiguous or at offsets in elements; all lanes or
+    the first n."""
     end = f"i32x{lanes}"
     wide_a, wide_b = (Var(name, f"int32x{lanes}") for name in "ab")
     for dtype, short in MEMORY.items():
@@ -136,7 +139,7 @@ def memory(lanes: int) -> Iterator[Intrin]:
 
 
 def _saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over clamps to a dtype."""
+    """Iterate over the intrinsics that clamp vectors of int32 to a dtype, or store them clamped."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
     for dtype in (dtype for dtype, short in MEMORY.items() if f"saturate_{short}" in SATURATED):
@@ -146,8 +149,8 @@ def _saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"{name}_first", (p, a, _n), ir.If(_n > LANE, store), lanes)
 
 
-def _word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
-    """Pack ``count`` numbers of ``bits`` bits in a word."""
+def _packed_word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
+    """Build the word that packs ``count`` numbers of ``bits`` bits from the element ``first`` of ``p`` on."""
     word: Expr = ir.const(0, "uint32")
     for k in range(count):
         part = p[first + k].astype("int32").astype("uint32") & ((1 << bits) - 1)
@@ -155,14 +158,14 @@ def _word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
     return word.astype("int32")
 
 
-def _words(lanes: int) -> Iterator[Intrin]:
+def _packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over loads of packed words, one for each lane or one for all (``dup``), and their dot products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for short, (dtype, count) in SHORT_WORDS.items():
         bits = dtypes.info(dtype).bits
         p, q = Buffer("p", (count * lanes,), dtype), Buffer("p", (count,), dtype)
-        yield Intrin(f"load_{short}_{end}", (p,), _word(p, LANE * count, count, bits), lanes)
-        yield Intrin(f"dup_{short}_{end}", (q,), _word(q, ir.const(0, "int32"), count, bits), lanes)
+        yield Intrin(f"load_{short}_{end}", (p,), _packed_word(p, LANE * count, count, bits), lanes)
+        yield Intrin(f"dup_{short}_{end}", (q,), _packed_word(q, ir.const(0, "int32"), count, bits), lanes)
     for name in PRODUCTS:
         scalar = next(intrin for intrin in PAIRS if intrin.name == name)
         params = tuple(Var(p.name, vector) for p in scalar.params)
@@ -172,7 +175,7 @@ def _words(lanes: int) -> Iterator[Intrin]:
 LANEWISE = tuple(
     intrin
     for lanes in WIDTHS
-    for intrin in (*arithmetic(lanes), *memory(lanes), *_saturating_intrinsics(lanes), *_words(lanes))
+    for intrin in (*arithmetic(lanes), *memory(lanes), *_saturating_intrinsics(lanes), *_packed_word_intrinsics(lanes))
 )
 
 
@@ -253,23 +256,23 @@ _ROUNDED = (_A.astype("int64") + ((ir.const(1, "int64") << _B.astype("int64")) >
 _RIGHT: Mapping[str, Expr] = MappingProxyType({"right": _A >> _B, "right_round": _ROUNDED})
 
 
-def _scalable(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics on scalable vectors."""
-    for word in (*arithmetic(lanes), *memory(lanes), *floats(lanes), *_more(lanes)):
+def _scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
+    """Iterate over the intrinsics on scalable vectors of ``lanes`` lanes or a multiple."""
+    for word in (*arithmetic(lanes), *memory(lanes), *floats(lanes), *_scalable_only_intrinsics(lanes)):
         if not word.name.endswith("_first"):
             name = word.name.replace(f"x{lanes}", f"xvscalex{lanes}")
-            params = (*(_wide(p, lanes) for p in word.params), VL)
+            params = (*(_scalable_param(p, lanes) for p in word.params), VL)
             yield replace(word, name=name, params=params, scalable=True)
     yield Intrin(f"{LENGTH}{lanes}", (_N,), ir.minimum(_N, lanes))
 
 
-def _more(lanes: int) -> Iterator[Intrin]:
+def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that only scalable vectors have."""
     end = vector("i32", lanes)
     a, b, c = (Var(name, vector("int32", lanes)) for name in "abc")
     yield Intrin(f"neg_{end}", (a,), wrapping("sub", ir.const(0, "int32"), _A), lanes)
     yield Intrin(f"mac_{end}", (a, b, c), wrapping("add", _A, wrapping("mul", _B, _C)), lanes)
-    yield from _short(lanes)
+    yield from _int16_factor_intrinsics(lanes)
     for name, meaning in _RIGHT.items():
         yield Intrin(f"{name}_{end}", (a, b), meaning, lanes, _PLACES)
         yield Intrin(f"{name}_n_{end}", (a, _B), meaning, lanes, _PLACES)
@@ -281,8 +284,8 @@ def _more(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"store_saturated_{MEMORY[dtype]}_{end}", (p, a), stored, lanes)
 
 
-def _short(lanes: int) -> Iterator[Intrin]:
-    """Iterate over loads and products of int16 factors."""
+def _int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
+    """Iterate over the intrinsics that load vectors of int16 and add their products."""
     a, b, c = Var("a", vector("int32", lanes)), Var("b", vector(SHORT, lanes)), Var("c", vector(SHORT, lanes))
     for dtype in ("int8", "uint8", SHORT):
         p = Buffer("p", (lanes,), dtype)
@@ -299,11 +302,11 @@ def _short(lanes: int) -> Iterator[Intrin]:
     )
 
 
-def _wide(param: Var | Buffer, lanes: int) -> Var | Buffer:
-    """Convert a parameter that is a vector to a scalable one."""
+def _scalable_param(param: Var | Buffer, lanes: int) -> Var | Buffer:
+    """Convert a parameter of an intrinsic that is a vector to a scalable vector; others are unchanged."""
     if isinstance(param, Buffer) or not dtypes.is_vector(param.dtype):
         return param
     return Var(param.name, vector(param.dtype.partition("x")[0], lanes, scalable=True))
 
 
-SCALABLE = tuple(intrin for lanes in LEAST for intrin in _scalable(lanes))
+SCALABLE = tuple(intrin for lanes in LEAST for intrin in _scalable_intrinsics(lanes))

@@ -58,16 +58,16 @@ from microc.tir.names import ACC, GROUPED
 # ---- Test cases of conv2d: every path of its tensor expression, borders, strides, dilations, dtypes, extents of one.
 
 
-def _case(
+def _geometry_case(
     data: tuple[int, ...],
     out_channels: int,
     kernel: tuple[int, int],
-    dtypes_: str = "int8 int8",
+    dtype_names: str = "int8 int8",
     bias: bool = True,
     **attrs: Any,
 ) -> Case:
-    """Return a test case named by its geometry; ``dtypes_``: of data, weight, and of the accumulator unless it is int32."""
-    data_dtype, weight_dtype, *rest = dtypes_.split()
+    """Return a test case named by its geometry; ``dtype_names``: of data, weight, and of the accumulator unless it is int32."""
+    data_dtype, weight_dtype, *rest = dtype_names.split()
     out_dtype = rest[0] if rest else "int32"
     depth = data[3] // attrs.get("groups", 1)
     types = [TensorType(data, data_dtype), TensorType((out_channels, *kernel, depth), weight_dtype)]
@@ -76,7 +76,7 @@ def _case(
     if bias and out_dtype != "float32":
         arrays = (None, None, (np.arange(out_channels) * 977 - 1000).astype(out_dtype))
     settings = " ".join(f"{key} {value}" for key, value in attrs.items())
-    name = f"{data} {dtypes_} {out_channels} {kernel} {settings}"
+    name = f"{data} {dtype_names} {out_channels} {kernel} {settings}"
     consts = tuple(range(1, len(types)))
     return Case(
         {**DEFAULTS, **attrs, "out_dtype": out_dtype},
@@ -94,81 +94,91 @@ def cases() -> Iterable[Case]:
     mixed = ("uint8 int16", "int16 int8 int64", "int16 int8 int32", "float32 float32 float32")
     for dtype_names in ("int8 int8", "uint8 int8", *mixed):
         pad = 0 if "float" in dtype_names else 7
-        yield _case((1, 5, 6, 3), 4, (3, 3), dtype_names, padding=same, pad_value=pad)
-        yield _case((1, 4, 3, 6), 5, (1, 1), dtype_names)
-        yield _case((1, 5, 4, 3), 3, (3, 3), dtype_names, padding=same, groups=3, pad_value=pad)
-        yield _case((1, 5, 4, 4), 6, (2, 3), dtype_names, padding=odd, groups=2, pad_value=pad)
-    yield _case((1, 7, 5, 3), 32, (3, 3), "uint8 int8", strides=(2, 1), padding=odd, pad_value=200)
-    yield _case((2, 3, 3, 10), 16, (1, 1), "uint8 int8", bias=False)
-    yield _case((2, 5, 6, 3), 4, (3, 2), strides=(2, 2), padding=odd, pad_value=-128)
-    yield _case((2, 7, 6, 3), 4, (3, 3), strides=(2, 1), dilation=(1, 2))
-    yield _case((1, 9, 8, 2), 3, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), pad_value=5)
-    yield _case((1, 5, 4, 3), 4, (1, 1), strides=(2, 2))
-    yield _case((1, 4, 4, 3), 4, (1, 1), padding=same, pad_value=-3)
-    yield _case((2, 4, 3, 5), 4, (4, 3), bias=False)
-    yield _case((1, 1, 10, 4), 3, (1, 3), padding=(0, 1, 0, 1), pad_value=1)
-    yield _case((1, 10, 1, 4), 3, (4, 1), strides=(2, 1), padding=(3, 0, 0, 0), pad_value=1)
-    yield _case((1, 1, 1, 1), 1, (1, 1))
-    yield _case((1, 1, 1, 1), 1, (3, 3), padding=same, pad_value=2)
-    yield _case((1, 2, 2, 1), 1, (5, 5), padding=(2, 2, 2, 2), pad_value=2, bias=False)
-    yield _case((1, 6, 6, 1), 8, (3, 3), padding=(0, 0, 1, 1), strides=(2, 2), pad_value=-1)
-    yield _case((2, 5, 4, 3), 6, (3, 3), padding=odd, groups=3, strides=(2, 2), pad_value=9)
-    yield _case((1, 7, 7, 4), 4, (3, 3), groups=4, dilation=(2, 3))
-    yield _case((1, 4, 4, 4), 4, (1, 1), groups=4, bias=False)
-    yield _case((1, 1, 6, 2), 4, (1, 4), groups=2, padding=(0, 1, 0, 2), pad_value=-7)
-    yield _case((1, 5, 5, 6), 9, (3, 3), groups=3, strides=(2, 2), dilation=(1, 1), bias=False)
+        yield _geometry_case((1, 5, 6, 3), 4, (3, 3), dtype_names, padding=same, pad_value=pad)
+        yield _geometry_case((1, 4, 3, 6), 5, (1, 1), dtype_names)
+        yield _geometry_case((1, 5, 4, 3), 3, (3, 3), dtype_names, padding=same, groups=3, pad_value=pad)
+        yield _geometry_case((1, 5, 4, 4), 6, (2, 3), dtype_names, padding=odd, groups=2, pad_value=pad)
+    yield _geometry_case((1, 7, 5, 3), 32, (3, 3), "uint8 int8", strides=(2, 1), padding=odd, pad_value=200)
+    yield _geometry_case((2, 3, 3, 10), 16, (1, 1), "uint8 int8", bias=False)
+    yield _geometry_case((2, 5, 6, 3), 4, (3, 2), strides=(2, 2), padding=odd, pad_value=-128)
+    yield _geometry_case((2, 7, 6, 3), 4, (3, 3), strides=(2, 1), dilation=(1, 2))
+    yield _geometry_case((1, 9, 8, 2), 3, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), pad_value=5)
+    yield _geometry_case((1, 5, 4, 3), 4, (1, 1), strides=(2, 2))
+    yield _geometry_case((1, 4, 4, 3), 4, (1, 1), padding=same, pad_value=-3)
+    yield _geometry_case((2, 4, 3, 5), 4, (4, 3), bias=False)
+    yield _geometry_case((1, 1, 10, 4), 3, (1, 3), padding=(0, 1, 0, 1), pad_value=1)
+    yield _geometry_case((1, 10, 1, 4), 3, (4, 1), strides=(2, 1), padding=(3, 0, 0, 0), pad_value=1)
+    yield _geometry_case((1, 1, 1, 1), 1, (1, 1))
+    yield _geometry_case((1, 1, 1, 1), 1, (3, 3), padding=same, pad_value=2)
+    yield _geometry_case((1, 2, 2, 1), 1, (5, 5), padding=(2, 2, 2, 2), pad_value=2, bias=False)
+    yield _geometry_case((1, 6, 6, 1), 8, (3, 3), padding=(0, 0, 1, 1), strides=(2, 2), pad_value=-1)
+    yield _geometry_case((2, 5, 4, 3), 6, (3, 3), padding=odd, groups=3, strides=(2, 2), pad_value=9)
+    yield _geometry_case((1, 7, 7, 4), 4, (3, 3), groups=4, dilation=(2, 3))
+    yield _geometry_case((1, 4, 4, 4), 4, (1, 1), groups=4, bias=False)
+    yield _geometry_case((1, 1, 6, 2), 4, (1, 4), groups=2, padding=(0, 1, 0, 2), pad_value=-7)
+    yield _geometry_case((1, 5, 5, 6), 9, (3, 3), groups=3, strides=(2, 2), dilation=(1, 1), bias=False)
     for dtype_names, pad in (("int8 int8", -5), ("uint8 int8", 200), ("uint8 int16", 7), ("int16 int8", 0)):
-        yield _case((1, 5, 9, 16), 16, (3, 3), dtype_names, groups=16, padding=same, pad_value=pad)
-    yield _case((2, 7, 9, 8), 8, (5, 5), groups=8, padding=odd, strides=(2, 2), pad_value=-128, bias=False)
-    yield _case((1, 1, 21, 12), 12, (1, 7), groups=12, padding=(0, 3, 0, 3), pad_value=9)
-    yield _case((1, 9, 6, 8), 8, (4, 2), groups=8, dilation=(2, 1))
+        yield _geometry_case((1, 5, 9, 16), 16, (3, 3), dtype_names, groups=16, padding=same, pad_value=pad)
+    yield _geometry_case((2, 7, 9, 8), 8, (5, 5), groups=8, padding=odd, strides=(2, 2), pad_value=-128, bias=False)
+    yield _geometry_case((1, 1, 21, 12), 12, (1, 7), groups=12, padding=(0, 3, 0, 3), pad_value=9)
+    yield _geometry_case((1, 9, 6, 8), 8, (4, 2), groups=8, dilation=(2, 1))
     for dtype_names, pad in (("int8 int8", -5), ("uint8 int8", 200)):
-        yield _case((1, 8, 8, 8), 4, (3, 3), dtype_names, padding=same, pad_value=pad, algorithm="winograd")
-        yield _case((2, 5, 7, 4), 3, (3, 3), dtype_names, padding=odd, pad_value=pad, algorithm="winograd")
+        yield _geometry_case((1, 8, 8, 8), 4, (3, 3), dtype_names, padding=same, pad_value=pad, algorithm="winograd")
+        yield _geometry_case((2, 5, 7, 4), 3, (3, 3), dtype_names, padding=odd, pad_value=pad, algorithm="winograd")
     floats = "float32 float32 float32"
-    yield _case((1, 4, 6, 16), 32, (3, 3), floats, bias=False)
-    yield _case((1, 6, 9, 8), 4, (3, 3), floats, padding=same, algorithm="winograd_floats")
-    yield _case((2, 5, 7, 3), 5, (3, 3), floats, padding=odd, algorithm="winograd_floats")
-    yield _case((1, 4, 6, 16), 32, (3, 3), floats, bias=False, algorithm="winograd_floats")
-    yield _case((1, 8, 4, 8), 16, (3, 3), floats, padding=same, algorithm="winograd_four")
-    yield _case((2, 6, 6, 3), 5, (3, 3), floats, bias=False, algorithm="winograd_four")
-    yield _case((1, 5, 4, 3), 8, (3, 3), floats, padding=same, strides=(2, 1), algorithm="half")
-    yield _case((1, 5, 7, 8), 8, (3, 3), floats, padding=same, groups=8, algorithm="half")
-    yield _case((1, 6, 5, 8), 8, (2, 3), floats, bias=False, strides=(1, 2), groups=8, algorithm="half")
-    yield _case((1, 3, 4, 12), 16, (1, 1), floats, bias=False, algorithm="half")
-    yield _case((1, 3, 3, 5), 8, (3, 3), floats, padding=odd, algorithm="half")
-    yield _case((1, 6, 6, 4), 2, (3, 3), algorithm="winograd", bias=False)
-    yield _case((1, 4, 5, 20), 1, (3, 3), algorithm="winograd")
-    yield _case((1, 5, 12, 6), 5, (3, 3), padding=same, algorithm="winograd")
-    yield _case((1, 8, 9, 5), 5, (3, 3), groups=5, padding=same, pad_value=-5, algorithm="unsigned")
-    yield _case((2, 5, 7, 4), 8, (3, 3), groups=4, padding=odd, strides=(2, 2), pad_value=127, algorithm="unsigned")
-    yield _case((1, 12, 1, 3), 3, (5, 1), groups=3, padding=(2, 0, 2, 0), pad_value=-128, algorithm="unsigned")
-    yield _case((1, 6, 7, 3), 3, (3, 5), groups=3, bias=False, dilation=(2, 1), algorithm="unsigned")
-    yield _case((1, 7, 5, 3), 32, (3, 3), strides=(2, 1), padding=odd, pad_value=-9, algorithm="unsigned_rows")
-    yield _case((1, 6, 6, 16), 16, (3, 3), padding=same, pad_value=127, algorithm="unsigned_rows")
-    yield _case((2, 3, 3, 10), 5, (1, 1), bias=False, algorithm="unsigned_rows")
+    yield _geometry_case((1, 4, 6, 16), 32, (3, 3), floats, bias=False)
+    yield _geometry_case((1, 6, 9, 8), 4, (3, 3), floats, padding=same, algorithm="winograd_floats")
+    yield _geometry_case((2, 5, 7, 3), 5, (3, 3), floats, padding=odd, algorithm="winograd_floats")
+    yield _geometry_case((1, 4, 6, 16), 32, (3, 3), floats, bias=False, algorithm="winograd_floats")
+    yield _geometry_case((1, 8, 4, 8), 16, (3, 3), floats, padding=same, algorithm="winograd_four")
+    yield _geometry_case((2, 6, 6, 3), 5, (3, 3), floats, bias=False, algorithm="winograd_four")
+    yield _geometry_case((1, 5, 4, 3), 8, (3, 3), floats, padding=same, strides=(2, 1), algorithm="half")
+    yield _geometry_case((1, 5, 7, 8), 8, (3, 3), floats, padding=same, groups=8, algorithm="half")
+    yield _geometry_case((1, 6, 5, 8), 8, (2, 3), floats, bias=False, strides=(1, 2), groups=8, algorithm="half")
+    yield _geometry_case((1, 3, 4, 12), 16, (1, 1), floats, bias=False, algorithm="half")
+    yield _geometry_case((1, 3, 3, 5), 8, (3, 3), floats, padding=odd, algorithm="half")
+    yield _geometry_case((1, 6, 6, 4), 2, (3, 3), algorithm="winograd", bias=False)
+    yield _geometry_case((1, 4, 5, 20), 1, (3, 3), algorithm="winograd")
+    yield _geometry_case((1, 5, 12, 6), 5, (3, 3), padding=same, algorithm="winograd")
+    yield _geometry_case((1, 8, 9, 5), 5, (3, 3), groups=5, padding=same, pad_value=-5, algorithm="unsigned")
+    yield _geometry_case(
+        (2, 5, 7, 4), 8, (3, 3), groups=4, padding=odd, strides=(2, 2), pad_value=127, algorithm="unsigned"
+    )
+    yield _geometry_case((1, 12, 1, 3), 3, (5, 1), groups=3, padding=(2, 0, 2, 0), pad_value=-128, algorithm="unsigned")
+    yield _geometry_case((1, 6, 7, 3), 3, (3, 5), groups=3, bias=False, dilation=(2, 1), algorithm="unsigned")
+    yield _geometry_case((1, 7, 5, 3), 32, (3, 3), strides=(2, 1), padding=odd, pad_value=-9, algorithm="unsigned_rows")
+    yield _geometry_case((1, 6, 6, 16), 16, (3, 3), padding=same, pad_value=127, algorithm="unsigned_rows")
+    yield _geometry_case((2, 3, 3, 10), 5, (1, 1), bias=False, algorithm="unsigned_rows")
     for dtype_names, pad in (("int8 int8", -5), ("uint8 int8", 200), ("float32 float32 float32", 0)):
-        yield _case((2, 4, 8, 4), 16, (3, 3), dtype_names, padding=same, pad_value=pad, algorithm="windows")
-        yield _case(
+        yield _geometry_case((2, 4, 8, 4), 16, (3, 3), dtype_names, padding=same, pad_value=pad, algorithm="windows")
+        yield _geometry_case(
             (1, 7, 21, 3), 12, (2, 3), dtype_names, padding=odd, strides=(1, 2), pad_value=pad, algorithm="windows"
         )
-    yield _case((1, 6, 10, 4), 8, (3, 3), dilation=(2, 1), bias=False, algorithm="windows")
-    yield _case((1, 5, 9, 4), 20, (3, 3), padding=same, pad_value=-9, algorithm="unsigned_windows")
+    yield _geometry_case((1, 6, 10, 4), 8, (3, 3), dilation=(2, 1), bias=False, algorithm="windows")
+    yield _geometry_case((1, 5, 9, 4), 20, (3, 3), padding=same, pad_value=-9, algorithm="unsigned_windows")
     for dtype_names, pad in (("int8 int8", -5), ("uint8 int8", 200), ("int16 int8", 0), ("float32 float32 float32", 0)):
-        yield _case((1, 5, 6, 16), 16, (3, 3), dtype_names, groups=2, padding=same, pad_value=pad, algorithm="grouped")
-        yield _case((2, 4, 3, 6), 9, (1, 1), dtype_names, groups=3, algorithm="grouped")
-    yield _case((1, 7, 9, 8), 10, (2, 3), groups=2, padding=odd, strides=(2, 1), pad_value=9, algorithm="grouped")
-    yield _case((1, 1, 20, 12), 8, (1, 3), groups=4, dilation=(1, 2), bias=False, algorithm="grouped")
-    yield _case((1, 3, 3, 8), 8, (3, 3), groups=2, algorithm="grouped")
+        yield _geometry_case(
+            (1, 5, 6, 16), 16, (3, 3), dtype_names, groups=2, padding=same, pad_value=pad, algorithm="grouped"
+        )
+        yield _geometry_case((2, 4, 3, 6), 9, (1, 1), dtype_names, groups=3, algorithm="grouped")
+    yield _geometry_case(
+        (1, 7, 9, 8), 10, (2, 3), groups=2, padding=odd, strides=(2, 1), pad_value=9, algorithm="grouped"
+    )
+    yield _geometry_case((1, 1, 20, 12), 8, (1, 3), groups=4, dilation=(1, 2), bias=False, algorithm="grouped")
+    yield _geometry_case((1, 3, 3, 8), 8, (3, 3), groups=2, algorithm="grouped")
     for dtype_names, pad in (("int8 int8", -5), ("uint8 int8", 200), ("int16 int8", 0), ("float32 float32 float32", 0)):
-        yield _case((2, 6, 9, 1), 5, (3, 3), dtype_names, padding=same, pad_value=pad, algorithm="single")
-        yield _case((1, 1, 21, 1), 4, (1, 5), dtype_names, padding=(0, 2, 0, 2), pad_value=pad, algorithm="single")
-    yield _case((1, 9, 8, 1), 3, (4, 2), padding=odd, strides=(2, 2), pad_value=9, bias=False, algorithm="single")
+        yield _geometry_case((2, 6, 9, 1), 5, (3, 3), dtype_names, padding=same, pad_value=pad, algorithm="single")
+        yield _geometry_case(
+            (1, 1, 21, 1), 4, (1, 5), dtype_names, padding=(0, 2, 0, 2), pad_value=pad, algorithm="single"
+        )
+    yield _geometry_case(
+        (1, 9, 8, 1), 3, (4, 2), padding=odd, strides=(2, 2), pad_value=9, bias=False, algorithm="single"
+    )
     for k, (size, algorithm) in enumerate(zip((5, 4, 5, 5), PACKED, strict=True)):
         for case in (
-            _case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm=algorithm),
-            _case((1, 4, 3, size), 5, (1, 1), "uint8 int8", algorithm=algorithm),
-            _case((1, 7, 6, size), 3, (3, 1), "int16 int8", strides=(2, 1), bias=False, algorithm=algorithm),
+            _geometry_case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm=algorithm),
+            _geometry_case((1, 4, 3, size), 5, (1, 1), "uint8 int8", algorithm=algorithm),
+            _geometry_case((1, 7, 6, size), 3, (3, 1), "int16 int8", strides=(2, 1), bias=False, algorithm=algorithm),
         ):
             shape = case.types[1].shape
             for bits in (4, 2):
@@ -237,10 +247,9 @@ def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, .
 
 
 def compute(call: OpCall) -> te.Tensor:
-    """Return ``acc`` by the algorithm of the call (see ALGORITHMS).
+    """Build the tensor expression of the convolution by the algorithm that the node's attributes name (see ALGORITHMS).
 
-    Without one it is a matrix product, or loops over taps if there are several groups.
-    """
+    Without an algorithm it is a matrix product, or loops over taps if there are several groups."""
     if call.attrs.get("layout", "NHWC") != "NHWC":
         raise InternalError("conv2d is lowered in layout NHWC only")
     data, weight, bias = call.weighted
@@ -254,7 +263,7 @@ def compute(call: OpCall) -> te.Tensor:
         packing = pair_packing(call)
         if packing is None:
             raise InternalError("this convolution cannot be computed by pairs of pixels")
-        pixels = _pixels(g, attrs, data, packing.unsigned.shape[1], even=True)
+        pixels = _im2col_matrix(g, attrs, data, packing.unsigned.shape[1], even=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
         return window_product(call, attrs, g, unsigned=algorithm == "unsigned_windows")
@@ -265,11 +274,11 @@ def compute(call: OpCall) -> te.Tensor:
             call, gather_patches(g, data, attrs["pad_value"], padded_terms(g.depth), dtype=HALF), g.depth
         )
     if algorithm == "opened":
-        return dequantised_product(call, _pixels(g, attrs, data, g.depth))
+        return dequantised_product(call, _im2col_matrix(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
         form = packed_form(call, algorithm)
         depth = padded_depth(call, g.depth) if form is None else packed_depth(form, g.depth)
-        pixels = _pixels(g, attrs, data, depth, unsigned=algorithm == "unsigned_rows")
+        pixels = _im2col_matrix(g, attrs, data, depth, unsigned=algorithm == "unsigned_rows")
         if form is not None:
             return unit_product(call, pixels, g.out_channels, g.depth, packed_notes(call, form))
         more = padded_units(call, g.out_channels) - g.out_channels
@@ -286,7 +295,7 @@ def compute(call: OpCall) -> te.Tensor:
 def _multiply_groups(
     g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None, depth: int
 ) -> te.Tensor:
-    """Return ``acc`` (P, G, O / G): the matrix product of every group of channels."""
+    """Build ``acc`` (P, G, O / G), one matrix product for every group of channels."""
     dtype, outs, each = attrs["out_dtype"] or data.type.dtype, g.out_channels // g.groups, g.channels // g.groups
     direct = g.kernel == (1, 1) and g.direct and depth == each
     a = data.tensor((g.pixels, g.groups, each)) if direct else gather_patches(g, data, attrs["pad_value"], depth)
@@ -302,10 +311,10 @@ def _multiply_groups(
     return te.compute((g.pixels, g.groups, outs), element, ACC, ("p", "g", "o"), notes)
 
 
-def _pixels(
+def _im2col_matrix(
     g: Geometry, attrs: Mapping[str, Any], data: Operand, depth: int, *, even: bool = False, unsigned: bool = False
 ) -> te.Tensor:
-    """Return the inputs of every pixel (P, K): the data itself if it has this form, else a patch."""
+    """Return the im2col matrix (P, K), the inputs of every output pixel: the data itself if it has this form."""
     direct = g.direct and depth == g.depth and not unsigned
     pad = attrs["pad_value"]
     return (
@@ -321,13 +330,13 @@ def _can_use_winograd(call: OpCall) -> bool:
     return types[0].shape[-1] % WORD == 0 and conv2d_algorithms.can_use_winograd(call.attrs, types, arrays)
 
 
-def _with_operands(predicate: Callable[..., bool]) -> Callable[[OpCall], bool]:
-    """Adapt a predicate on attributes, types and constants to calls."""
+def _adapt_predicate(predicate: Callable[..., bool]) -> Callable[[OpCall], bool]:
+    """Adapt a predicate on attributes, operand types and constants to one on an :class:`OpCall`."""
     return lambda call: predicate(call.attrs, [x.type for x in call.present], [x.data for x in call.present])
 
 
 def _can_multiply_groups(call: OpCall) -> bool:
-    """Test for several groups of several channels each, of fixed sizes."""
+    """Test for several groups with several channels each, and sizes fixed at compile time."""
     return 1 < call.attrs.get("groups", 1) < call.present[0].type.shape[-1] and not call.attrs.get("open")
 
 
@@ -346,8 +355,8 @@ def _is_single_channel(call: OpCall) -> bool:
 
 ALGORITHMS: Algorithms = {
     "winograd": _can_use_winograd,
-    "winograd_floats": _with_operands(conv2d_algorithms.can_use_float_winograd),
-    "winograd_four": _with_operands(conv2d_algorithms.can_use_float_winograd_four),
+    "winograd_floats": _adapt_predicate(conv2d_algorithms.can_use_float_winograd),
+    "winograd_four": _adapt_predicate(conv2d_algorithms.can_use_float_winograd_four),
     "pairs": lambda call: pair_packing(call) is not None,
     "grouped": _can_multiply_groups,
     "unsigned": _can_sum_unsigned,
@@ -369,11 +378,10 @@ scales; ``half``: sums in float16."""
 def _sum_depthwise(
     g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, unsigned: bool
 ) -> te.Tensor:
-    """Return ``acc`` of a depthwise convolution: each output channel reads one input channel.
+    """Build ``acc`` of a depthwise convolution: each output channel reads one input channel.
 
-    Constant weights are packed as (KH, KW, C): neighbouring channels are neighbours in memory. With ``unsigned`` the data is
-    stored plus 128, which the bias corrects.
-    """
+    Constant weights are packed as (KH, KW, C): neighbouring channels are neighbours in memory. With ``unsigned`` 128 is
+    added to the data, which the bias corrects."""
     bias = bias_operand(bias or weight, offset_bias(weight, bias)) if unsigned else bias
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
@@ -381,7 +389,7 @@ def _sum_depthwise(
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
 
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
+        value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
         return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=initial_sum(bias, c, dtype))
 
@@ -389,27 +397,27 @@ def _sum_depthwise(
 
 
 def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:
-    """Return ``acc`` of a grouped convolution by loops over taps: each group of outputs reads its group of inputs."""
+    """Build ``acc`` of a grouped convolution by loops over taps: each group of outputs reads its group of inputs."""
     depth, outs = g.channels // g.groups, g.out_channels // g.groups
     taps = weight.tensor() if weight.data is None else weight.packed(weight.data)
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
     k = te.reduce_axis(depth, "k")
 
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
+        value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
         product = ir.cast(dtype, value) * ir.cast(dtype, taps[c, ky.var, kx.var, k.var])
         return te.sum_reduce(product, ky, kx, k, init=initial_sum(bias, c, dtype))
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
 
 
-def _taps(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
-    """Return row and column (padding included) that a tap reads for output y, x."""
+def _tap_position(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
+    """Return row and column of the padded input that the tap (``ky``, ``kx``) reads for the output pixel (``y``, ``x``)."""
 
-    def position(index: Expr, stride: int, tap: Expr, step: int) -> Expr:
-        return (index * stride if stride > 1 else index) + (tap * step if step > 1 else tap)
+    def tap_coordinate(index: Expr, stride: int, tap: Expr, dilation: int) -> Expr:
+        return (index * stride if stride > 1 else index) + (tap * dilation if dilation > 1 else tap)
 
-    return position(y, g.strides[0], ky, g.dilation[0]), position(x, g.strides[1], kx, g.dilation[1])
+    return tap_coordinate(y, g.strides[0], ky, g.dilation[0]), tap_coordinate(x, g.strides[1], kx, g.dilation[1])
 
 
 # ---------------------------------------------------------------- legalisation, cost
@@ -427,12 +435,12 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    """Return the number of products, those with padding included."""
+    """Return the number of multiply-accumulates, those with padding included."""
     return out_types[0].size * infer_geometry(attrs, types[0].shape, types[1].shape).depth
 
 
-def _window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
-    """Return the window over the data's rows and columns; None in layout NCHW."""
+def _input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
+    """Return the window of the data's rows and columns that an output pixel reads; None in layout NCHW."""
     attrs = {**DEFAULTS, **attrs}
     if attrs["layout"] != "NHWC":
         return None
@@ -440,8 +448,8 @@ def _window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | N
     return Window(kernel, attrs["strides"], attrs["padding"], attrs["dilation"], attrs["pad_value"])
 
 
-def _sound(application: Application) -> str:
-    """Return the fault if sums of products can overflow, else an empty string."""
+def _conv2d_overflow_message(application: Application) -> str:
+    """Return a message if sums of products can overflow, else an empty string."""
     depth = infer_geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
     return sum_fault(application, depth, application.attrs["pad_value"])
 
@@ -457,9 +465,9 @@ OPERATORS = (
         legalize=legalize,
         macs=macs,
         axes=rows_only,
-        window=_window,
+        window=_input_window,
         algorithms=ALGORITHMS,
-        sound=(_sound,),
+        sound=(_conv2d_overflow_message,),
         operand_names=("data", "weight", "bias"),
     ),
 )

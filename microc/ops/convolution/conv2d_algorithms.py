@@ -57,18 +57,20 @@ def can_slide_windows(call: OpCall) -> bool:
 
 
 def can_slide_unsigned_windows(call: OpCall) -> bool:
-    """Test for windows over int8 data that can be stored as uint8, plus 128."""
+    """Test for sliding windows over int8 data to which 128 can be added, so that it is stored as uint8."""
     return can_slide_windows(call) and can_store_unsigned(call)
 
 
 def window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsigned: bool = False) -> te.Tensor:
-    """Return ``acc`` (N, H, W, O); channels of zeros that fill vectors are computed and left out of the result."""
+    """Build ``acc`` (N, H, W, O) of a convolution whose windows slide over the rows of the image.
+
+    Output channels of zeros fill vectors; they are computed and left out of the result."""
     data, weight, bias = call.weighted
     dtype = attrs["out_dtype"] or data.type.dtype
     assert weight.data is not None
     taps = g.kernel[1] * g.channels
     run = -(-taps // WORD) * WORD if data.type.dtype in BYTES else taps
-    rows = _rows(g, data, attrs["pad_value"], run - taps, unsigned)
+    rows = _padded_rows(g, data, attrs["pad_value"], run - taps, unsigned)
     more = padded_units(call, g.out_channels) - g.out_channels
     notes = (*product_notes(data, weight, bias), (WINDOWS, 1))
     zeros = ((0, more), (0, 0), (0, run - taps))
@@ -90,21 +92,23 @@ def window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsig
     return te.compute(shape, lambda n, y, x, o: total[n, y, x, o], "wanted", ("n", "y", "x", "o"))
 
 
-def _rows(g: Geometry, data: Operand, pad_value: int | float, more: int, unsigned: bool) -> te.Tensor:
-    """Return the image's rows with their border and ``more`` elements; the data itself if nothing is added or converted."""
+def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_elements: int, unsigned: bool) -> te.Tensor:
+    """Return the image's rows (N, H, W * C) with their border, and ``extra_elements`` more at the end of each.
+
+    Return the data itself if nothing is added or converted."""
     row_size, (top, left, bottom, right) = g.width * g.channels, g.padding
     source = data.tensor((g.batch, g.height, row_size))
-    if not any(g.padding) and not more and not unsigned:
+    if not any(g.padding) and not extra_elements and not unsigned:
         return source
 
     def element(n: Var, y: Var, i: Var) -> Expr:
         row: Expr = y - top if top else y
         place: Expr = i - left * g.channels if left else i
         checks = range_checks(row, g.height, -top, g.height - 1 + bottom)
-        checks += range_checks(place, row_size, -left, row_size - 1 + right * g.channels + more)
+        checks += range_checks(place, row_size, -left, row_size - 1 + right * g.channels + extra_elements)
         return select_border(ir.all_of(checks), source[n, row, place], pad_value, unsigned)
 
-    extents = (g.batch, g.height + top + bottom, (g.width + left + right) * g.channels + more)
+    extents = (g.batch, g.height + top + bottom, (g.width + left + right) * g.channels + extra_elements)
     return te.compute(extents, element, PADDED, ("n", "y", "i"))
 
 
@@ -127,7 +131,7 @@ def can_use_half_windows(call: OpCall) -> bool:
 
 
 def half_windows(call: OpCall) -> te.Tensor:
-    """Return the sums in float16 plus the bias in float32: (N, Y, X, C)."""
+    """Build a depthwise convolution (N, Y, X, C) whose sums are in float16; the bias is added in float32."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     g: Geometry = infer_geometry(attrs, data.type.shape, weight.type.shape)
@@ -146,11 +150,11 @@ def half_windows(call: OpCall) -> te.Tensor:
     shape, axes = (g.batch, g.out_height, g.out_width, g.channels), ("n", "y", "x", "c")
     total = te.compute(shape, element, HALVES, axes)
 
-    def whole(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def float32_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
         real = ir.cast("float32", total[n, y, x, c])
         return real if bias is None else real + initial_sum(bias, c, "float32")
 
-    return te.compute(shape, whole, "wide", axes)
+    return te.compute(shape, float32_sum, "wide", axes)
 
 
 # ---- Winograd's minimal filtering F(2 x 2, 3 x 3): 16 products instead of 36 for four outputs; of integers exactly.
@@ -196,7 +200,7 @@ def half_windows(call: OpCall) -> te.Tensor:
 # Measured against float64 the error of F(4 x 4) is 2 to 5 times that of direct sums (1.6e-6 of the largest output at 16
 # channels).
 #
-# Stages: ``padded`` (only where something is padded), ``tile`` (V), ``acc`` (sums M of U V), ``rows`` (A' M),
+# Stages: ``padded`` (only where something is padded), ``input_tile`` (V), ``acc`` (sums M of U V), ``rows`` (A' M),
 # ``untile`` (Y and bias).
 
 POINTS = 4
@@ -209,14 +213,18 @@ _G_OF_FOUR = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 
 
 
 def tiles(g: Geometry, outputs: int = 2) -> tuple[int, int]:
-    """Return rows of tiles and tiles in a row; a tile has ``outputs`` squared outputs. Tiles of two may exceed the image."""
+    """Return the number of rows of tiles and the number of tiles in a row; a tile has ``outputs`` x ``outputs`` outputs.
+
+    Tiles of 2 x 2 may exceed the image."""
     if outputs > 2:
         return g.out_height // outputs, g.out_width // outputs
     return -(-g.out_height // 2), -(-g.out_width // (2 * PAIR)) * PAIR
 
 
 def transformed_weights(weight: Array, outputs: int = 2) -> Array:
-    """Return U (P, O, C) of OHWI weights with a 3 x 3 kernel: 4 G g G' of integers as int64, G g G' of floats as float32."""
+    """Return Winograd's transformed weights U (P, O, C) of OHWI weights with a 3 x 3 kernel.
+
+    These are 4 G g G' as int64 for integers, and G g G' as float32 for floats."""
     floats = weight.dtype.kind == "f"
     wide = weight.astype(np.float64 if floats else np.int64)
     matrix, scale = (_TWICE_G, 2) if outputs == 2 else (_G_OF_FOUR, 24)
@@ -224,7 +232,7 @@ def transformed_weights(weight: Array, outputs: int = 2) -> Array:
     return (u / scale**2).astype(np.float32) if floats else u
 
 
-def _is_plain(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+def _is_unit_stride_3x3(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
     """Test for a 3 x 3 convolution of stride 1 without dilation and groups, with two outputs or more along both axes."""
     attrs = {**DEFAULTS, **attrs}
     g = infer_geometry(attrs, types[0].shape, types[1].shape)
@@ -235,30 +243,30 @@ def _is_plain(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
 def can_use_float_winograd(
     attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]
 ) -> bool:
-    """Test whether F(2 x 2, 3 x 3) can compute a float32 conv2d with constant weights."""
+    """Test whether Winograd's F(2 x 2, 3 x 3) can compute a float32 conv2d with constant weights."""
     dtype_names = {types[0].dtype, types[1].dtype, attrs.get("out_dtype") or "float32"}
     is_constant = all(array is not None for array in consts[1:]) and not attrs.get("open")
-    return dtype_names == {"float32"} and is_constant and _is_plain(attrs, types)
+    return dtype_names == {"float32"} and is_constant and _is_unit_stride_3x3(attrs, types)
 
 
 def can_use_float_winograd_four(
     attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]
 ) -> bool:
-    """Test whether F(4 x 4, 3 x 3) can compute a float32 conv2d.
+    """Test whether Winograd's F(4 x 4, 3 x 3) can compute a float32 conv2d.
 
-    Tiles must fill the image: guards of a tile that exceeds it would be more code than its sums.
-    """
+    Tiles must fill the image: guards of a tile that exceeds it would be more code than its sums."""
     g = infer_geometry({**DEFAULTS, **attrs}, types[0].shape, types[1].shape)
     return g.out_height % 4 == 0 and g.out_width % 4 == 0 and can_use_float_winograd(attrs, types, consts)
 
 
 def can_use_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
-    """Test whether F(2 x 2, 3 x 3) computes an integer conv2d exactly: no number can overflow, whatever the data.
+    """Test whether Winograd's F(2 x 2, 3 x 3) computes an integer conv2d exactly: no number can overflow, whatever the
+    data.
 
-    ``types`` and ``consts`` belong to the operands; weight and bias must be constant. U must fit int16; V does for 8-bit data.
-    Every sum of U V, of M, and of Y and the bias is part of 4 |Y| + |bias|, which must fit int32 with all signs dropped.
-    """
-    if not _is_plain(attrs, types) or attrs.get("out_dtype") != "int32":
+    ``types`` and ``consts`` belong to the operands; weight and bias must be constant. U must fit int16; V does for
+    8-bit data. Every sum of U V, of M, and of Y and the bias is part of 4 |Y| + |bias|, which must fit int32 with all
+    signs dropped."""
+    if not _is_unit_stride_3x3(attrs, types) or attrs.get("out_dtype") != "int32":
         return False
     if types[0].dtype not in ("int8", "uint8") or any(array is None for array in consts[1:]):
         return False
@@ -273,7 +281,7 @@ def can_use_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], cons
 
 
 def compute(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
-    """Return ``untile`` (N, OH, OW, O) in int32 or float32, by tiles of ``outputs`` squared."""
+    """Build the convolution ``untile`` (N, OH, OW, O), int32 or float32, by Winograd tiles of ``outputs`` x ``outputs``."""
     data, weight, bias = call.weighted
     floats = data.type.dtype == "float32"
     is_possible = (
@@ -288,24 +296,32 @@ def compute(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
     reach = (top, left, outputs * rows + 2 - g.height - top, outputs * columns + 2 - g.width - left)
     padded = pad_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
     u = weight.packed(transformed_weights(weight.data, outputs).astype(np.float32 if floats else np.int16))
-    return _product(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), outputs)
+    return _winograd_stages(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), outputs)
 
 
-def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, outputs: int) -> te.Tensor:
-    """Return ``untile`` (N, OH, OW, O) of padded input and U (P, O, C): int32 with int16 V and U, or all float32."""
+def _winograd_stages(
+    g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, outputs: int
+) -> te.Tensor:
+    """Build the stages of Winograd's algorithm from the padded input and the transformed weights U (P, O, C).
+
+    Return the last one, ``untile`` (N, OH, OW, O). Sums are int32 and V and U int16, or all are float32."""
     rows, columns = tiles(g, outputs)
     points, image = outputs + 2, (g.batch, rows, columns)
     narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
-    into, back = (_input_step, _output_step) if outputs == 2 else (_input_step_of_four, _output_step_of_four)
+    into, back = (
+        (_input_transform_element, _output_transform_element)
+        if outputs == 2
+        else (_input_transform_element_of_four, _output_transform_element_of_four)
+    )
 
-    def tile(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
-        def column(q: int) -> Expr:
+    def input_tile(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
+        def tile_column(q: int) -> Expr:
             d = [ir.cast(wide, padded[n, y * outputs + p, x * outputs + q, c]) for p in range(points)]
             return into(s // points, d)
 
-        return ir.cast(narrow, into(s % points, [column(q) for q in range(points)]))
+        return ir.cast(narrow, into(s % points, [tile_column(q) for q in range(points)]))
 
-    v = te.compute((points * points, *image, g.channels), tile, TILE, ("s", "n", "y", "x", "c"))
+    v = te.compute((points * points, *image, g.channels), input_tile, TILE, ("s", "n", "y", "x", "c"))
     k = te.reduce_axis(g.channels, "k")
 
     def multiply(s: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
@@ -327,18 +343,18 @@ def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), untile, UNTILE, ("n", "y", "x", "o"))
 
 
-def _input_step(i: Expr, d: list[Expr]) -> Expr:
-    """Return element ``i`` of B' d for F(2 x 2, 3 x 3)."""
+def _input_transform_element(i: Expr, d: list[Expr]) -> Expr:
+    """Return element ``i`` of B' d, one step of Winograd's input transform, for F(2 x 2, 3 x 3)."""
     return _select_element(i, [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]])
 
 
-def _output_step(a: Expr, m: list[Expr]) -> Expr:
-    """Return element ``a`` of A' m for F(2 x 2, 3 x 3)."""
+def _output_transform_element(a: Expr, m: list[Expr]) -> Expr:
+    """Return element ``a`` of A' m, one step of Winograd's output transform, for F(2 x 2, 3 x 3)."""
     return _select_element(a, [m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3]])
 
 
-def _input_step_of_four(i: Expr, d: list[Expr]) -> Expr:
-    """Return element ``i`` of B' d for F(4 x 4, 3 x 3)."""
+def _input_transform_element_of_four(i: Expr, d: list[Expr]) -> Expr:
+    """Return element ``i`` of B' d, one step of Winograd's input transform, for F(4 x 4, 3 x 3)."""
     # Rows 1 and 2 of B' are even +- odd, rows 3 and 4 near +- far: common terms are computed once.
     even, odd = d[4] - d[2] * 4.0, d[3] - d[1] * 4.0
     near, far = d[4] - d[2], (d[3] - d[1]) * 2.0
@@ -346,8 +362,8 @@ def _input_step_of_four(i: Expr, d: list[Expr]) -> Expr:
     return _select_element(i, [ends[0], even + odd, even - odd, near + far, near - far, ends[1]])
 
 
-def _output_step_of_four(a: Expr, m: list[Expr]) -> Expr:
-    """Return element ``a`` of A' m for F(4 x 4, 3 x 3)."""
+def _output_transform_element_of_four(a: Expr, m: list[Expr]) -> Expr:
+    """Return element ``a`` of A' m, one step of Winograd's output transform, for F(4 x 4, 3 x 3)."""
     # Columns of A' for the points 1, -1 and 2, -2 differ in sign only: their sums and differences are computed once.
     near, apart = m[1] + m[2], m[1] - m[2]
     far, wide = m[3] + m[4], m[3] - m[4]

@@ -44,11 +44,11 @@ DEFAULTS = defaults_of(ATTRS)
 
 
 @frozen
-class _Axis:
-    """One spatial axis.
+class _SpatialAxis:
+    """Geometry of a transposed convolution along one spatial axis.
 
-    ``extent``: of the data. ``reach``: of the dilated kernel. ``before``: rows cropped in front. ``out``: extent of the result.
-    """
+    ``extent``: of the data. ``reach``: of the dilated kernel. ``before``: rows cropped in front. ``out``: extent of the
+    result."""
 
     extent: int
     stride: int
@@ -58,7 +58,9 @@ class _Axis:
 
     @property
     def shift(self) -> int:
-        """Zero taps in front of the kernel that make ``before`` whole strides; 0 if they would cost another tap per phase."""
+        """Number of zero taps in front of the kernel that make ``before`` a multiple of the stride.
+
+        It is 0 if they would cost another tap per phase."""
         wanted = -self.before % self.stride
         return wanted if -(-(self.reach + wanted) // self.stride) == -(-self.reach // self.stride) else 0
 
@@ -69,7 +71,7 @@ class _Axis:
 
     @property
     def cut(self) -> int:
-        """Rows of the first block that precede the result."""
+        """Number of rows of the first block that precede the result."""
         return (self.before + self.shift) % self.stride
 
     @property
@@ -82,7 +84,9 @@ class _Axis:
         return self.taps - 1 - first, blocks + first - self.extent
 
 
-def _axes(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> tuple[_Axis, _Axis]:
+def _spatial_axes(
+    attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]
+) -> tuple[_SpatialAxis, _SpatialAxis]:
     """Return the axes height and width; raise ModelError if shapes and attributes contradict each other."""
     groups = attrs["groups"]
     if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
@@ -105,13 +109,13 @@ def _axes(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) 
                 f"conv2d_transpose: padding={attrs['padding']} is negative or leaves no output; got data "
                 f"{tuple(data)} and weights {tuple(weight)}"
             )
-        axes.append(_Axis(data[1 + k], attrs["strides"][k], reach, before, out))
+        axes.append(_SpatialAxis(data[1 + k], attrs["strides"][k], reach, before, out))
     return axes[0], axes[1]
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     attrs = {**DEFAULTS, **attrs}
-    height, width = _axes(attrs, types[0].shape, types[1].shape)
+    height, width = _spatial_axes(attrs, types[0].shape, types[1].shape)
     channels = types[1].shape[0]
     if len(types) > 2 and types[2].size != channels:
         raise ModelError(
@@ -125,7 +129,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     """Scatter every tap into the full result, in float64."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
-    axes = _axes(attrs, data.shape, weight.shape)
+    axes = _spatial_axes(attrs, data.shape, weight.shape)
     groups, (batch, rows, columns, _) = attrs["groups"], data.shape
     span = [max((a.extent - 1) * a.stride + a.reach, a.before + a.out) for a in axes]
     full = np.zeros((batch, *span, groups, weight.shape[0] // groups))
@@ -148,7 +152,7 @@ def _compute(call: OpCall) -> te.Tensor:
     """Return the sums for weights computed at run time: every output pixel gathers the taps that reach it."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
-    height, width = _axes(attrs, data.type.shape, weight.type.shape)
+    height, width = _spatial_axes(attrs, data.type.shape, weight.type.shape)
     outputs, rows, columns, depth = weight.type.shape
     group_outputs, dtype = outputs // attrs["groups"], data.type.dtype
     image, taps = data.tensor(), weight.tensor()
@@ -193,7 +197,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
                 hint="make them a constant, or keep the layer in float32",
             )
         return split_activation(node, graph)
-    axes = _axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
+    axes = _spatial_axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
     taps = math.prod(axis.taps for axis in axes)
     elements = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.stride for axis in axes)
     kernel = weight.shape[1] * weight.shape[2]
@@ -214,7 +218,7 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
     rewrite, output = Rewrite(node, graph), node.outputs[0]
     data, tensor_type, result = (graph.types[name] for name in (*node.inputs[:2], output))
-    axes, groups = _axes(attrs, data.shape, weight.shape), attrs["groups"]
+    axes, groups = _spatial_axes(attrs, data.shape, weight.shape), attrs["groups"]
     block = axes[0].stride * axes[1].stride
     name = rewrite.constant("phases", _phase_weights(weight, tensor_type.quant, attrs, axes))
     rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
@@ -227,7 +231,7 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     blocks = rewrite.value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
     common = {"groups": groups, **{name: attrs[name] for name in ("activation", "rounding", "out_dtype")}}
     rewrite.emit("conv2d", operands, blocks, {**CONVOLUTION, **common, "padding": padding})
-    pixels = _emit_pixels(rewrite, blocks, groups, axes, (data.shape[0], *shape, weight.shape[0]))
+    pixels = _emit_blocks_to_pixels(rewrite, blocks, groups, axes, (data.shape[0], *shape, weight.shape[0]))
     begin = [axis.cut + max(-axis.padding[0], 0) * axis.stride for axis in axes]
     if (*begin, *rewrite.type(pixels).shape) == (0, 0, *result.shape):
         rewrite.emit("reshape", (pixels,), output, {"shape": result.shape})
@@ -238,7 +242,7 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     return rewrite.legalized()
 
 
-def _phase_weights(weight: Array, quant: Quant | None, attrs: Mapping[str, Any], axes: Sequence[_Axis]) -> Array:
+def _phase_weights(weight: Array, quant: Quant | None, attrs: Mapping[str, Any], axes: Sequence[_SpatialAxis]) -> Array:
     """Rearrange weights (O, H, W, I) to (O * phases, taps, taps, I).
 
     The channels are ordered by group, row and column of the block, and output; the taps are reversed.
@@ -279,18 +283,19 @@ def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
     return name
 
 
-def _emit_pixels(rewrite: Rewrite, value: str, groups: int, axes: Sequence[_Axis], shape: Sequence[int]) -> str:
+def _emit_blocks_to_pixels(
+    rewrite: Rewrite, block_value: str, groups: int, axes: Sequence[_SpatialAxis], shape: Sequence[int]
+) -> str:
     """Emit the transposition of channels (group, row, column, output) of blocks to pixels with channels (group, output).
 
-    ``shape`` counts blocks.
-    """
+    ``shape``: batch, rows of blocks, columns of blocks, output channels."""
     batch, rows, columns, outputs = shape
-    (down, right), tensor_type = (axis.stride for axis in axes), rewrite.type(value)
+    (down, right), tensor_type = (axis.stride for axis in axes), rewrite.type(block_value)
     if down * right == 1:
-        return value
+        return block_value
     apart = (batch, rows, columns, groups, down, right, outputs // groups)
     split = rewrite.value("split", apart, tensor_type.dtype, tensor_type.quant)
-    rewrite.emit("reshape", (value,), split, {"shape": apart})
+    rewrite.emit("reshape", (block_value,), split, {"shape": apart})
     axes_order = (0, 1, 4, 2, 5, 3, 6)
     moved = rewrite.value("moved", tuple(apart[axis] for axis in axes_order), tensor_type.dtype, tensor_type.quant)
     rewrite.emit("transpose", (split,), moved, {"axes": axes_order})
@@ -300,7 +305,7 @@ def _emit_pixels(rewrite: Rewrite, value: str, groups: int, axes: Sequence[_Axis
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    """Return the products: every input element times its taps of every output channel of its group."""
+    """Return the number of multiply-accumulates: every input element times its taps of every output channel of its group."""
     outputs, rows, columns, _ = types[1].shape
     return types[0].size * rows * columns * outputs // int(attrs["groups"])
 

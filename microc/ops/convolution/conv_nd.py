@@ -30,25 +30,25 @@ _ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weight
 DTYPES = ("float32", "float64", "int32")
 
 
-def _axes(attrs: Mapping[str, Any], extents: Sequence[int]) -> Iterator[tuple[int, int, int, int, int]]:
-    """Iterate over (extent, stride, dilation, before, after) of the spatial axes."""
+def _spatial_parameters(attrs: Mapping[str, Any], extents: Sequence[int]) -> Iterator[tuple[int, int, int, int, int]]:
+    """Iterate over (extent, stride, dilation, padding before, padding after) of the spatial axes."""
     rank = len(extents)
     padding = attrs["padding"]
     return zip(extents, attrs["strides"], attrs["dilation"], padding[:rank], padding[rank:], strict=True)
 
 
-def _check(name: str, types: Sequence[TensorType], channels: int, outputs: int, groups: int) -> None:
+def _check_operands(op_name: str, types: Sequence[TensorType], channels: int, outputs: int, groups: int) -> None:
     data, weight = types[0], types[1]
     fits = len(data.shape) == len(weight.shape) >= 3 and 0 not in (*data.shape, *weight.shape)
     if not fits or data.dtype not in DTYPES or groups < 1 or data.shape[1] != channels or outputs % groups:
         raise ModelError(
-            f"{name}: data, weights and groups disagree; got {data.dtype} {data.shape}, {weight.dtype} "
+            f"{op_name}: data, weights and groups disagree; got {data.dtype} {data.shape}, {weight.dtype} "
             f"{weight.shape} and groups={groups}, expected {channels} input channels, as many axes in both (three at "
             f"least, none empty) and {', '.join(DTYPES)}"
         )
     if len({tensor_type.dtype for tensor_type in types}) > 1 or (len(types) > 2 and types[2].shape != (outputs,)):
         raise ModelError(
-            f"{name}: operands need one dtype, and the bias one element for each of {outputs} channels; got "
+            f"{op_name}: operands need one dtype, and the bias one element for each of {outputs} channels; got "
             f"{', '.join(f'{t.dtype} {t.shape}' for t in types)}"
         )
 
@@ -58,11 +58,11 @@ def _check(name: str, types: Sequence[TensorType], channels: int, outputs: int, 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weight, groups = types[0], types[1], attrs["groups"]
-    _check("convolution", types, weight.shape[1] * groups, weight.shape[0], groups)
+    _check_operands("convolution", types, weight.shape[1] * groups, weight.shape[0], groups)
     taps = weight.shape[2:]
     shape = [
         (e + before + after - (k - 1) * d - 1) // s + 1
-        for k, (e, s, d, before, after) in zip(taps, _axes(attrs, data.shape[2:]), strict=True)
+        for k, (e, s, d, before, after) in zip(taps, _spatial_parameters(attrs, data.shape[2:]), strict=True)
     ]
     if min(shape) < 1 or min(attrs["padding"]) < 0:
         raise ModelError(
@@ -102,16 +102,19 @@ def _can_share_patch(call: OpCall) -> bool:
 
 
 def _patch_product(call: OpCall, dtype: str) -> te.Tensor:
-    """Return ``acc`` (O, P): weights (O, K) times the ``patch`` (P, K) of every output position, channels outermost."""
+    """Build ``acc`` (O, P): weights (O, K) times the ``patch`` (P, K) of every output position (im2col), channels
+    outermost."""
     data, weight, bias = call.weighted
     outputs, *window = weight.type.shape
     assert weight.data is not None
     x, w = data.tensor(), weight.packed(weight.data.reshape(outputs, -1))
     spatial, k = call.out_types[0].shape[2:], te.reduce_axis(prod(window), "k")
 
-    def gather(p: Expr, term: Expr) -> Expr:
-        channel, *taps = _split_index(term, window)
-        rows = zip(_split_index(p, spatial), taps, _axes(call.attrs, data.type.shape[2:]), strict=True)
+    def gather_input(p: Expr, term: Expr) -> Expr:
+        channel, *taps = _unflatten_index(term, window)
+        rows = zip(
+            _unflatten_index(p, spatial), taps, _spatial_parameters(call.attrs, data.type.shape[2:]), strict=True
+        )
         places, inside = [], []
         for at, tap, (extent, stride, dilation, before, after) in rows:
             place = at * stride + tap * dilation - before
@@ -121,7 +124,7 @@ def _patch_product(call: OpCall, dtype: str) -> te.Tensor:
         condition, value = ir.all_of(inside), x[(0, channel, *places)]
         return value if condition is None else ir.select(condition, value, 0)
 
-    patch = te.compute((prod(spatial), prod(window)), gather, PATCH, ("p", "k"))
+    patch = te.compute((prod(spatial), prod(window)), gather_input, PATCH, ("p", "k"))
 
     def element(o: Expr, p: Expr) -> Expr:
         product = ir.cast(dtype, patch[p, k.var]) * ir.cast(dtype, w[o, k.var])
@@ -130,8 +133,8 @@ def _patch_product(call: OpCall, dtype: str) -> te.Tensor:
     return te.compute((outputs, prod(spatial)), element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
 
-def _split_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
-    """Split a flat index into indices along ``extents``, the last axis fastest."""
+def _unflatten_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
+    """Convert a flat index to indices along ``extents``, the last axis fastest."""
     indices: list[Expr] = []
     for extent in reversed(extents[1:]):
         indices.append(index % extent)
@@ -139,8 +142,8 @@ def _split_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
     return [index, *reversed(indices)]
 
 
-def _wrap(call: OpCall, compute: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
-    """Return the sums in the data's dtype; int32 is summed as uint32, whose overflow C defines."""
+def _build_wrapping_sums(call: OpCall, compute: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
+    """Build the sums in the data's dtype; int32 is summed as uint32, whose overflow C defines."""
     dtype = call.data.type.dtype
     if dtype != "int32":
         return compute(call, dtype)
@@ -161,7 +164,9 @@ def _compute(call: OpCall, dtype: str) -> te.Tensor:
     def element(*index: Expr) -> Expr:
         n, o, *where = index
         places, inside = [], []
-        for at, tap, (extent, stride, dilation, before, after) in zip(where, taps, _axes(attrs, extents), strict=True):
+        for at, tap, (extent, stride, dilation, before, after) in zip(
+            where, taps, _spatial_parameters(attrs, extents), strict=True
+        ):
             place = at * stride + tap.var * dilation - before
             places.append(place)
             inside += [place >= 0] if before else []
@@ -181,10 +186,12 @@ def _compute(call: OpCall, dtype: str) -> te.Tensor:
 def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weight, groups = types[0], types[1], attrs["groups"]
     outputs = weight.shape[1] * groups
-    _check("convolution_transpose", types, weight.shape[0], outputs, groups)
+    _check_operands("convolution_transpose", types, weight.shape[0], outputs, groups)
     shape = [
         (e - 1) * s + (k - 1) * d + 1 - before - after
-        for k, (e, s, d, before, after) in zip(weight.shape[2:], _axes(attrs, data.shape[2:]), strict=True)
+        for k, (e, s, d, before, after) in zip(
+            weight.shape[2:], _spatial_parameters(attrs, data.shape[2:]), strict=True
+        )
     ]
     cut = attrs["padding"][: len(shape)]  # padding after may be negative: rows that no tap reaches
     if min(shape) < 1 or min(cut) < 0 or data.shape[1] % groups:
@@ -196,7 +203,7 @@ def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Scatter every tap into a result that holds all of them, in float64; integers in int64, so that they wrap around."""
+    """Scatter every tap into an uncropped result in float64, or for integers in int64, so that they wrap around."""
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
     data, weight = arrays[0].astype(wide), arrays[1].astype(wide)
     (result,) = _infer_transpose(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
@@ -218,7 +225,7 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
-    """Return the transposed sums: every output gathers the taps that reach it."""
+    """Build the sums of the transposed convolution: every output gathers the taps that reach it."""
     data, weight, bias = call.weighted
     attrs, (inputs, group_outputs, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
     group = inputs // attrs["groups"]
@@ -229,7 +236,9 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
     def element(*index: Expr) -> Expr:
         n, o, *where = index
         places, conditions = [], list[Expr]()
-        for at, tap, (extent, stride, dilation, before, _) in zip(where, taps, _axes(attrs, extents), strict=True):
+        for at, tap, (extent, stride, dilation, before, _) in zip(
+            where, taps, _spatial_parameters(attrs, extents), strict=True
+        ):
             place = at + before - tap.var * dilation
             conditions += row_conditions(place, extent, stride, dilation)
             conditions += [(place % stride).eq(0)] if stride > 1 else []
@@ -290,7 +299,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=_ATTRS,
         infer=_infer,
         reference=_reference,
-        compute=lambda call: _wrap(call, _compute),
+        compute=lambda call: _build_wrapping_sums(call, _compute),
         cases=lambda: _cases(False),
         axes=rows_only,
         macs=_macs,
@@ -302,7 +311,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=_ATTRS,
         infer=_infer_transpose,
         reference=_reference_transpose,
-        compute=lambda call: _wrap(call, _compute_transpose),
+        compute=lambda call: _build_wrapping_sums(call, _compute_transpose),
         cases=lambda: _cases(True),
         axes=rows_only,
         macs=_macs_transpose,

@@ -88,7 +88,7 @@ class Geometry:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Largest padding at top, left, bottom, right; 0 where no size is padded."""
+        """Largest padding at top, left, bottom and right of all run-time sizes; 0 where none is padded."""
         return self.open or self.padding
 
     @property
@@ -107,12 +107,13 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """Products in one output: taps times input channels of a group."""
+        """Number of products in one output: taps times input channels of a group."""
         return self.kernel[0] * self.kernel[1] * (self.channels // self.groups)
 
     @property
     def direct(self) -> bool:
-        """True if the data already is the matrix of pixels by inputs: a pointwise kernel, or one as large as the image."""
+        """True if the data already is the im2col matrix, pixels by inputs: the kernel is pointwise, or as large as the
+        image."""
         if any(self.sides):
             return False
         whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
@@ -157,13 +158,13 @@ def infer_geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequen
     return extents
 
 
-def row_conditions(place: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
-    """Return conditions that ``place // stride`` is one of ``extent`` rows, for a place that is a multiple of the stride.
+def row_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
+    """Return the conditions that ``position // stride`` is a row of the data, 0..extent - 1.
 
-    Without dilation they bound the place. With dilation they bound the quotient: the simplifier takes multiples of the tap out of
-    it, and then no bound of the place proves that the quotient is within the data.
-    """
-    row, last = (place, (extent - 1) * stride) if dilation == 1 else (place // stride, extent - 1)
+    The position must be a multiple of the stride. Without dilation they bound the position. With dilation they bound
+    the quotient: the simplifier takes multiples of the tap out of it, and then no bound of the position proves that the
+    quotient is within the data."""
+    row, last = (position, (extent - 1) * stride) if dilation == 1 else (position // stride, extent - 1)
     return row >= 0, row <= last
 
 
@@ -175,8 +176,8 @@ def range_checks(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
     return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
 
 
-def _split(index: Expr, *extents: int) -> list[Expr]:
-    """Split a flat index into indices along ``extents`` (row-major); axes of one element get the constant 0."""
+def _unflatten_index(index: Expr, *extents: int) -> list[Expr]:
+    """Convert a flat index to indices along ``extents`` (row-major); axes of one element get the constant 0."""
     indices: list[Expr] = []
     rest: Expr = index
     outer = int(np.prod(extents))
@@ -188,15 +189,14 @@ def _split(index: Expr, *extents: int) -> list[Expr]:
 
 
 def as_unsigned(value: Expr) -> Expr:
-    """Convert an int8 number to uint8, plus 128."""
+    """Convert an int8 expression to uint8 by adding 128."""
     return ir.cast("uint8", ir.cast("int32", value) + 128)
 
 
 def select_border(inside: Expr | None, value: Expr, pad_value: int | float, unsigned: bool) -> Expr:
-    """Return ``value`` where ``inside`` holds (None: everywhere), else ``pad_value``.
+    """Return ``value`` where the condition ``inside`` holds (None: everywhere), else ``pad_value``.
 
-    With ``unsigned`` both are uint8, plus 128.
-    """
+    With ``unsigned`` 128 is added to both, and they are uint8."""
     border = ir.const(pad_value + 128 if unsigned else pad_value, "uint8" if unsigned else value.dtype)
     value = as_unsigned(value) if unsigned else value
     return value if inside is None else ir.select(inside, value, border)
@@ -212,14 +212,14 @@ def gather_patches(
     unsigned: bool = False,
     dtype: str = "",
 ) -> te.Tensor:
-    """Gather the inputs of every pixel as ``patch`` (P, K), (P, G, K) for several groups, with ``pad_value`` up to ``depth``.
+    """Gather the inputs of every output pixel (im2col) as ``patch`` (P, K), or (P, G, K) for several groups.
 
-    Data is viewed as rows of W * C. ``even``: an odd number of pixels is followed by the last one again. ``unsigned``: int8 data
-    and ``pad_value`` are stored as uint8, plus 128. ``dtype``: data is rounded to it.
+    ``pad_value`` fills K up to ``depth``. Data is viewed as rows of W * C. ``even``: an odd number of pixels is
+    followed by the last one again. ``unsigned``: int8 data and ``pad_value`` are stored as uint8, plus 128. ``dtype``:
+    data is rounded to it.
 
-    A row of taps is one run of memory, in which a border may start anywhere. Taps of whole words, and taps with dilation, are
-    copied as runs of C each, which are inside or outside of the data as a whole.
-    """
+    A row of taps is one run of memory, in which a border may start anywhere. Taps of whole words, and taps with
+    dilation, are copied as runs of C each, which are inside or outside of the data as a whole."""
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
@@ -238,16 +238,16 @@ def gather_patches(
     def element(p: Var, *rest: Var) -> Expr:
         *group, k = rest
         pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
-        n, y, x = _split(pixel, g.batch, g.out_height, g.out_width)
+        n, y, x = _unflatten_index(pixel, g.batch, g.out_height, g.out_width)
         if by_tap:
-            tap, across, channel = _split(k, *g.kernel, group_channels)
+            tap, across, channel = _unflatten_index(k, *g.kernel, group_channels)
             channel = group[0] * group_channels + channel if group else channel
             column = x * stride_x + across * step_x
             column = column - left if before else column
             position = column * g.channels + channel
             checks = range_checks(column, g.width, -before, highest_column)
         else:
-            tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
+            tap, run = _unflatten_index(k, g.kernel[0], g.kernel[1] * g.channels)
             position = x * (stride_x * g.channels) + run
             position = position - left * g.channels if before else position
             checks = range_checks(position, row_size, -before, (highest_column + 1) * g.channels - 1)

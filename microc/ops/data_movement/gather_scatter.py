@@ -25,7 +25,9 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 # slice is inside. Source: TFLite ``dynamic_update_slice.cc``.
 
 
-def _check_begin(name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]) -> None:
+def _check_slice_begin(
+    name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]
+) -> None:
     check_indices(name, begin)
     if begin.shape != (len(data.shape),) or len(size) != len(data.shape):
         raise ModelError(
@@ -36,18 +38,18 @@ def _check_begin(name: str, attrs: Mapping[str, Any], data: TensorType, begin: T
         raise ModelError(f"{name}: the slice does not fit the data; got {tuple(size)} elements of {data.shape}")
 
 
-def _starts(begin: Any, shape: Sequence[int], size: Sequence[int]) -> list[int]:
-    return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begin, shape, size, strict=True)]
+def _clamped_starts(begins: Any, shape: Sequence[int], size: Sequence[int]) -> list[int]:
+    return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begins, shape, size, strict=True)]
 
 
 def _infer_dynamic_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    _check_begin("dynamic_slice", attrs, types[0], types[1], attrs["size"])
+    _check_slice_begin("dynamic_slice", attrs, types[0], types[1], attrs["size"])
     return (TensorType(tuple(attrs["size"]), types[0].dtype),)
 
 
 def _reference_dynamic_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, begin = arrays
-    starts = _starts(begin, data.shape, attrs["size"])
+    starts = _clamped_starts(begin, data.shape, attrs["size"])
     return (data[tuple(slice(s, s + part) for s, part in zip(starts, attrs["size"], strict=True))].copy(),)
 
 
@@ -69,9 +71,9 @@ def _cases_dynamic_slice() -> Iterable[Case]:
         yield Case({"size": size}, types, arrays=(None, indices))
 
 
-def _infer_update(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_dynamic_update_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, update, begin = types
-    _check_begin("dynamic_update_slice", attrs, data, begin, update.shape)
+    _check_slice_begin("dynamic_update_slice", attrs, data, begin, update.shape)
     if update.dtype != data.dtype:
         raise ModelError(
             f"dynamic_update_slice: the update has another dtype than the data; got {update.dtype}, expected "
@@ -80,14 +82,14 @@ def _infer_update(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType(data.shape, data.dtype),)
 
 
-def _reference_update(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_dynamic_update_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, update, begin = arrays
-    starts, result = _starts(begin, data.shape, update.shape), data.copy()
+    starts, result = _clamped_starts(begin, data.shape, update.shape), data.copy()
     result[tuple(slice(s, s + part) for s, part in zip(starts, update.shape, strict=True))] = update
     return (result,)
 
 
-def _compute_update(call: OpCall) -> te.Tensor:
+def _compute_dynamic_update_slice(call: OpCall) -> te.Tensor:
     data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
     x, new, first = data.tensor(), update.tensor(), begin.tensor()
@@ -106,7 +108,7 @@ def _compute_update(call: OpCall) -> te.Tensor:
 
 
 def _update_in_place(call: OpCall) -> te.Tensor:
-    """Build the loops that write only the update's elements."""
+    """Build the loops that write only the elements of the update, in place."""
     data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
 
@@ -122,7 +124,7 @@ def _update_in_place(call: OpCall) -> te.Tensor:
     return te.extern("write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build)[0]
 
 
-def _cases_update() -> Iterable[Case]:
+def _cases_dynamic_update_slice() -> Iterable[Case]:
     for shape, begin, size in (((5,), [2], (2,)), ((4, 6), [9, -1], (1, 6)), ((2, 3, 4), [1, 0, 2], (1, 2, 2))):
         indices = np.array(begin, np.int64)
         types = (TensorType(shape, "int8"), TensorType(size, "int8"), TensorType(indices.shape, "int64"))
@@ -143,11 +145,11 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "dynamic_update_slice",
-        infer=_infer_update,
-        reference=_reference_update,
-        compute=_compute_update,
+        infer=_infer_dynamic_update_slice,
+        reference=_reference_dynamic_update_slice,
+        compute=_compute_dynamic_update_slice,
         update=_update_in_place,
-        cases=_cases_update,
+        cases=_cases_dynamic_update_slice,
         constants={2: BOUNDED},
         operand_names=("data", "update", "begin"),
         edges="What would begin outside begins at the nearest place where the part lies inside",
@@ -160,7 +162,7 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
 
 
 def _wrap_index(index: Expr, extent: int) -> Expr:
-    """Convert a negative index, which counts from the end, and clamp to the axis."""
+    """Convert a negative index, which counts from the end, and clamp it to an axis of ``extent`` elements."""
     return clamp_index(ir.select(index < 0, index + extent, index), extent)
 
 
@@ -168,7 +170,7 @@ def _wrap_index_array(indices: Array, extent: int) -> Array:
     return np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
 
 
-def _check(name: str, attrs: Mapping[str, Any], data: TensorType, indices: TensorType) -> None:
+def _check_element_indices(name: str, attrs: Mapping[str, Any], data: TensorType, indices: TensorType) -> None:
     axis, rank = attrs["axis"], len(data.shape)
     fits = 0 <= axis < rank == len(indices.shape) and 0 not in data.shape
     others = [k for k in range(rank) if k != axis]
@@ -180,19 +182,19 @@ def _check(name: str, attrs: Mapping[str, Any], data: TensorType, indices: Tenso
         )
 
 
-def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    _check("gather_elements", attrs, types[0], types[1])
+def _infer_gather_elements(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    _check_element_indices("gather_elements", attrs, types[0], types[1])
     return (TensorType(types[1].shape, types[0].dtype),)
 
 
-def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_gather_elements(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     axis = attrs["axis"]
     part = data[tuple(slice(None) if k == axis else slice(e) for k, e in enumerate(indices.shape))]
     return (np.take_along_axis(part, _wrap_index_array(indices, data.shape[axis]), axis),)
 
 
-def _compute_gather(call: OpCall) -> te.Tensor:
+def _compute_gather_elements(call: OpCall) -> te.Tensor:
     data, indices = call.present
     axis = call.attrs["axis"]
     x, at = data.tensor(), indices.tensor()
@@ -204,7 +206,7 @@ def _compute_gather(call: OpCall) -> te.Tensor:
     return te.compute(indices.type.shape, element, "gathered")
 
 
-def _cases_gather() -> Iterable[Case]:
+def _cases_gather_elements() -> Iterable[Case]:
     for shape, places, axis in (
         ((4,), [3, 0, -1], 0),
         ((3, 4), [[0, 2, 1, -3]], 0),
@@ -217,9 +219,9 @@ def _cases_gather() -> Iterable[Case]:
             yield Case({"axis": axis}, types, arrays=(None, indices), name=f"{shape} {dtype}")
 
 
-def _infer_scatter(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_scatter_elements(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices, updates = types
-    _check("scatter_elements", attrs, data, indices)
+    _check_element_indices("scatter_elements", attrs, data, indices)
     if (updates.shape, updates.dtype) != (indices.shape, data.dtype):
         raise ModelError(
             f"scatter_elements: the updates have a wrong type; got {updates.dtype} {updates.shape}, expected "
@@ -228,7 +230,7 @@ def _infer_scatter(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     return (TensorType(data.shape, data.dtype),)
 
 
-def _reference_scatter(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_scatter_elements(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices, updates = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     at: list[Any] = list(np.indices(indices.shape, sparse=True))
@@ -244,8 +246,8 @@ def _reference_scatter(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
     return (result,)
 
 
-def _compute_scatter(call: OpCall) -> te.Tensor:
-    """Build a copy of the data, then a loop over updates."""
+def _compute_scatter_elements(call: OpCall) -> te.Tensor:
+    """Build the loops that copy the data and then apply the updates."""
     data, indices, updates = call.present
     axis, reduction, tensor_type = call.attrs["axis"], call.attrs["reduction"], data.type
     compute = compute_dtype(tensor_type.dtype)
@@ -267,7 +269,7 @@ def _compute_scatter(call: OpCall) -> te.Tensor:
     return te.extern("scatter", tensors, (("out", tensor_type.shape, tensor_type.dtype),), build)[0]
 
 
-def _cases_scatter() -> Iterable[Case]:
+def _cases_scatter_elements() -> Iterable[Case]:
     for shape, places, axis in (((4,), [3, 0, 3], 0), ((3, 4), [[0, 2, 1, -3]], 0), ((2, 3), [[0, -1], [1, 1]], 1)):
         for reduction in ("", *SCATTERED):
             for dtype in ("float32", "int8"):
@@ -289,10 +291,10 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "gather_elements",
         attrs={"axis": one_axis()},
-        infer=_infer_gather,
-        reference=_reference_gather,
-        compute=_compute_gather,
-        cases=_cases_gather,
+        infer=_infer_gather_elements,
+        reference=_reference_gather_elements,
+        compute=_compute_gather_elements,
+        cases=_cases_gather_elements,
         constants={1: BOUNDED},
         moves=True,
         operand_names=("data", "indices"),
@@ -300,10 +302,10 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "scatter_elements",
-        infer=_infer_scatter,
-        reference=_reference_scatter,
-        compute=_compute_scatter,
-        cases=_cases_scatter,
+        infer=_infer_scatter_elements,
+        reference=_reference_scatter_elements,
+        compute=_compute_scatter_elements,
+        cases=_cases_scatter_elements,
         constants={1: BOUNDED},
         attrs={"axis": one_axis(), "reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
@@ -388,26 +390,30 @@ def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return (TensorType((*indices.shape[:-1], *data.shape[batch + depth :]), data.dtype),)
 
 
-def _places(data: Sequence[int], indices: Array, batch: int, wrap: bool) -> tuple[Array, ...]:
-    """Return numpy's index of the elements that ``indices`` select."""
+def _numpy_index(data_shape: Sequence[int], indices: Array, batch: int, wrap: bool) -> tuple[Array, ...]:
+    """Return the index arrays with which numpy selects the elements that ``indices`` name.
+
+    Negative indices count from the end if ``wrap``; indices beyond the ends are clamped."""
     depth = indices.shape[-1]
     found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch]) if batch else []
     for k in range(depth):
-        extent, at = data[batch + k], indices[..., k].astype(np.int64)
+        extent, at = data_shape[batch + k], indices[..., k].astype(np.int64)
         found.append(np.clip(np.where(at < 0, at + extent, at) if wrap else at, 0, extent - 1))
     return tuple(found)
 
 
 def _reference_gather_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
-    return (np.array(data[_places(data.shape, indices, attrs["batch_dims"], True)]),)
+    return (np.array(data[_numpy_index(data.shape, indices, attrs["batch_dims"], True)]),)
 
 
-def _flat_place(at: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
-    """Build the flat row that the ``n``-th tuple of indices selects in ``extents``; negative ones count from the end."""
+def _flat_row_index(index_tuples: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
+    """Build the flat index of the row that the ``n``-th tuple of indices selects along ``extents``.
+
+    Negative indices count from the end; indices beyond the ends are clamped."""
     flat: Expr = ir.const(0, "int32")
     for k, extent in enumerate(extents):
-        index = at[n, k]
+        index = index_tuples[n, k]
         wrapped = ir.select(index < 0, ir.clamp(index, -extent, -1) + extent, ir.minimum(index, extent - 1))
         flat = flat * extent + ir.cast("int32", wrapped)
     return flat
@@ -423,7 +429,7 @@ def _compute_gather_nd(call: OpCall) -> te.Tensor:
     at = indices.tensor((groups * rows, depth))
 
     def element(g: Expr, r: Expr, c: Expr) -> Expr:
-        return x[g, _flat_place(at, g * rows + r, extents), c]
+        return x[g, _flat_row_index(at, g * rows + r, extents), c]
 
     return te.compute((groups, rows, inner), element, "gathered", ("g", "r", "c"))
 
@@ -464,7 +470,7 @@ def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 def _reference_scatter_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices, updates = arrays
-    result, at = data.copy(), _places(data.shape, indices, 0, True)
+    result, at = data.copy(), _numpy_index(data.shape, indices, 0, True)
     if attrs["reduction"]:
         reduce: Any = SCATTERED[attrs["reduction"]].array
         reduce.at(result, at, updates)
@@ -475,7 +481,7 @@ def _reference_scatter_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _compute_scatter_nd(call: OpCall) -> te.Tensor:
-    """Build a copy of the data, then a loop over updates."""
+    """Build the loops that copy the data and then apply the updates."""
     data, indices, updates = call.present
     shape, depth, dtype = data.type.shape, indices.type.shape[-1], data.type.dtype
     rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])
@@ -485,7 +491,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
         (x, at, new), (out,) = operands, results
         i, j, r, c = Var("i"), Var("j"), Var("r"), Var("c")
         copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
-        place, value = _flat_place(at, r, shape[:depth]), ir.cast(compute, new[r, c])
+        place, value = _flat_row_index(at, r, shape[:depth]), ir.cast(compute, new[r, c])
         if call.attrs["reduction"]:
             value = SCATTERED[call.attrs["reduction"]].scalar(ir.cast(compute, out[place, c]), value)
         update = ir.Store(out, (place, c), ir.cast(dtype, value))

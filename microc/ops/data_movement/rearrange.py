@@ -62,7 +62,7 @@ def _cases_reverse() -> Iterable[Case]:
 _MODES = ("reflect", "symmetric", "edge", "wrap")
 
 
-def _infer_mirror(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_mirror_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, padding, mode = types[0].shape, attrs["padding"], attrs["mode"]
     if mode not in _MODES or len(padding) != len(shape) or any(min(p) < 0 for p in padding):
         raise ModelError(
@@ -80,11 +80,11 @@ def _infer_mirror(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType(tuple(extents), types[0].dtype),)
 
 
-def _reference_mirror(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_mirror_pad(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return (np.pad(arrays[0], attrs["padding"], mode=attrs["mode"]) if arrays[0].ndim else arrays[0],)
 
 
-def _compute_mirror(call: OpCall) -> te.Tensor:
+def _compute_mirror_pad(call: OpCall) -> te.Tensor:
     data, mode = call.data, call.attrs["mode"]
     x = data.tensor()
 
@@ -105,7 +105,7 @@ def _compute_mirror(call: OpCall) -> te.Tensor:
     return te.compute(call.out_types[0].shape, element, "padded_out")
 
 
-def _cases_mirror() -> Iterable[Case]:
+def _cases_mirror_pad() -> Iterable[Case]:
     for mode in _MODES:
         for shape, padding in (((4,), ((3, 2),)), ((2, 3), ((0, 1), (2, 0))), ((1, 3, 2), ((0, 0), (2, 2), (1, 1)))):
             yield Case({"padding": padding, "mode": mode}, (TensorType(shape, "int8"),), name=f"{mode} {shape}")
@@ -201,10 +201,10 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
         },
         axes=map_padding,
         moves=True,
-        infer=_infer_mirror,
-        reference=_reference_mirror,
-        compute=_compute_mirror,
-        cases=_cases_mirror,
+        infer=_infer_mirror_pad,
+        reference=_reference_mirror_pad,
+        compute=_compute_mirror_pad,
+        cases=_cases_mirror_pad,
         operand_names=("data",),
     ),
     OpDef(
@@ -237,7 +237,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
 # Sources: ONNX ReverseSequence, TensorScatter.
 
 
-def _infer_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_reverse_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, lengths = types
     batch, time = attrs["batch_axis"], attrs["time_axis"]
     inside = batch != time and 0 <= min(batch, time) <= max(batch, time) < len(data.shape)
@@ -249,7 +249,7 @@ def _infer_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tu
     return (TensorType(data.shape, data.dtype),)
 
 
-def _reference_sequence(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_reverse_sequence(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, lengths = arrays
     axes = (attrs["batch_axis"], attrs["time_axis"])
     result, source = (np.moveaxis(array, axes, (0, 1)) for array in (data.copy(), data))
@@ -258,7 +258,7 @@ def _reference_sequence(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (np.ascontiguousarray(np.moveaxis(result, (0, 1), axes)),)
 
 
-def _compute_sequence(call: OpCall) -> te.Tensor:
+def _compute_reverse_sequence(call: OpCall) -> te.Tensor:
     data, lengths = call.present
     batch, time = call.attrs["batch_axis"], call.attrs["time_axis"]
     x, ends, extent = data.tensor(), lengths.tensor(), data.type.shape[time]
@@ -272,14 +272,14 @@ def _compute_sequence(call: OpCall) -> te.Tensor:
     return te.compute(data.type.shape, element, "turned")
 
 
-def _cases_sequence() -> Iterable[Case]:
+def _cases_reverse_sequence() -> Iterable[Case]:
     lengths = np.array([1, 4, 0], np.int64)
     for shape, batch, time in (((4, 3), 1, 0), ((3, 4, 2), 0, 1), ((2, 3, 2, 4), 1, 3)):
         types = (TensorType(shape, "float32"), TensorType((3,), "int64"))
         yield Case({"batch_axis": batch, "time_axis": time}, types, arrays=(None, lengths), name=str(shape))
 
 
-def _infer_cache(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_cache_update(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     cache, update, starts = types
     axis = attrs["axis"]
     fits = len(cache.shape) == len(update.shape) and 0 < axis < len(cache.shape)
@@ -297,7 +297,7 @@ def _infer_cache(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(cache.shape, cache.dtype),)
 
 
-def _reference_cache(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_cache_update(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     cache, update, starts = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     extent = cache.shape[axis]
@@ -309,8 +309,8 @@ def _reference_cache(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (result,)
 
 
-def _compute_cache(call: OpCall) -> te.Tensor:
-    """Build a loop over the cache: each element is that of the update's row that is written to it, if any, or its own."""
+def _compute_cache_update(call: OpCall) -> te.Tensor:
+    """Build a loop over the cache: each element comes from the update if a row of it falls there, else from the old cache."""
     cache, update, starts = call.present
     axis = call.attrs["axis"]
     x, new, first = cache.tensor(), update.tensor(), starts.tensor()
@@ -329,7 +329,7 @@ def _compute_cache(call: OpCall) -> te.Tensor:
     return te.compute(cache.type.shape, element, "updated")
 
 
-def _cases_cache() -> Iterable[Case]:
+def _cases_cache_update() -> Iterable[Case]:
     starts = np.array([1, 3], np.int64)
     for circular in (True, False):
         for shape, update, axis in (((2, 4, 3), (2, 2, 3), 1), ((2, 1, 4), (2, 1, 3), 2)):
@@ -341,20 +341,20 @@ SEQUENCES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse_sequence",
         attrs={"time_axis": one_axis(), "batch_axis": one_axis()},
-        infer=_infer_sequence,
-        reference=_reference_sequence,
-        compute=_compute_sequence,
-        cases=_cases_sequence,
+        infer=_infer_reverse_sequence,
+        reference=_reference_reverse_sequence,
+        compute=_compute_reverse_sequence,
+        cases=_cases_reverse_sequence,
         constants={1: BOUNDED},
         moves=True,
         operand_names=("data", "lengths"),
     ),
     OpDef(
         "cache_update",
-        infer=_infer_cache,
-        reference=_reference_cache,
-        compute=_compute_cache,
-        cases=_cases_cache,
+        infer=_infer_cache_update,
+        reference=_reference_cache_update,
+        compute=_compute_cache_update,
+        cases=_cases_cache_update,
         constants={2: BOUNDED},
         attrs={"axis": one_axis(), "circular": flag("places behind the end are those at the beginning")},
         operand_names=("cache", "update", "starts"),

@@ -68,7 +68,7 @@ _FEW = 16
 
 
 def _compute_concat(call: OpCall) -> te.Tensor:
-    """Build rows that consist of one row of every operand."""
+    """Build the rows of the result; each consists of one row of every operand."""
     shape = call.out_types[0].shape
     axis = call.attrs["axis"] % len(shape)
     outer = prod(shape[:axis])
@@ -87,7 +87,7 @@ def _compute_concat(call: OpCall) -> te.Tensor:
 
 
 def emit_rescale(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
-    """Append the rescaling of a quantised value to the type of ``like``: by a table, or (16 bits) by float operators."""
+    """Append the rescaling of the quantised value ``name`` to type ``like``: by a table, or (16 bits) by float operators."""
     tensor_type = rewrite.type(name)
     scaled = rewrite.value("scaled", tensor_type.shape, like.dtype, like.quant)
     if dtypes.nbytes(tensor_type.dtype) == 1:
@@ -97,7 +97,7 @@ def emit_rescale(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -
 
 
 def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite operands with another scale or zero point than the result's: they are requantised first."""
+    """Requantise the operands whose scale or zero point differs from the result's; return None if there are none."""
     result = graph.types[node.outputs[0]]
     if result.quant is None or not dtypes.is_integer(result.dtype):
         return None
@@ -114,7 +114,9 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
 def _alias_concat(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """Return the alias if all axes before the concatenated one have one element, so that the parts are contiguous."""
+    """Return where the operands are in the result, or None if they are no runs of its memory.
+
+    They are if all axes before the concatenated one have one element."""
     shape = out_types[0].shape
     axis = attrs["axis"] % len(shape)
     if prod(shape[:axis]) != 1:
@@ -157,11 +159,13 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType((*data.shape[:axis], *found, *data.shape[axis + 1 :]), data.dtype),)
 
 
-def _spans(indices: Array, span: int) -> Array:
-    """Return the indices of all elements of runs of ``span`` neighbours, from the indices of runs."""
+def _expand_runs(run_indices: Array, span: int) -> Array:
+    """Return the indices of all elements of the runs that ``indices`` select; run i begins at element i * span.
+
+    The result has one more axis, of ``span`` elements, unless ``span`` is 1."""
     if span == 1:
-        return indices
-    near = np.clip(indices.astype(np.int64), -(1 << 32), 1 << 32)
+        return run_indices
+    near = np.clip(run_indices.astype(np.int64), -(1 << 32), 1 << 32)
     return near[..., None] * span + np.arange(span)
 
 
@@ -178,7 +182,7 @@ def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisM
 def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
-    extent, indices = data.shape[axis], _spans(indices, attrs.get("span", 1))
+    extent, indices = data.shape[axis], _expand_runs(indices, attrs.get("span", 1))
     places = np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
     if not batch:
         return (np.take(data, places, axis=axis),)
@@ -316,10 +320,9 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def merge_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return ``(shape, axes)`` of a transposition of fewer axes with the same effect on memory.
+    """Return the shape and the axes of a transposition with fewer axes and the same effect on memory.
 
-    Axes of one element are dropped, and axes that stay neighbours are merged.
-    """
+    Axes of one element are dropped, and axes that stay neighbours are merged."""
     order = [axis for axis in axes if shape[axis] != 1]
     runs: list[list[int]] = []
     for axis in order:

@@ -23,26 +23,26 @@ from microc.tir.ir import Expr
 # Source: ONNX BitCast.
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_bit_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     source, dtype = types[0].dtype, attrs["dtype"]
     if not dtypes.is_valid(dtype) or dtypes.nbytes(source) != dtypes.nbytes(dtype):
         raise ModelError(f"bit_cast: both dtypes need as many bits; got {source} and dtype={dtype!r}")
     return (TensorType(types[0].shape, dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_bit_cast(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, dtype = np.asarray(arrays[0]), dtypes.to_numpy(attrs["dtype"])
     return (x != 0 if dtype == np.bool_ else x.view(dtype),)
 
 
-def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _scalar_bit_cast(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x, dtype = args[0], attrs["dtype"]
     if dtype == "bool" != x.dtype:
         return ir.cast("int32", x).ne(0)
     return ir.reinterpret(dtype, x)
 
 
-def _cases() -> Iterable[Case]:
+def _cases_bit_cast() -> Iterable[Case]:
     """Yield zeros of both signs, infinities, the smallest number, a NaN with a payload, and negative integers."""
     special = {2: [0x8000, 0x7C00, 1, 0x7E01], 4: [1 << 31, 0x7F800000, 1, 0x7FC00003], 8: [1 << 63, 0x7FF << 52, 1, 9]}
     for dtype, other in (
@@ -67,10 +67,10 @@ def _cases() -> Iterable[Case]:
 BIT_CAST_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "bit_cast",
-        infer=_infer,
-        reference=_reference,
-        scalar=_scalar,
-        cases=_cases,
+        infer=_infer_bit_cast,
+        reference=_reference_bit_cast,
+        scalar=_scalar_bit_cast,
+        cases=_cases_bit_cast,
         operand_names=("x",),
         attrs={"dtype": element_type()},
     ),
@@ -97,45 +97,45 @@ COMPARISONS: tuple[tuple[str, str, Compare], ...] = (
 """Name of the operator, TIR's name, numpy's function."""
 
 
-def _broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
+def _broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         shapes = ", ".join(str(tensor_type.shape) for tensor_type in types)
-        raise ModelError(f"{name}: shapes do not broadcast; got {shapes}") from None
+        raise ModelError(f"{op_name}: shapes do not broadcast; got {shapes}") from None
 
 
-def _comparison(name: str, sign: str, array: Compare) -> OpDef:
+def _define_comparison(name: str, tir_op: str, numpy_function: Compare) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
-        if a.dtype != b.dtype or (a.dtype == "bool" and sign not in ("eq", "ne")):
+        if a.dtype != b.dtype or (a.dtype == "bool" and tir_op not in ("eq", "ne")):
             raise ModelError(
                 f"{name}: operands need one dtype"
-                + ("" if sign in ("eq", "ne") else " that is ordered")
+                + ("" if tir_op in ("eq", "ne") else " that is ordered")
                 + f"; got {a.dtype} and {b.dtype}"
             )
-        return (TensorType(_broadcast(name, types), "bool"),)
+        return (TensorType(_broadcast_shape(name, types), "bool"),)
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         dtype = compute_dtype(args[0].dtype)
-        return ir.binary(sign, *(ir.cast(dtype, x) for x in args))
+        return ir.binary(tir_op, *(ir.cast(dtype, x) for x in args))
 
     def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-        return (np.asarray(array(*arrays)),)
+        return (np.asarray(numpy_function(*arrays)),)
 
     return OpDef(
         name,
         infer=infer,
         reference=reference,
         scalar=scalar,
-        cases=lambda: _comparison_cases(sign),
+        cases=lambda: _comparison_cases(tir_op),
         attrs=SURFACE,
-        legalize=_legalize,
+        legalize=_legalize_comparison,
         operand_names=("a", "b"),
     )
 
 
-def _comparison_cases(sign: str) -> Iterable[Case]:
+def _comparison_cases(tir_op: str) -> Iterable[Case]:
     a = np.array([np.nan, 1.0, -0.0, np.inf, -np.inf, 2.0, 3.0], np.float32)
     b = np.array([np.nan, np.nan, 0.0, np.inf, np.inf, 3.0, 2.0], np.float32)
     yield Case({}, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")
@@ -148,11 +148,11 @@ def _comparison_cases(sign: str) -> Iterable[Case]:
         low, high = dtypes.int_range(dtype)
         edges = np.array([low, low + 1, 5, high - 1, high], dtypes.to_numpy(dtype))
         yield Case({}, (TensorType((5, 1), dtype), TensorType((5,), dtype)), arrays=(edges[:, None], edges), name=dtype)
-    if sign in ("eq", "ne"):
+    if tir_op in ("eq", "ne"):
         yield Case({}, (TensorType((2, 5), "bool"), TensorType((5,), "bool")), name="bool")
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_comparison(node: Node, graph: Graph) -> Legalized | None:
     operand_types = [graph.types[name] for name in node.inputs]
     if any(
         tensor_type.quant is None or not dtypes.is_integer(tensor_type.dtype) or dtypes.nbytes(tensor_type.dtype) > 2
@@ -164,13 +164,14 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     rewrite = Rewrite(node, graph)
     through_floats = node.attr("rounding") == Rounding.EVEN or operand_types[0].dtype == "int16"
     operands = [
-        emit_dequantize(rewrite, name) if through_floats else _emit_scale(rewrite, name) for name in node.inputs
+        emit_dequantize(rewrite, name) if through_floats else _emit_scaled_operand(rewrite, name)
+        for name in node.inputs
     ]
     rewrite.emit(node.op, operands, node.outputs, node.attrs)
     return rewrite.legalized()
 
 
-def _emit_scale(rewrite: Rewrite, name: str) -> str:
+def _emit_scaled_operand(rewrite: Rewrite, name: str) -> str:
     """Append (8-bit value - zero point) * 2**8 * scale, rounded to int32."""
     scale = scalar_quant(rewrite.node, rewrite.graph, name)[0]
     return emit_shifted_scale(rewrite, name, _SHIFT, float(np.float32(scale)))
@@ -179,14 +180,14 @@ def _emit_scale(rewrite: Rewrite, name: str) -> str:
 # ---------------------------------------------------------------- logic
 
 
-def _logical(name: str, sign: str, array: Compare) -> OpDef:
+def _define_logical(name: str, tir_op: str, numpy_function: Compare) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if any(tensor_type.dtype != "bool" for tensor_type in types):
             raise ModelError(
                 f"{name}: operands have a wrong dtype; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
                 "expected bool"
             )
-        return (TensorType(_broadcast(name, types), "bool"),)
+        return (TensorType(_broadcast_shape(name, types), "bool"),)
 
     def cases() -> Iterable[Case]:
         for shapes in (((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2,)), ((2, 1), (1, 3))):
@@ -195,8 +196,8 @@ def _logical(name: str, sign: str, array: Compare) -> OpDef:
     return OpDef(
         name,
         infer=infer,
-        reference=lambda _, arrays: (np.asarray(array(*arrays)),),
-        scalar=lambda _, args: ir.binary(sign, args[0], args[1]),
+        reference=lambda _, arrays: (np.asarray(numpy_function(*arrays)),),
+        scalar=lambda _, args: ir.binary(tir_op, args[0], args[1]),
         cases=cases,
         operand_names=("a", "b"),
     )
@@ -218,7 +219,7 @@ def _infer_where(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
             f"where: operands have wrong dtypes; got {condition.dtype}, {a.dtype} and {b.dtype}, expected bool and "
             "twice the same"
         )
-    return (TensorType(_broadcast("where", types), a.dtype),)
+    return (TensorType(_broadcast_shape("where", types), a.dtype),)
 
 
 def _cases_where() -> Iterable[Case]:
@@ -229,9 +230,9 @@ def _cases_where() -> Iterable[Case]:
 
 
 COMPARE_OPERATORS: tuple[OpDef, ...] = (
-    *(_comparison(*row) for row in COMPARISONS),
-    _logical("logical_and", "and", np.logical_and),
-    _logical("logical_or", "or", np.logical_or),
+    *(_define_comparison(*row) for row in COMPARISONS),
+    _define_logical("logical_and", "and", np.logical_and),
+    _define_logical("logical_or", "or", np.logical_or),
     OpDef(
         "logical_not",
         infer=_infer_not,

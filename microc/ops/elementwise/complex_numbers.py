@@ -20,16 +20,16 @@ Complex = tuple[Any, Any]
 
 
 class Arithmetic(Protocol):
-    """Operations on complex numbers (real, imaginary) that butterflies need."""
+    """Operations on complex numbers (real, imaginary) that the butterflies of a Fourier transform need."""
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
         """Return a b."""
 
     def divide(self, a: Complex, by: int) -> Complex:
-        """Divide by a stage's radix so that its sums do not overflow; floats need no division."""
+        """Return a divided by ``by``, a stage's radix, so that the stage's sums do not overflow; floats need no division."""
 
     def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
-        """Return a times ``twiddle``, divided by a stage's radix (not for floats)."""
+        """Return a times ``twiddle``, divided by ``by``, a stage's radix (not for floats)."""
 
     def add(self, a: Complex, b: Complex) -> Complex:
         """Return a + b."""
@@ -46,7 +46,9 @@ class Arithmetic(Protocol):
 
 @frozen
 class Fixed:
-    """KISS FFT's fixed point over numpy (int64) and TIR: ``wrap`` converts to the dtype, ``wide`` to one that holds products."""
+    """KISS FFT's fixed-point complex arithmetic over numpy (int64) and TIR.
+
+    ``fraction``: number of fraction bits. ``wrap`` converts to the dtype, ``wide`` to one that holds products."""
 
     fraction: int
     wide: Callable[[Any], Any]
@@ -83,12 +85,11 @@ class Fixed:
 
 @frozen
 class High:
-    """Arithmetic of 32-bit numbers by rounded high halves of products, one instruction each on cores that have it.
+    """Complex arithmetic of 32-bit numbers by rounded high halves of products, one instruction each on cores that have it.
 
-    Numbers stay below 2**31 in magnitude if the inputs are, since every stage divides by its radix. Twiddles of stages have 30
-    fraction bits, so that a high half is a quarter of the product, as a stage of radix four needs; those of :meth:`multiply`
-    have 31 bits.
-    """
+    Numbers stay below 2**31 in magnitude if the inputs are, since every stage divides by its radix. Twiddles of stages
+    have 30 fraction bits, so that a high half is a quarter of the product, as a stage of radix four needs; those of
+    :meth:`multiply` have 31 bits."""
 
     high: Callable[[Any, Any], Any]
 
@@ -118,7 +119,7 @@ class High:
 
 
 class Real:
-    """Arithmetic of floats, which need no division."""
+    """Complex arithmetic of floats, which need no division."""
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
         return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
@@ -159,7 +160,7 @@ def high_arithmetic(*, loops: bool) -> Arithmetic:
 
 
 class NamedValues:
-    """Collects names for values that are used more than once."""
+    """Collects ``Let`` definitions, each of which names a value that is used more than once."""
 
     def __init__(self, stem: str) -> None:
         self.stem = stem
@@ -182,7 +183,7 @@ class NamedValues:
 
 
 class NamingArithmetic:
-    """Wraps an arithmetic so that every result gets a name."""
+    """Wraps a complex arithmetic so that a ``Let`` definition names every result."""
 
     def __init__(self, inner: Arithmetic, names: NamedValues) -> None:
         self.inner, self.held = inner, names

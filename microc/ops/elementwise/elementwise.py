@@ -40,7 +40,7 @@ _LITERT = frozenset(("clip", "leaky_relu", "relu"))
 """Functions of which LiteRT divides the scales in another precision than TFLite Micro."""
 
 
-def _unary(function: Unary) -> OpDef:
+def _define_unary(function: Unary) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         tensor_type = types[0]
         if tensor_type.dtype not in function.dtypes and tensor_type.quant is None:
@@ -117,10 +117,9 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
-    """Rewrite relu or clip without a change of scale to a clamp of the stored integers.
+    """Rewrite a relu or clip that keeps scale and zero point to a clamp of the stored integers.
 
-    An empty ``rounding`` means that the bounds are stored integers.
-    """
+    An empty ``rounding`` means that the bounds are stored integers."""
     dtype = graph.types[node.outputs[0]].dtype
     low, high = stored_bounds(node.op, node.attrs, quant, dtype, str(node.attr("rounding")))
     rewrite = Rewrite(node, graph)
@@ -131,16 +130,16 @@ def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
 # ---------------------------------------------------------------- two operands
 
 
-def broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
-    """Return the shape of numpy broadcasting; raise ModelError if there is none."""
+def broadcast(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
+    """Return the shape to which numpy broadcasts the operands; raise ModelError if there is none."""
     try:
         return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         shapes = " and ".join(str(tensor_type.shape) for tensor_type in types)
-        raise ModelError(f"{name}: shapes do not broadcast; got {shapes}") from None
+        raise ModelError(f"{op_name}: shapes do not broadcast; got {shapes}") from None
 
 
-def _binary(function: Binary) -> OpDef:
+def _define_binary(function: Binary) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
         if a.dtype != b.dtype or (a.dtype not in function.dtypes and a.quant is None):
@@ -262,7 +261,7 @@ def _infer_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
 
 
 def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    """Convert as C does; to bool by comparison with zero."""
+    """Convert one element as C does; to bool by comparison with zero."""
     x, dtype = args[0], attrs["dtype"]
     if x.dtype == dtype:
         return x
@@ -271,18 +270,18 @@ def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     if dtype == "bool" and x.dtype != "bool":
         return ir.cast(compute_dtype(x.dtype), x).ne(0)
     if dtypes.is_float(x.dtype) and dtypes.is_integer(dtype):
-        return _to_integer(dtype, x)
+        return _truncate_to_integer(dtype, x)
     return ir.cast(dtype, x if dtype not in dtypes.HALF else ir.cast("float32", x))
 
 
-def _to_integer(dtype: str, x: Expr) -> Expr:
+def _truncate_to_integer(dtype: str, x: Expr) -> Expr:
     """Truncate a float to an integer.
 
     It saturates to 32 bits (or 64), NaN becomes zero, and narrower dtypes take the lowest bits, as in numpy and TFLite on common
     machines.
     """
     if dtypes.info(dtype).bits < 32:
-        return ir.cast(dtype, _to_integer("int32", x))
+        return ir.cast(dtype, _truncate_to_integer("int32", x))
     low, high = dtypes.int_range(dtype)
     beyond = ir.select(x <= float(low), ir.const(low, dtype), ir.const(0, dtype))
     return ir.select(x >= float(high + 1), ir.const(high, dtype), ir.select(x > float(low), ir.cast(dtype, x), beyond))
@@ -312,8 +311,8 @@ def _cast_cases() -> Iterable[Case]:
 
 
 OPERATORS: tuple[OpDef, ...] = (
-    *(_unary(function) for function in UNARY),
-    *(_binary(function) for function in BINARY),
+    *(_define_unary(function) for function in UNARY),
+    *(_define_binary(function) for function in BINARY),
     OpDef(
         "cast",
         attrs={"dtype": element_type()},

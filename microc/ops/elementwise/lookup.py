@@ -50,8 +50,8 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return table[place + ir.cast("int32", args[2]) if len(args) > 2 else place]
 
 
-def _constants(application: Application) -> Constants:
-    """Bound the index where a function begins, so that its 256 entries are in the table."""
+def _operand_bounds(application: Application) -> Constants:
+    """Bound the operand that holds the index where each function begins, so that its 256 entries are in the table."""
     return {2: Constant(Use.OFFSET, 0, application.types[1].size - 256)}
 
 
@@ -85,7 +85,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=_cases,
-        constants=_constants,
+        constants=_operand_bounds,
         operand_names=("x", "table"),
         whole=(1,),
     ),

@@ -116,7 +116,7 @@ def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     return ir.select(x < 0, below, above)
 
 
-def _sound(application: Application) -> str:
+def _qprelu_overflow_message(application: Application) -> str:
     return product_fault(application, ("zero_point_x", "zero_point_slope"))
 
 
@@ -159,7 +159,12 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_qprelu_reference,
         scalar=_qprelu_scalar,
         cases=_qprelu_cases,
-        sound=(check_stored, zero_point_of("zero_point_x", 0), zero_point_of("zero_point_slope", 1), _sound),
+        sound=(
+            check_stored,
+            zero_point_of("zero_point_x", 0),
+            zero_point_of("zero_point_slope", 1),
+            _qprelu_overflow_message,
+        ),
         operand_names=("x", "slope"),
     ),
 )

@@ -53,10 +53,10 @@ def exp_of_negative(x: Expr) -> Expr:
 
 @frozen
 class Unary:
-    """A function of one number: ``array`` over numpy float64 (integers: int64), ``scalar`` over a TIR value of 32 or 64 bits.
+    """Elementwise function of one number: ``array`` over numpy, ``scalar`` over TIR.
 
-    ``domain`` bounds the test data; ``tolerance`` is the float error allowed between the two; ``edges`` as in OpDef.
-    """
+    ``array`` takes float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain`` bounds the test data;
+    ``tolerance`` is the float error allowed between the two; ``edges`` as in OpDef."""
 
     name: str
     array: Callable[[Mapping[str, Any], Array], Array]
@@ -68,7 +68,7 @@ class Unary:
     edges: str = ""
 
 
-def _call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
+def _math_call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
     return lambda _, x: ir.call(name, x)
 
 
@@ -91,10 +91,10 @@ def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
 
 
 def _abs(_: Mapping[str, Any], x: Expr) -> Expr:
-    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _negative({}, x), x)
+    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _negate({}, x), x)
 
 
-def _negative(_: Mapping[str, Any], x: Expr) -> Expr:
+def _negate(_: Mapping[str, Any], x: Expr) -> Expr:
     return -x if dtypes.is_float(x.dtype) else wrapping("sub", ir.const(0, x.dtype), x)
 
 
@@ -123,9 +123,10 @@ def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x > 0, one, ir.select(x < 0, -one, x + 0 if dtypes.is_float(x.dtype) else x))
 
 
-def _numpy(name: str) -> Callable[[Mapping[str, Any], Array], Array]:
-    """Return numpy's function of a C name; inverse functions have longer names there: ``arcsin`` for ``asin``."""
-    function = getattr(np, f"arc{name[1:]}" if name.startswith("a") else name)
+def _numpy_function(c_name: str) -> Callable[[Mapping[str, Any], Array], Array]:
+    """Return numpy's counterpart of a function of ``<math.h>``; inverse functions have longer names: ``arcsin`` for
+    ``asin``."""
+    function = getattr(np, f"arc{c_name[1:]}" if c_name.startswith("a") else c_name)
     return lambda _, x: np.asarray(function(x))
 
 
@@ -166,23 +167,26 @@ UNARY: tuple[Unary, ...] = (
         attrs={"alpha": real("what it falls to", 1.0)},
     ),
     Unary("softplus", lambda _, x: np.logaddexp(0, x), _softplus, domain=(-90.0, 90.0)),
-    Unary("tanh", lambda _, x: np.tanh(x), _call("tanh")),
+    Unary("tanh", lambda _, x: np.tanh(x), _math_call("tanh")),
     Unary("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _sigmoid, domain=(-100.0, 100.0)),
-    Unary("exp", lambda _, x: np.exp(x), _call("exp"), domain=(-90.0, 80.0)),
-    Unary("log", lambda _, x: np.log(x), _call("log"), domain=(1e-6, 1e4)),
-    Unary("sqrt", lambda _, x: np.sqrt(x), _call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
+    Unary("exp", lambda _, x: np.exp(x), _math_call("exp"), domain=(-90.0, 80.0)),
+    Unary("log", lambda _, x: np.log(x), _math_call("log"), domain=(1e-6, 1e4)),
+    Unary("sqrt", lambda _, x: np.sqrt(x), _math_call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
     Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
     Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0, edges=_LOWEST),
-    Unary("neg", lambda _, x: -x, _negative, SIGNED, tolerance=0.0, edges=_LOWEST),
-    *(Unary(name, _numpy(name), _call(name), domain=domain, tolerance=4e-6) for name, domain in TRANSCENDENTAL),
+    Unary("neg", lambda _, x: -x, _negate, SIGNED, tolerance=0.0, edges=_LOWEST),
+    *(
+        Unary(name, _numpy_function(name), _math_call(name), domain=domain, tolerance=4e-6)
+        for name, domain in TRANSCENDENTAL
+    ),
     Unary("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
     Unary("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
-    Unary("sin", lambda _, x: np.sin(x), _call("sin")),
-    Unary("cos", lambda _, x: np.cos(x), _call("cos")),
-    Unary("floor", lambda _, x: np.floor(x), _call("floor"), tolerance=0.0),
-    Unary("ceil", lambda _, x: np.ceil(x), _call("ceil"), tolerance=0.0),
-    Unary("round", lambda _, x: np.rint(x), _call("rint"), tolerance=0.0),
-    Unary("erf", lambda _, x: np.asarray(_ERF(x)), _call("erf")),
+    Unary("sin", lambda _, x: np.sin(x), _math_call("sin")),
+    Unary("cos", lambda _, x: np.cos(x), _math_call("cos")),
+    Unary("floor", lambda _, x: np.floor(x), _math_call("floor"), tolerance=0.0),
+    Unary("ceil", lambda _, x: np.ceil(x), _math_call("ceil"), tolerance=0.0),
+    Unary("round", lambda _, x: np.rint(x), _math_call("rint"), tolerance=0.0),
+    Unary("erf", lambda _, x: np.asarray(_ERF(x)), _math_call("erf")),
     Unary("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _hard_swish),
 )
 
@@ -190,7 +194,7 @@ UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function f
 
 
 def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
-    """Apply ``function`` to an array in double (integers: int64) and round once to the array's dtype."""
+    """Apply ``function`` to an array in double precision (integers: in 64 bits) and round once to the array's dtype."""
     wide = x.astype(np.float64 if x.dtype.kind == "f" else x.dtype if x.dtype == np.uint64 else np.int64)
     with np.errstate(all="ignore"):
         return np.asarray(function.array(attrs, wide)).astype(x.dtype)
@@ -203,8 +207,9 @@ def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
 
 @frozen
 class Binary:
-    """A function of two numbers: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of the same 32- or 64-bit
-    dtype; ``edges`` as in OpDef."""
+    """Elementwise function of two numbers: ``array`` over numpy, ``scalar`` over TIR.
+
+    ``array`` takes float64 or int64, ``scalar`` two values of the same 32- or 64-bit dtype; ``edges`` as in OpDef."""
 
     name: str
     array: Callable[[Array, Array], Array]
@@ -214,16 +219,18 @@ class Binary:
     edges: str = ""
 
 
-def _quotient(op: str, a: Expr, b: Expr) -> Expr:
-    """Build an integer quotient; by zero it is zero, by -1 the negative, which wraps around for the lowest number."""
+def _integer_quotient(op: str, a: Expr, b: Expr) -> Expr:
+    """Build the integer quotient by the division ``op``.
+
+    Division by zero gives zero; by -1 it gives the negative, which wraps around for the lowest number."""
     found: Expr = ir.binary(op, a, b)
     if dtypes.info(a.dtype).kind == "int":
         found = ir.select(b.eq(-1), wrapping("sub", ir.const(0, a.dtype), a), found)
     return ir.select(b.eq(0), ir.const(0, a.dtype), found)
 
 
-def _remainder(op: str, a: Expr, b: Expr) -> Expr:
-    """Build an integer remainder; by zero and by -1 it is zero."""
+def _integer_remainder(op: str, a: Expr, b: Expr) -> Expr:
+    """Build the integer remainder by the operation ``op``; by zero and by -1 it is zero."""
     none: Expr = b.eq(0)
     if dtypes.info(a.dtype).kind == "int":
         none = ir.Bin("or", none, b.eq(-1))
@@ -231,11 +238,11 @@ def _remainder(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
-    return a / b if dtypes.is_float(a.dtype) else _quotient("truncdiv", a, b)
+    return a / b if dtypes.is_float(a.dtype) else _integer_quotient("truncdiv", a, b)
 
 
 def _divide_array(a: Array, b: Array) -> Array:
-    """Divide; integer quotients are exact and truncated to zero."""
+    """Divide over numpy; integer quotients are exact and truncated toward zero."""
     if a.dtype.kind == "f":
         return a / b
     by = np.where(b == 0, 1, b)
@@ -243,13 +250,13 @@ def _divide_array(a: Array, b: Array) -> Array:
     return np.where(b == 0, 0, down + ((a % by != 0) & ((a < 0) != (by < 0))))
 
 
-def _larger(a: Expr, b: Expr) -> Expr:
+def _propagating_maximum(a: Expr, b: Expr) -> Expr:
     if not dtypes.is_float(a.dtype):
         return ir.maximum(a, b)
     return ir.select(b > a, b, ir.select(b.ne(b), b, a))
 
 
-def _smaller(a: Expr, b: Expr) -> Expr:
+def _propagating_minimum(a: Expr, b: Expr) -> Expr:
     if not dtypes.is_float(a.dtype):
         return ir.minimum(a, b)
     return ir.select(b < a, b, ir.select(b.ne(b), b, a))
@@ -272,7 +279,7 @@ def _power(a: Expr, b: Expr) -> Expr:
 
 
 def _power_array(a: Array, b: Array) -> Array:
-    """Raise to a power; numpy uses sqrt if all exponents are one half, which is wrong for -inf and -0.0."""
+    """Raise to a power over numpy, which uses sqrt if all exponents are one half; that is wrong for -inf and -0.0."""
     found = np.power(a, b)
     return np.asarray(np.where((b == 0.5) & ((a == 0) | np.isneginf(a)), np.abs(a), found))
 
@@ -280,22 +287,23 @@ def _power_array(a: Array, b: Array) -> Array:
 def _floor_divide(a: Expr, b: Expr) -> Expr:
     """Build the quotient rounded down, in double: no quotient of two floats is so near an integer that it rounds to it."""
     if not dtypes.is_float(a.dtype):
-        return _quotient("floordiv", a, b)
+        return _integer_quotient("floordiv", a, b)
     return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
 
 
 def _floor_mod(a: Expr, b: Expr) -> Expr:
-    """Build the remainder of the quotient rounded down; it has the divisor's sign, even if it is zero."""
+    """Build the remainder that belongs to the quotient rounded down; it has the divisor's sign, even if it is zero."""
     if not dtypes.is_float(a.dtype):
-        return _remainder("floormod", a, b)
+        return _integer_remainder("floormod", a, b)
     rest = ir.call("fmod", a, b)
     apart = ir.Bin("and", rest.ne(0.0), ir.Bin("ne", b < 0.0, rest < 0.0))
     zero = ir.select(b < 0.0, ir.const(-0.0, b.dtype), 0.0)
     return ir.select(rest.eq(0.0), zero, ir.select(apart, rest + b, rest))
 
 
-def _shift(a: Expr, b: Expr, op: str) -> Expr:
-    """Build a shift; by the number of bits or more the result is zero, or the sign of a right shift."""
+def _shift_bits(a: Expr, b: Expr, op: str) -> Expr:
+    """Build the shift ``op``, ``shl`` or ``shr``; by the number of bits or more it gives zero, or the sign of a right
+    shift."""
     bits = dtypes.info(a.dtype).bits
     if op == "shr" and dtypes.info(a.dtype).kind == "int":
         return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
@@ -327,8 +335,8 @@ BINARY: tuple[Binary, ...] = (
     Binary("sub", np.subtract, lambda a, b: wrapping("sub", a, b), edges=_WRAPS),
     Binary("mul", np.multiply, lambda a, b: wrapping("mul", a, b), edges=_WRAPS),
     Binary("div", _divide_array, _divide, edges=_QUOTIENT),
-    Binary("maximum", np.maximum, _larger, edges=_NAN),
-    Binary("minimum", np.minimum, _smaller, edges=_NAN),
+    Binary("maximum", np.maximum, _propagating_maximum, edges=_NAN),
+    Binary("minimum", np.minimum, _propagating_minimum, edges=_NAN),
     Binary("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6, _WRAPS),
     Binary(
         "floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide, edges=_QUOTIENT
@@ -337,14 +345,14 @@ BINARY: tuple[Binary, ...] = (
     Binary(
         "fmod",
         np.fmod,
-        lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _remainder("truncmod", a, b),
+        lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _integer_remainder("truncmod", a, b),
         edges=_REMAINDER,
     ),
     Binary("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
     Binary("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
     Binary("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
-    Binary("shift_left", _shift_left_array, lambda a, b: _shift(a, b, "shl"), INTEGERS, edges=_PLACES),
-    Binary("shift_right", _shift_right_array, lambda a, b: _shift(a, b, "shr"), INTEGERS, edges=_PLACES),
+    Binary("shift_left", _shift_left_array, lambda a, b: _shift_bits(a, b, "shl"), INTEGERS, edges=_PLACES),
+    Binary("shift_right", _shift_right_array, lambda a, b: _shift_bits(a, b, "shr"), INTEGERS, edges=_PLACES),
     Binary("pow", _power_array, _power, FLOAT, 4e-6),
     Binary("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )

@@ -29,7 +29,9 @@ from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply
 
 @frozen
 class TableCall:
-    """Parameters of a table: operator, attributes, quantisation of input and output, their dtype, rounding."""
+    """Parameters of the lookup table of a quantised function.
+
+    They are the operator, its attributes, the quantisation of input and output, their dtypes and the rounding."""
 
     op: str
     attrs: Mapping[str, Any]
@@ -41,7 +43,7 @@ class TableCall:
 
     @property
     def input(self) -> Array:
-        """All inputs less their zero point, from the lowest to the highest (int64)."""
+        """All inputs minus their zero point, from the lowest to the highest (int64)."""
         low, high = dtypes.int_range(self.in_dtype)
         return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
 
@@ -56,7 +58,7 @@ class TableCall:
         return float(self.scales[0]) / float(self.scales[1])
 
     def to_output(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
-        """Add the output's zero point to integers and clamp them."""
+        """Add the output's zero point to integers and clamp them to ``low``..``high`` within the output's dtype."""
         least, most = dtypes.int_range(self.out_dtype)
         shifted = NUMPY.clamp(values + self.result.zero_point[0], numerics.INT32_MIN, numerics.INT32_MAX)
         clipped: Array = np.clip(shifted, max(low, least), min(high, most))
@@ -76,10 +78,9 @@ IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": 
 
 
 def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, rounding: str) -> tuple[int, int]:
-    """Return the bounds of ``relu`` or ``clip`` as integers of the quantised result.
+    """Return the bounds of ``relu`` or ``clip``, quantised to integers of the result's ``dtype``.
 
-    They are quantised in float32 as TFLite does, half to even if ``rounding`` is ``even``.
-    """
+    They are quantised in float32 as TFLite does, half to even if ``rounding`` is ``even``."""
     low, high = dtypes.int_range(dtype)
     rounded = numerics.round_half_even if rounding == Rounding.EVEN else numerics.round_half_away
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
@@ -94,7 +95,7 @@ def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, r
 
 
 def lookup_table(call: TableCall) -> Array:
-    """Compute the 256 results, from the lowest input to the highest."""
+    """Compute the table's 256 results, from that of the lowest input to that of the highest."""
     if call.rounding == Rounding.EVEN:
         return _float_table(call, even=True)
     return _KERNELS.get(call.op, _float_table)(call)
@@ -103,7 +104,7 @@ def lookup_table(call: TableCall) -> Array:
 def emit_lookup(
     rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str = Rounding.EVEN
 ) -> str:
-    """Append the ``lookup`` that applies ``op`` to a quantised 8-bit value; both sides carry their quantisation."""
+    """Append the ``lookup`` that applies ``op`` to the quantised 8-bit ``value``; the types of both values have ``quant``."""
     source, result = rewrite.type(value), rewrite.type(output)
     if source.quant is None or result.quant is None:
         raise InternalError(f"a table from {value!r} to {output!r}, which are not quantised")
@@ -114,8 +115,8 @@ def emit_lookup(
 def emit_function(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str) -> str:
     """Append ``op`` on a quantised value of any width: :func:`emit_lookup` for 8 bits.
 
-    For wider values it becomes float operators if it rounds half to even; otherwise ``op`` remains and is legalised later.
-    """
+    For wider values it becomes float operators if it rounds half to even; otherwise ``op`` remains and is legalised
+    later."""
     if dtypes.nbytes(rewrite.type(value).dtype) == 1 and dtypes.nbytes(rewrite.type(output).dtype) <= 2:
         return emit_lookup(rewrite, op, attrs, value, output, rounding)
     if rounding != Rounding.EVEN:
@@ -127,18 +128,22 @@ def emit_function(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: st
 
 
 def _float_table(call: TableCall, even: bool = False) -> Array:
-    """Compute the table by the operator's float function and quantise it."""
+    """Compute the table by the operator's float function and quantise the results."""
     return _apply_float(call, lambda x: apply(UNARY_BY_NAME[call.op], call.attrs, x), even)
 
 
-def _elu(call: TableCall) -> Array:
-    """Compute ELU; TFLite rounds exp(x) to float32 before it subtracts one, which matters for inputs around 1e-6."""
+def _elu_table(call: TableCall) -> Array:
+    """Compute the table of ELU.
+
+    TFLite rounds exp(x) to float32 before it subtracts one, which matters for inputs around 1e-6."""
     alpha, exp = np.float32(call.attrs["alpha"]), UNARY_BY_NAME["exp"]
     return _apply_float(call, lambda x: np.where(x < 0, alpha * (apply(exp, {}, x) - np.float32(1)), x))
 
 
 def _apply_float(call: TableCall, function: Callable[[Array], Array], even: bool = False) -> Array:
-    """Apply a float function; TFLite multiplies by the inverse output scale, ONNX (``even``) divides. NaN becomes zero."""
+    """Apply a float function to all inputs and quantise the results.
+
+    TFLite multiplies by the inverse output scale, ONNX (``even``) divides. NaN becomes zero."""
     scale_in, scale_out = call.scales
     with np.errstate(all="ignore"):
         real = function(scale_in * call.input.astype(np.float32))
@@ -148,14 +153,14 @@ def _apply_float(call: TableCall, function: Callable[[Array], Array], even: bool
     return call.to_output(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
-def _clip(call: TableCall) -> Array:
-    """Compute relu and clip: rescale, then clamp to the quantised bounds."""
+def _clip_table(call: TableCall) -> Array:
+    """Compute the table of relu or clip: rescale, then clamp to the quantised bounds."""
     low, high = stored_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
     return call.to_output(call.rescale(call.input, call.ratio), low, high)
 
 
-def _leaky_relu(call: TableCall) -> Array:
-    """Compute leaky_relu by two rescalings; a negative alpha negates the result of its magnitude."""
+def _leaky_relu_table(call: TableCall) -> Array:
+    """Compute the table of leaky_relu by two rescalings; a negative alpha negates the result of its magnitude."""
     x, alpha = call.input, call.attrs["alpha"]
     below = call.rescale(np.minimum(x, 0), slope_ratio(float(call.scales[0]), float(call.scales[1]), alpha))
     above = call.rescale(np.maximum(x, 0), call.ratio)
@@ -163,20 +168,24 @@ def _leaky_relu(call: TableCall) -> Array:
 
 
 def slope_ratio(scale_in: float, scale_out: float, alpha: float) -> float:
-    """Return the magnitude of the factor of negative numbers in leaky_relu, scales included."""
+    """Return the magnitude of leaky_relu's factor of negative numbers, multiplied by the ratio of scales."""
     return float(np.float32(scale_in)) * abs(float(np.float32(alpha))) / float(np.float32(scale_out))
 
 
-def _sigmoid(call: TableCall) -> Array:
-    """Compute sigmoid by the fixed-point logistic in Q4.27; the kernel supports only scale 1/256 from the lowest value on."""
+def _sigmoid_table(call: TableCall) -> Array:
+    """Compute the table of sigmoid by the fixed-point logistic in Q4.27.
+
+    The kernel supports only scale 1/256 with the lowest value as zero point."""
     low, _ = dtypes.int_range(call.out_dtype)
     if call.out_dtype != "int8" or call.result != Quant((1 / 256,), (low,)):
         return _float_table(call)
     return call.to_output(_apply_fixed_point(call, numerics.logistic, 0, 256, 31 - 8))
 
 
-def _tanh(call: TableCall) -> Array:
-    """Compute tanh by the fixed-point tanh in Q4.27; the kernel supports only scale 1/128 with zero point 0."""
+def _tanh_table(call: TableCall) -> Array:
+    """Compute the table of tanh by the fixed-point tanh in Q4.27.
+
+    The kernel supports only scale 1/128 with zero point 0."""
     if call.out_dtype != "int8" or call.result != Quant((1 / 128,), (0,)):
         return _float_table(call)
     return call.to_output(_apply_fixed_point(call, numerics.tanh, -128, 127, 31 - 7))
@@ -199,8 +208,10 @@ def _apply_fixed_point(call: TableCall, function: Callable[[Any, int], Any], low
     return np.where(x <= -radius, low, np.where(x >= radius, high, value))
 
 
-def _hard_swish(call: TableCall) -> Array:
-    """Compute x * relu6(x + 3) / 6 in 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
+def _hard_swish_table(call: TableCall) -> Array:
+    """Compute the table of x * relu6(x + 3) / 6 in 16-bit fixed point.
+
+    x is on the output's scale before its shift, the factor is in Q0.15."""
     with np.errstate(under="ignore"):
         fine_scale = float(call.scales[0] / np.float32(128))  # float32 as in TFLite: denormal numbers lose bits
     if numerics.mantissa_and_shift(fine_scale / float(call.scales[1]))[1] > 0:
@@ -211,26 +222,28 @@ def _hard_swish(call: TableCall) -> Array:
     scaled = _high_mul16(fine, numerics.reduce_multiplier(out_mantissa))
     factor = fine
     if factor_shift > 0:
-        factor = _saturate16(factor << (factor_shift - 1))
+        factor = _saturate_int16(factor << (factor_shift - 1))
     factor = _high_mul16(factor, numerics.reduce_multiplier(factor_mantissa))
     if factor_shift > 0:
-        factor = _saturate16(factor << 1)
+        factor = _saturate_int16(factor << 1)
     elif factor_shift < 0:
-        factor = _divide16(factor, -factor_shift)
+        factor = _rounding_divide_by_pot16(factor, -factor_shift)
     factor = (factor + (1 << 15)) >> 1
     product = factor * scaled
     truncated = np.where(product < 0, -(-product >> 15), product >> 15)
-    return call.to_output(_divide16(truncated, -out_shift))
+    return call.to_output(_rounding_divide_by_pot16(truncated, -out_shift))
 
 
-def _abs(call: TableCall) -> Array:
-    """Compute the magnitude of x, scaled if the output has another scale; the ratio of scales is a float32."""
+def _abs_table(call: TableCall) -> Array:
+    """Compute the table of the magnitude of x, scaled if the output has another scale; the ratio of scales is a float32."""
     size = np.abs(call.input)
     return call.to_output(size if call.scales[0] == call.scales[1] else call.rescale(size, call.ratio))
 
 
-def _rsqrt(call: TableCall) -> Array:
-    """Compute 1 / sqrt(x); the result for zero, and for negative numbers, which TFLite rejects, is the largest number."""
+def _rsqrt_table(call: TableCall) -> Array:
+    """Compute the table of 1 / sqrt(x).
+
+    The result for zero, and for negative numbers, which TFLite rejects, is the largest number."""
     real = inverse_root_ratio(float(call.scales[0]), float(call.scales[1]))
     _, most = dtypes.int_range(call.out_dtype)
     roots = []
@@ -243,16 +256,15 @@ def _rsqrt(call: TableCall) -> Array:
 
 
 def inverse_root_ratio(scale_in: float, scale_out: float) -> float:
-    """Return the factor of rsqrt of stored integers, with root and product in float32 as in TFLite."""
+    """Return the factor that scales rsqrt of stored integers, with root and product in float32 as in TFLite."""
     with np.errstate(all="ignore"):
         return float(np.float64(1.0) / np.float64(np.sqrt(np.float32(scale_in)) * np.float32(scale_out)))
 
 
-def _divide16(x: Any, exponent: int) -> Any:
-    """Return gemmlowp's RoundingDivideByPOT of 16 bits.
+def _rounding_divide_by_pot16(x: Any, exponent: int) -> Any:
+    """Return gemmlowp's 16-bit RoundingDivideByPOT, x / 2**exponent.
 
-    From exponent 16 on its mask of the remainder is all ones, so that the result is 1 for x >= 0 and -1 for negative x.
-    """
+    From exponent 16 on its mask of the remainder is all ones, so that the result is 1 for x >= 0 and -1 for negative x."""
     return numerics.rounding_shift_right(x, exponent, NUMPY) if exponent < 16 else np.where(x < 0, -1, 1)
 
 
@@ -261,20 +273,20 @@ def _high_mul16(a: Any, b: Any) -> Any:
     return (a * b + (1 << 14)) >> 15
 
 
-def _saturate16(x: Any) -> Any:
+def _saturate_int16(x: Any) -> Any:
     return np.clip(x, -(1 << 15), (1 << 15) - 1)
 
 
 _KERNELS: Mapping[str, Callable[[TableCall], Array]] = MappingProxyType(
     {
-        "relu": _clip,
-        "clip": _clip,
-        "leaky_relu": _leaky_relu,
-        "elu": _elu,
-        "sigmoid": _sigmoid,
-        "tanh": _tanh,
-        "hard_swish": _hard_swish,
-        "abs": _abs,
-        "rsqrt": _rsqrt,
+        "relu": _clip_table,
+        "clip": _clip_table,
+        "leaky_relu": _leaky_relu_table,
+        "elu": _elu_table,
+        "sigmoid": _sigmoid_table,
+        "tanh": _tanh_table,
+        "hard_swish": _hard_swish_table,
+        "abs": _abs_table,
+        "rsqrt": _rsqrt_table,
     }
 )

@@ -51,7 +51,7 @@ def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Compute each axis on its own: points (R, cells * samples) with the two elements around each."""
+    """Interpolate each axis on its own: points (R, cells * samples) with the two elements around each."""
     data, boxes, images = arrays
     samples, size = attrs["samples"], attrs["size"]
     image = data[np.clip(images, 0, len(data) - 1)].astype(np.float64)  # (R, C, H, W)
@@ -78,14 +78,16 @@ def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (result.astype(data.dtype),)
 
 
-def _side(extent: int, place: Var) -> Side:
-    """Return the two elements around a coordinate; beyond the outer centres it is the outer element twice."""
-    inside = (place >= -1.0, place <= float(extent))
-    within = ir.maximum(ir.minimum(place, float(extent - 1)), 0.0)
+def _linear_axis_taps(extent: int, coordinate: Var) -> Side:
+    """Return the taps of linear interpolation along one axis: the two elements around a coordinate.
+
+    Beyond the outer centres these are the outer element twice."""
+    inside = (coordinate >= -1.0, coordinate <= float(extent))
+    within = ir.maximum(ir.minimum(coordinate, float(extent - 1)), 0.0)
 
     def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         low = ir.cast("int32", within)
-        part = within - ir.cast(place.dtype, low)
+        part = within - ir.cast(coordinate.dtype, low)
         return ir.minimum(low + t, extent - 1), ir.select(t.eq(0), 1.0 - part, part), inside
 
     return Side(extent, 2, tap)
@@ -105,10 +107,10 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
         cells, points = (Var("y"), Var("x")), (Var("down"), Var("right"))
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
 
-        def place(k: int) -> Expr:
-            first, last = box[r, 1 - k] * scale, box[r, 3 - k] * scale
+        def place(axis: int) -> Expr:
+            first, last = box[r, 1 - axis] * scale, box[r, 3 - axis] * scale
             span = last - first if attrs["half_pixel"] else ir.maximum(last - first, 1.0)
-            step = (ir.cast(dtype, cells[k] * samples + points[k]) + 0.5) * (1.0 / (size[k] * samples))
+            step = (ir.cast(dtype, cells[axis] * samples + points[axis]) + 0.5) * (1.0 / (size[axis] * samples))
             return clamp_coordinate((first - 0.5 if attrs["half_pixel"] else first) + span * step)
 
         at = (r, c, *cells)
@@ -120,7 +122,7 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
             ir.Store(out, at, total[0]),
         )
         names = [Var(f"place{k}", dtype) for k in (0, 1)]
-        point: Stmt = taps.fill([_side(extent, name) for extent, name in zip(extents, names, strict=True)])
+        point: Stmt = taps.fill([_linear_axis_taps(extent, name) for extent, name in zip(extents, names, strict=True)])
         for k in (1, 0):
             point = ir.Let(names[k], place(k), point)
         point = ir.seq(point, ir.loops([(c, channels)], ir.Alloc(total, channel)))
@@ -184,7 +186,7 @@ _GONE = float("-inf")
 _ZERO = np.float32(0)
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _suppress_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     boxes, scores = types
     if boxes.dtype != "float32" or scores.dtype != "float32" or boxes.shape != (*scores.shape, 4) or not scores.size:
         raise ModelError(
@@ -201,7 +203,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return TensorType((most,), "int32"), TensorType((most,), "float32"), TensorType((), "int32")
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _suppress_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     boxes, left = arrays[0], np.where(np.isnan(arrays[1]), np.float32(_GONE), arrays[1])
     places, scores = np.zeros(attrs["most"], np.int32), np.zeros(attrs["most"], np.float32)
     count, limit = 0, np.float32(attrs["overlap"])
@@ -220,7 +222,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _overlap_array(boxes: Array, box: Array) -> Array:
-    """Return intersection over union of each box with ``box``; zero for boxes without area."""
+    """Return the intersection over union of each of ``boxes`` with ``box``; zero for boxes without area."""
     top, leftmost = np.maximum(boxes[:, 0], box[0]), np.maximum(boxes[:, 1], box[1])
     bottom, right = np.minimum(boxes[:, 2], box[2]), np.minimum(boxes[:, 3], box[3])
     common = np.maximum(bottom - top, _ZERO) * np.maximum(right - leftmost, _ZERO)
@@ -229,10 +231,10 @@ def _overlap_array(boxes: Array, box: Array) -> Array:
     return np.asarray(np.where((areas > 0) & (area > 0), common / whole, _ZERO), np.float32)
 
 
-def _overlap(x: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tuple[Var, Expr]], Expr]:
-    """Build intersection over union of box ``n`` and ``box``; return definitions of names and the value."""
+def _build_overlap(boxes: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tuple[Var, Expr]], Expr]:
+    """Build the intersection over union of box ``n`` and ``box``; return ``Let`` definitions and the value."""
     own = [Var(name, "float32") for name in ("top", "leftmost", "bottom", "right")]
-    lets: list[tuple[Var, Expr]] = [(var, x[n, side]) for side, var in enumerate(own)]
+    lets: list[tuple[Var, Expr]] = [(var, boxes[n, side]) for side, var in enumerate(own)]
     area, other, common = Var("area", "float32"), Var("other", "float32"), Var("common", "float32")
     sides = [
         ir.maximum(ir.minimum(own[k + 2], box[k + 2]) - ir.maximum(own[k], box[k]), ir.const(0.0, "float32"))
@@ -245,8 +247,8 @@ def _overlap(x: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tuple[Var, E
     return lets, ir.select(flat, ir.const(0.0, "float32"), common / ir.select(flat, one, area + other - common))
 
 
-def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build iterations of two passes: find the best box, and update the scores of the others, which are a workspace."""
+def _suppress_compute(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Build iterations of two passes: find the best box, then lower the scores of boxes that overlap it, in a workspace."""
     boxes, scores = call.present
     attrs, size, most = call.attrs, scores.type.size, int(call.attrs["most"])
 
@@ -266,7 +268,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
         find = ir.loops([(m, size)], ir.Let(value, left[m], ir.If(value > best[0], better)))
         box = [Var(f"box_{side}", "float32") for side in ("top", "left", "bottom", "right")]
         j = Var("j")
-        lets, overlap = _overlap(x, j, box)
+        lets, overlap = _build_overlap(x, j, box)
         weak = ir.binary("ge" if attrs["overlap_inclusive"] else "gt", share, attrs["overlap"])
         faded = (
             rest * ir.call("exp", share * share * float(np.float32(-0.5 / attrs["sigma"]))) if attrs["sigma"] else rest
@@ -303,7 +305,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.extern("suppress", (boxes.tensor((size, 4)), scores.tensor((size,))), results, build)[:3]
 
 
-def _cases() -> Iterable[Case]:
+def _suppress_cases() -> Iterable[Case]:
     rng = np.random.default_rng(4)
     corner, extent = rng.uniform(0, 4, (12, 2)), rng.uniform(0.5, 3, (12, 2))
     boxes = np.concatenate([corner, corner + extent], 1).astype(np.float32)
@@ -327,10 +329,10 @@ def _cases() -> Iterable[Case]:
 SUPPRESSION_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "suppress",
-        infer=_infer,
-        reference=_reference,
-        compute=_compute,
-        cases=_cases,
+        infer=_suppress_infer,
+        reference=_suppress_reference,
+        compute=_suppress_compute,
+        cases=_suppress_cases,
         attrs={
             "most": integer("boxes that are kept", least=1),
             "overlap": real("what a kept box may share with another at most"),

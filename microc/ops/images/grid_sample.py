@@ -26,10 +26,10 @@ FARTHEST = float(1 << 20)
 
 @frozen
 class Side:
-    """One axis of a coordinate: its ``extent``, the number of ``taps``, and for each tap index, weight and conditions.
+    """Elements that interpolation reads along one axis.
 
-    The conditions tell whether there is an element at the index.
-    """
+    ``extent``: of the axis. ``taps``: their number. ``tap``: returns the index, the weight and the conditions of a tap,
+    which tell whether there is an element at the index."""
 
     extent: int
     taps: int
@@ -38,7 +38,9 @@ class Side:
 
 @frozen
 class Taps:
-    """Tables of ``count`` taps: the flat ``index`` into the image, -1 if nothing is read, and the ``weight``."""
+    """Tables of the ``count`` elements that interpolation reads: flat ``index`` into the image, and ``weight``.
+
+    The index is -1 if nothing is read."""
 
     count: int
     index: Buffer
@@ -57,17 +59,17 @@ class Taps:
     def fill(self, sides: Sequence[Side]) -> Stmt:
         """Build the loops that fill the tables with all combinations of the axes' taps, the last axis fastest."""
 
-        def level(k: int, number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
+        def fill_axis(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
             if k == len(sides):
                 inside = ir.all_of(conditions)
                 index = flat if inside is None else ir.select(inside, flat, -1)
-                return ir.seq(ir.Store(self.index, (number,), index), ir.Store(self.weight, (number,), weight))
+                return ir.seq(ir.Store(self.index, (tap_number,), index), ir.Store(self.weight, (tap_number,), weight))
             side, t = sides[k], Var(f"t{k}")
             at, share, more = side.tap(t)
             where, part = Var(f"at{k}"), Var(f"share{k}", self.weight.dtype)
-            inner = level(
+            inner = fill_axis(
                 k + 1,
-                number * side.taps + t,
+                tap_number * side.taps + t,
                 flat * side.extent + where,
                 weight * part if k else part,
                 (*conditions, *more),
@@ -75,7 +77,7 @@ class Taps:
             return ir.loops([(t, side.taps)], ir.Let(where, at, ir.Let(part, share, inner)))
 
         zero = ir.const(0, "int32")
-        return level(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
+        return fill_axis(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
 
     def product(self, t: Var, element: Callable[[Expr], Expr]) -> Expr:
         """Build the element of tap ``t`` times its weight, or 0; ``element`` reads the image at a flat index."""
@@ -83,9 +85,9 @@ class Taps:
         return ir.select(self.index[t] >= 0, value, 0.0)
 
 
-def clamp_coordinate(place: Expr) -> Expr:
-    """Clamp a coordinate so that it can be converted to int32."""
-    return ir.select(place > -FARTHEST, ir.minimum(place, FARTHEST), -FARTHEST)
+def clamp_coordinate(coordinate: Expr) -> Expr:
+    """Clamp a coordinate, NaN too, so that it can be converted to int32."""
+    return ir.select(coordinate > -FARTHEST, ir.minimum(coordinate, FARTHEST), -FARTHEST)
 
 
 # ---- ``grid_sample``: data (N, C, spatial ...) read at real coordinates (N, out ..., axes), by ``nearest``, ``linear`` or
@@ -133,7 +135,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         where: list[Array] = [np.arange(data.shape[0]).reshape(-1, *[1] * len(out))]
         met = np.ones((data.shape[0], *out), bool)
         for k, extent in enumerate(data.shape[2:]):
-            place = _to_elements_array(attrs["coordinates"], grid, k, extent)
+            place = _element_coordinate_array(attrs["coordinates"], grid, k, extent)
             first = np.rint(place) if taps == 1 else np.floor(place)
             share, index = place - first, first.astype(np.int64) + tap[k] - (taps // 2 - 1 if taps > 1 else 0)
             weight = weight * _tap_weight_array(attrs["mode"], share, tap[k])[:, None]
@@ -145,8 +147,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return (total.astype(arrays[0].dtype),)
 
 
-def _to_elements_array(coordinates: str, grid: Array, axis: int, extent: int) -> Array:
-    """Convert coordinates along an axis to elements, over numpy."""
+def _element_coordinate_array(coordinates: str, grid: Array, axis: int, extent: int) -> Array:
+    """Convert coordinates along an axis to units of elements, over numpy."""
     if coordinates == "elements":
         place = grid[..., axis]
     else:
@@ -187,7 +189,7 @@ def _tap_weight(mode: str, share: Expr, tap: Expr) -> Expr:
 
 
 def _map_inside(attrs: Mapping[str, Any], index: Expr, extent: int) -> Expr:
-    """Map an index outside of the data to one inside, by the border's rule."""
+    """Map an index outside of the data to one inside, by the rule of the attribute ``border``."""
     if attrs["border"] == "reflection" and extent > 1:
         ends = int(attrs["coordinates"] == "edges")
         period = 2 * (extent - 1 + ends)
@@ -196,8 +198,8 @@ def _map_inside(attrs: Mapping[str, Any], index: Expr, extent: int) -> Expr:
     return ir.clamp(index, 0, extent - 1)
 
 
-def _to_elements(coordinates: str, coordinate: Expr, extent: int) -> Expr:
-    """Convert a coordinate along an axis to elements."""
+def _element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr:
+    """Convert a coordinate along an axis of ``extent`` elements from the system ``coordinates`` to units of elements."""
     if coordinates == "elements":
         return clamp_coordinate(coordinate)
     from_first = coordinate + 1.0
@@ -206,14 +208,14 @@ def _to_elements(coordinates: str, coordinate: Expr, extent: int) -> Expr:
     return clamp_coordinate((from_first * float(extent) - 1.0) * 0.5)
 
 
-def _side(attrs: Mapping[str, Any], extent: int, place: Var, first: Var) -> Side:
-    """Return one axis of a coordinate; ``first`` is the element at or before it."""
+def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, first: Var) -> Side:
+    """Return the taps along one axis of a coordinate; ``first`` is the element at or before it."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
 
     def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         at = ir.cast("int32", first) + t - (taps // 2 - 1 if taps > 1 else 0)
         inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
-        return _map_inside(attrs, at, extent), _tap_weight(mode, place - first, t), inside
+        return _map_inside(attrs, at, extent), _tap_weight(mode, coordinate - first, t), inside
 
     return Side(extent, taps, tap)
 
@@ -232,11 +234,11 @@ def _compute(call: OpCall) -> te.Tensor:
         (x, g), (out,) = operands, results
         n, p, c, t = Var("n"), Var("p"), Var("c"), Var("t")
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
-        fill = taps.fill([_side(attrs, *axis) for axis in zip(extents, places, firsts, strict=True)])
+        fill = taps.fill([_axis_taps(attrs, *axis) for axis in zip(extents, places, firsts, strict=True)])
         for k, extent in reversed(list(enumerate(extents))):
             given = g[n, p, k if attrs["coordinates"] == "elements" else rank - 1 - k]
             fill = ir.Let(firsts[k], ir.call(step, places[k]), fill)
-            fill = ir.Let(places[k], _to_elements(attrs["coordinates"], given, extent), fill)
+            fill = ir.Let(places[k], _element_coordinate(attrs["coordinates"], given, extent), fill)
         term = taps.product(t, lambda index: x[n, c, index])
         sums = ir.seq(
             ir.Store(total, (zero,), ir.const(0.0, dtype)),

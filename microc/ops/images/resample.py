@@ -39,15 +39,15 @@ _SUM_BITS = 23
 """Fraction bits of the weights of all axes together: bytes times them are summed in int32."""
 
 
-def _tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the tables of indices and of weights, one for every axis; no weights if there is one tap."""
+def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the operands that are tables of indices and of weights, one for every axis; no weights if there is one tap."""
     count = len(attrs["axes"])
     return operands[1 : 1 + count], operands[1 + count :]
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, axes = types[0], attrs["axes"]
-    indices, weights = _tables(attrs, types)
+    indices, weights = _index_and_weight_tables(attrs, types)
     if not axes or sorted(set(axes)) != list(axes) or not 0 <= axes[0] <= axes[-1] < len(data.shape) or 0 in data.shape:
         raise ModelError(
             f"resample: axes must be axes of data that are not empty, in ascending order; got axes={tuple(axes)} for "
@@ -79,8 +79,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Compute axis after axis; integers in int64."""
-    data, (indices, weights) = arrays[0], _tables(attrs, arrays)
+    """Interpolate along one axis after the other; integers in int64."""
+    data, (indices, weights) = arrays[0], _index_and_weight_tables(attrs, arrays)
     if not weights:
         for axis, index in zip(attrs["axes"], indices, strict=True):
             data = np.take(data, index[:, 0], axis=axis)
@@ -98,7 +98,9 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _sum_floats(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
-    """Sum floats tap by tap in their dtype, in the order of the loops: ties of quantised results depend on the last bit."""
+    """Sum the weighted taps of float data one by one in their dtype, in the order of the loops.
+
+    Ties of quantised results depend on the last bit."""
     total: Array | None = None
     for taps in np.ndindex(*(weight.shape[1] for weight in weights)):
         factor, part = np.ones((), data.dtype), data
@@ -113,17 +115,19 @@ def _sum_floats(axes: Sequence[int], data: Array, indices: Sequence[Array], weig
 def _compute(call: OpCall) -> te.Tensor:
     operands = call.present
     x, axes = operands[0].tensor(), call.attrs["axes"]
-    indices, weights = ([table.tensor() for table in tables] for tables in _tables(call.attrs, operands))
+    indices, weights = (
+        [table.tensor() for table in tables] for tables in _index_and_weight_tables(call.attrs, operands)
+    )
     shape, dtype = call.out_types[0].shape, x.dtype
 
-    def place(index: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
+    def source_index(index: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
         found = list(index)
         for axis, table, tap in zip(axes, indices, taps, strict=True):
             found[axis] = ir.cast("int32", table[index[axis], tap])
         return tuple(found)
 
     if not weights:
-        return te.compute(shape, lambda *index: x[place(index, [ir.const(0, "int32")] * len(axes))], "picked")
+        return te.compute(shape, lambda *index: x[source_index(index, [ir.const(0, "int32")] * len(axes))], "picked")
     taps = [te.reduce_axis(table.shape[1], f"k{k}") for k, table in enumerate(indices)]
     wide = dtype if dtypes.is_float(dtype) else "int32" if dtypes.nbytes(dtype) == 1 else "int64"
 
@@ -132,7 +136,7 @@ def _compute(call: OpCall) -> te.Tensor:
             ir.cast(wide, table[index[axis], tap.var]) for axis, table, tap in zip(axes, weights, taps, strict=True)
         ]
         factor = reduce(lambda a, b: a * b, parts)
-        return te.sum_reduce(ir.cast(wide, x[place(index, [tap.var for tap in taps])]) * factor, *taps)
+        return te.sum_reduce(ir.cast(wide, x[source_index(index, [tap.var for tap in taps])]) * factor, *taps)
 
     notes = ((TWO_ROUNDINGS, 1),) if dtypes.is_float(dtype) and call.attrs.get("rounding") == Rounding.EVEN else ()
     acc = te.compute(shape, element, ACC, notes=notes)
@@ -152,7 +156,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite quantised data of one scale to integer weights, other quantised data to float operators."""
+    """Rewrite quantised data to integer weights if scale and zero point stay, else to float operators."""
     axes = node.attr("axes")
     weights = [graph.consts.get(name) for name in node.inputs[1 + len(axes) :]]
     if not is_quantised(node, graph) or not weights or any(w is None or w.dtype.kind != "f" for w in weights):
@@ -172,10 +176,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def round_weights(weights: Array, bits: int) -> Array:
-    """Round weights (out, taps) to int16 in steps of 2**-``bits``.
+    """Round weights (out, taps) to int16 multiples of 2**-``bits``.
 
-    The largest weight of each row is adjusted so that the row keeps its sum; if that is one, zero points cancel.
-    """
+    The largest weight of each row is adjusted so that the row keeps its sum; if that is one, zero points cancel."""
     scaled = weights.astype(np.float64) * (1 << bits)
     levels = np.rint(scaled)
     rows = np.arange(len(weights))
@@ -183,26 +186,27 @@ def round_weights(weights: Array, bits: int) -> Array:
     return levels.astype(np.int16)
 
 
-def _constants(application: Application) -> Constants:
-    """Bound indices by their axis, and require constant weights of integers, which bound the sums."""
+def _operand_bounds(application: Application) -> Constants:
+    """Bound the indices by the extents of their axes, and require that integer weights are constant, since they bound the
+    sums."""
     axes, (data, *_) = application.attrs["axes"], application.types
     found = {1 + k: Constant(Use.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
-    if not dtypes.is_float(data.dtype) and not _is_surface(application):
+    if not dtypes.is_float(data.dtype) and not _has_quantised_float_weights(application):
         weights = range(1 + len(axes), len(application.types))
         found |= {position: Constant(Use.FACTOR, INT32_MIN, INT32_MAX) for position in weights}
     return found
 
 
-def _is_surface(application: Application) -> bool:
-    """Test for quantised data with weights of floats, which legalisation makes integers."""
+def _has_quantised_float_weights(application: Application) -> bool:
+    """Test for quantised data with float weights, which legalisation converts to integers."""
     return application.quantised and dtypes.is_float(application.types[-1].dtype)
 
 
-def _sound(application: Application) -> str:
-    """Check that sums of integers, plus half a unit, fit their dtype; return the fault."""
+def _weighted_sum_overflow_message(application: Application) -> str:
+    """Return a message if sums of integers, plus half a unit, can overflow their dtype, else an empty string."""
     attrs, data = application.attrs, application.types[0]
     weights = [application.data[k] for k in range(1 + len(attrs["axes"]), len(application.types))]
-    if not weights or dtypes.is_float(data.dtype) or _is_surface(application):
+    if not weights or dtypes.is_float(data.dtype) or _has_quantised_float_weights(application):
         return ""
     if data.dtype == "bool":
         return "weighted sums of bool"
@@ -261,8 +265,8 @@ OPERATORS: tuple[OpDef, ...] = (
         tables=True,
         legalize=_legalize,
         axes=along_axes,
-        constants=_constants,
-        sound=(_sound,),
+        constants=_operand_bounds,
+        sound=(_weighted_sum_overflow_message,),
         operand_names=("data",),
     ),
 )

@@ -99,7 +99,7 @@ def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _dense_compute(call: OpCall) -> te.Tensor:
-    """Return the sums (M, N) by the algorithm of the call; without one, the product padded as the core multiplies."""
+    """Build the sums (M, N) by the algorithm that the attributes name; without one, by a product padded for the core."""
     data, weight, bias = call.weighted
     rows, depth = data.type.shape
     algorithm = call.attrs.get("algorithm")
@@ -111,10 +111,10 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     if algorithm == "opened":
         return dequantised_product(call, data.tensor((rows, depth)))
     if algorithm == "half":
-        return half_product(call, _rows(data, padded_terms(depth), dtype=HALF), depth)
+        return half_product(call, _padded_data_rows(data, padded_terms(depth), dtype=HALF), depth)
     form = packed_form(call, algorithm or "")
     padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
-    terms = _rows(data, padded, unsigned=algorithm == "unsigned_rows")
+    terms = _padded_data_rows(data, padded, unsigned=algorithm == "unsigned_rows")
     units = weight.type.shape[0]
     if form is not None:
         return unit_product(call, terms, units, depth, packed_notes(call, form))
@@ -123,8 +123,8 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     return unit_product(call, terms, units, depth, product_notes(data, weight, bias), more)
 
 
-def _gains_from_even(call: OpCall) -> bool:
-    """Test whether one more unit of zeros makes the units of a single row even, so that they are computed in pairs (int8)."""
+def _gains_from_even_units(call: OpCall) -> bool:
+    """Test whether appending a unit of zeros lets all units of a single row be computed in pairs (int8)."""
     data, weight, _ = call.weighted
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
@@ -136,7 +136,7 @@ ALGORITHMS: Algorithms = {
     "quads": lambda call: quad_packing(call) is not None,
     "widened": lambda call: quad_packing(call) is not None,
     **PACKED,
-    "even": _gains_from_even,
+    "even": _gains_from_even_units,
     "unsigned_rows": can_store_unsigned,
     "opened": lambda call: levels_of(call) is not None,
     "half": lambda call: half_weights(call) is not None,
@@ -146,21 +146,20 @@ of few bits; ``even``: one more unit, so that units are computed in pairs; ``uns
 weights as integers times scales; ``half``: sums in float16."""
 
 
-def _rows(data: Operand, padded: int, *, unsigned: bool = False, dtype: str = "") -> te.Tensor:
-    """Return the data (P, K), or ``patch`` (P, padded) with zeros behind every row.
+def _padded_data_rows(data: Operand, padded_extent: int, *, unsigned: bool = False, dtype: str = "") -> te.Tensor:
+    """Return the data (P, K), or ``patch`` (P, padded_extent) with zeros behind every row.
 
-    ``unsigned``: int8 data becomes uint8, plus 128. ``dtype``: data is rounded to it.
-    """
+    ``unsigned``: 128 is added to int8 data, which becomes uint8. ``dtype``: data is rounded to it."""
     rows, depth = data.type.shape
     source = data.tensor((rows, depth))
-    if padded == depth and not (unsigned or dtype):
+    if padded_extent == depth and not (unsigned or dtype):
         return source
 
     def element(p: Var, k: Var) -> Expr:
         value = as_unsigned(source[p, k]) if unsigned else ir.cast(dtype or source.dtype, source[p, k])
-        return ir.select(k < depth, value, 0) if padded > depth else value
+        return ir.select(k < depth, value, 0) if padded_extent > depth else value
 
-    return te.compute((rows, padded), element, PATCH, ("p", "k"))
+    return te.compute((rows, padded_extent), element, PATCH, ("p", "k"))
 
 
 def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:

@@ -28,7 +28,7 @@ MAX_LABELS = 52
 DTYPES = ("float32", "float64", "int32", "int64")
 
 
-def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[int, int]:
+def _label_extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[int, int]:
     """Return the extent of every label; axes of one element broadcast. Raise ModelError for contradictions."""
     extents: dict[int, int] = {}
     if len(attrs["inputs"]) != len(shapes):
@@ -52,7 +52,7 @@ def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    extents, output = _extents(attrs, [tensor_type.shape for tensor_type in types]), attrs["output"]
+    extents, output = _label_extents(attrs, [tensor_type.shape for tensor_type in types]), attrs["output"]
     if any(label not in extents for label in output) or len(set(output)) != len(output):
         raise ModelError(
             f"einsum: an output label is repeated, or no operand has it; got {tuple(output)}, expected different "
@@ -69,7 +69,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
     # numpy takes the numbers 0 to 51 for labels, formats any
-    number = {label: k for k, label in enumerate(_extents(attrs, [array.shape for array in arrays]))}
+    number = {label: k for k, label in enumerate(_label_extents(attrs, [array.shape for array in arrays]))}
     terms: list[Any] = []
     for array, labels in zip(arrays, attrs["inputs"], strict=True):
         terms += [array.astype(wide), [number[label] for label in labels]]
@@ -80,7 +80,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 def _compute(call: OpCall) -> te.Tensor:
     operands = call.present
     shapes = [operand.type.shape for operand in operands]
-    attrs, extents = call.attrs, _extents(call.attrs, shapes)
+    attrs, extents = call.attrs, _label_extents(call.attrs, shapes)
     tensors, output = [operand.tensor() for operand in operands], attrs["output"]
     summed_labels = [label for label in extents if label not in output]
     axes = [te.reduce_axis(extents[label], f"k{k}") for k, label in enumerate(summed_labels)]
@@ -103,7 +103,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return prod(_extents(attrs, [tensor_type.shape for tensor_type in types]).values()) * max(1, len(types) - 1)
+    return prod(_label_extents(attrs, [tensor_type.shape for tensor_type in types]).values()) * max(1, len(types) - 1)
 
 
 def _cases() -> Iterable[Case]:

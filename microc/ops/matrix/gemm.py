@@ -44,10 +44,10 @@ _BYTE = 128
 
 
 def find_weight_shift(node: Node, graph: Graph, rows: Array) -> int:
-    """Return the shift c of weights ``rows`` (O, K); 0 if they fit int8 as they are, or cannot be shifted into it.
+    """Return the number c whose subtraction makes the weights ``rows`` (O, K) fit int8.
 
-    Every partial sum must fit in 32 bits with shifted weights, too.
-    """
+    It is 0 if they fit as they are, or cannot be shifted into int8. Every partial sum must fit in 32 bits with shifted
+    weights, too."""
     low, high = int(rows.min(initial=0)), int(rows.max(initial=0))
     fits, spread = low >= -_BYTE and high < _BYTE, high - low < 2 * _BYTE
     plain = len(rows) >= MIN_SHARING_CHANNELS.get(node.op, len(rows) + 1) and node.attrs.get("groups", 1) == 1
@@ -63,11 +63,10 @@ def find_weight_shift(node: Node, graph: Graph, rows: Array) -> int:
 def emit_shift_sum(
     rewrite: Rewrite, operands: Sequence[str], shift: int, shape: Sequence[int], dtype: str, attrs: Mapping[str, Attr]
 ) -> str:
-    """Emit sum(x c), which sums of ``shape`` and ``dtype`` lack with shifted weights: one number for all channels.
+    """Emit sum(x c), which is missing from sums with weights shifted by c: one number for all output channels.
 
-    The operator is the product's own, with its ``attrs`` and a single channel of weights c. Call this before the product is
-    emitted, so that the product's kernel can fuse the addition.
-    """
+    ``shape`` and ``dtype`` are those of the sums. The operator is the product's own, with its ``attrs`` and a single
+    channel of weights c. Call this before the product is emitted, so that the product's kernel can fuse the addition."""
     data, weight = operands[:2]
     extents = rewrite.type(weight).shape
     same = rewrite.constant("shift", np.full((1, *extents[1:]), shift, np.int8 if shift < _BYTE else np.int16))
@@ -80,7 +79,8 @@ def emit_shift_sum(
 
 
 def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
-    """Return the terms K of a sum: ``depth``, padded to whole words of constant weights if it exceeds ``least``."""
+    """Return the number of terms K of a sum: ``depth``, padded to whole words if weights are constant and it exceeds
+    ``least``."""
     data, weight, _ = call.weighted
     # A plain matrix is read in place where the core multiplies partial words: padding would need a copy of it.
     in_place = call.multiples.partly and len(data.type.shape) == 2
@@ -90,13 +90,16 @@ def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
 
 
 def padded_units(call: OpCall, units: int) -> int:
-    """Return the columns of a product: ``units``, padded to what the core computes together if the weights are constant."""
+    """Return the number of columns of a product: ``units``, padded to what the core computes together if weights are
+    constant."""
     is_constant = call.constant and call.weighted[1].data is not None
     return call.multiples.units(units) if is_constant else units
 
 
 def byte_weights(call: OpCall) -> Array | None:
-    """Return constant int8 weights (O, K) of int8 data summed in int32, with a constant bias if any; else None."""
+    """Return the weights (O, K) of an int8 layer; None unless they are constant int8 and a bias, if any, is constant.
+
+    The data is int8 and the sums are int32."""
     data, weight, _ = call.weighted
     dtypes = (data.type.dtype, weight.type.dtype, call.attrs.get("out_dtype"))
     if weight.data is None or not call.constant or dtypes != ("int8", "int8", "int32"):
@@ -105,7 +108,7 @@ def byte_weights(call: OpCall) -> Array | None:
 
 
 def can_store_unsigned(call: OpCall) -> bool:
-    """Test whether sums of int8 data times constant int8 weights fit int32 when the data is stored as uint8 (plus 128)."""
+    """Test whether sums of int8 data times constant int8 weights fit int32 when 128 is added to the data, stored as uint8."""
     weights, (_, _, bias) = byte_weights(call), call.weighted
     if weights is None:
         return False
@@ -115,7 +118,7 @@ def can_store_unsigned(call: OpCall) -> bool:
 
 
 def offset_bias(weight: Operand, bias: Operand | None) -> Array:
-    """Return the bias (O) less 128 sum(w), which data stored plus 128 adds."""
+    """Return the bias (O) minus 128 sum(w), the excess of sums over data to which 128 is added."""
     assert weight.data is not None
     rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
     bias_data = (
@@ -125,13 +128,15 @@ def offset_bias(weight: Operand, bias: Operand | None) -> Array:
 
 
 def bias_operand(like: Operand, data: Array) -> Operand:
-    """Return a constant bias (O) as an operand; ``like`` gives its name."""
+    """Return the constant bias ``data`` (O) as an operand; its tensor is named after the operand ``like``."""
     tensor = like.packed(data)
     return Operand(TensorType(data.shape, str(data.dtype)), data, lambda shape: tensor, like.packed)
 
 
 def weight_rows(weight: Operand, rows: int, depth: int, padded: int, more: int = 0) -> te.Tensor:
-    """Return weights as a matrix (rows, depth); constant ones are padded with zeros to (rows + more, padded)."""
+    """Return the weights as a matrix (rows, depth).
+
+    Constant ones are padded with zeros to (rows + more, padded)."""
     if weight.data is None:
         return weight.tensor((rows, depth))
     return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, more), (0, padded - depth))))
@@ -149,7 +154,8 @@ Notes = tuple[tuple[str, int | str], ...]
 
 
 def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
-    """Return notes on integers times constants: the largest \\|sum\\| with its bias, and the smallest weight."""
+    """Return notes on a product of integers by constants: the largest magnitude of a sum with its bias, and the smallest
+    weight."""
     if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
         return ()
     rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
@@ -168,7 +174,7 @@ def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes
 
 
 def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str, notes: Notes = ()) -> te.Tensor:
-    """Return ``acc`` (P, O): sum over k of a[p, k] b[o, k], plus the bias."""
+    """Build ``acc`` (P, O): sum over k of a[p, k] b[o, k], plus the bias."""
     k = te.reduce_axis(a.shape[1], "k")
 
     def element(p: Var, o: Var) -> Expr:
@@ -179,7 +185,9 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str,
 
 
 def columns_bias(call: OpCall, more: int, *, unsigned: bool) -> Operand | None:
-    """Return the bias of a product's columns and of ``more`` columns of zeros, corrected for ``unsigned`` data (plus 128)."""
+    """Return the bias of a product's columns and of ``more`` columns of zeros behind them.
+
+    With ``unsigned`` it is corrected for data to which 128 is added."""
     _, weight, bias = call.weighted
     if unsigned:
         return bias_operand(bias or weight, np.pad(offset_bias(weight, bias), (0, more)))
@@ -190,11 +198,10 @@ def columns_bias(call: OpCall, more: int, *, unsigned: bool) -> Operand | None:
 
 
 def unit_product(call: OpCall, a: te.Tensor, units: int, depth: int, notes: Notes, more: int = 0) -> te.Tensor:
-    """Return rows ``a`` (P, K) times weights (units, depth) and the bias: (P, units).
+    """Build the product (P, units) of rows ``a`` (P, K) and weights (units, depth), plus the bias.
 
-    ``more`` units of zeros are computed, too, and left out of the result. If ``a`` is uint8 and the data int8, ``a`` is the data
-    plus 128, which the bias corrects.
-    """
+    ``more`` units of zeros are also computed and left out of the result. If ``a`` is uint8 and the data int8, ``a`` is
+    the data plus 128, which the bias corrects."""
     data, weight, _ = call.weighted
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     rows = weight_rows(weight, units, depth, a.shape[1], more)
@@ -248,7 +255,7 @@ def packed_form(call: OpCall, algorithm: str) -> BitFields | None:
 
 
 def packed_depth(form: BitFields, depth: int) -> int:
-    """Return ``depth``, the terms of a sum, padded to whole elements and blocks of the form."""
+    """Return ``depth``, the number of terms of a sum, padded to whole elements and blocks of the form of packed weights."""
     whole = max(form.group, form.block)
     return -(-depth // whole) * whole
 
@@ -301,7 +308,7 @@ _BATCH_BLOCKS = 256
 
 @frozen
 class Levels:
-    """Weights (O, K) as int8 levels, and their float32 scales (O, K / block)."""
+    """Float weights (O, K) as int8 ``values`` times float32 ``scales`` (O, K / block)."""
 
     values: Array
     scales: Array
@@ -313,37 +320,44 @@ class Levels:
 
 
 def find_levels(rows: Array) -> Levels | None:
-    """Return levels and scales of float32 weights (O, K), with as few scales as possible; None if there are none."""
+    """Return int8 values and scales whose products are the float32 weights ``rows`` (O, K); None if there are none.
+
+    The number of scales is the least possible."""
     units, depth = rows.shape
     for block in (depth, *(n for n in BLOCKS if n < depth and depth % n == 0)):
         parts = rows.reshape(-1, block).astype(np.float64)
-        if not _scales(parts[:1])[0]:  # the first block alone rejects most weights
+        if not _block_scales(parts[:1])[0]:  # the first block alone rejects most weights
             continue
-        scales = np.concatenate([_scales(parts[k : k + _BATCH_BLOCKS]) for k in range(0, len(parts), _BATCH_BLOCKS)])
+        scales = np.concatenate(
+            [_block_scales(parts[k : k + _BATCH_BLOCKS]) for k in range(0, len(parts), _BATCH_BLOCKS)]
+        )
         if scales.all():
             values = np.rint(parts / scales[:, None]).astype(np.int8).reshape(units, depth)
             return Levels(values, scales.astype(np.float32).reshape(units, -1))
     return None
 
 
-def _scales(parts: Array) -> Array:
-    """Return the largest scale of every block (N, B) whose numbers are levels times it; 0 if there is none, 1 for zeros."""
+def _block_scales(parts: Array) -> Array:
+    """Return the largest scale of every block (N, B) whose numbers are int8 multiples of it; 0 if there is none, 1 for
+    zeros."""
     peaks = np.abs(parts).max(axis=1)
     largest = np.where(peaks == 0, 1.0, 0.0)
     # The peak is a level of 1 to 128 times the scale: 128 candidates, tested on a sample of magnitudes first. A negative peak may
     # have level -128, so the sample admits 128; all numbers are tested with their signs.
     scales = (peaks[:, None] / np.arange(1, 1 - LOWEST)).astype(np.float32).astype(np.float64)
     sample = np.concatenate((parts[:, :: -(-parts.shape[1] // SAMPLED)], peaks[:, None]), axis=1)
-    likely = _on_levels(np.abs(sample)[:, None], scales, -LOWEST)
+    likely = _are_multiples_of_scales(np.abs(sample)[:, None], scales, -LOWEST)
     for level in np.flatnonzero(likely.any(axis=0)):
         left = np.flatnonzero(likely[:, level] & (largest == 0))
-        sure = _on_levels(parts[left], scales[left, level], HIGHEST)
+        sure = _are_multiples_of_scales(parts[left], scales[left, level], HIGHEST)
         largest[left[sure]] = scales[left[sure], level]
     return largest
 
 
-def _on_levels(parts: Array, scales: Array, highest: int) -> Array:
-    """Test whether all numbers (..., B) are levels times their scale (...); false for scales of 0."""
+def _are_multiples_of_scales(parts: Array, scales: Array, highest: int) -> Array:
+    """Test for every row (..., B) whether its numbers are integers times its scale (...); False for scales of 0.
+
+    The integers are LOWEST..highest."""
     apart = np.where(scales > 0, scales, np.inf)[..., None]
     levels = np.rint(parts / apart)
     near = np.abs(levels * scales[..., None] - parts) <= NEAR * np.abs(parts)
@@ -352,7 +366,8 @@ def _on_levels(parts: Array, scales: Array, highest: int) -> Array:
 
 
 def levels_of(call: OpCall) -> Levels | None:
-    """Return levels of a float layer with constant weights (O, ...) in one group; None if they save no flash."""
+    """Return the constant weights (O, ...) of a float layer in one group as int8 values and scales; None if that saves no
+    flash."""
     data, weight, _ = call.weighted
     if weight.data is None or {data.type.dtype, weight.data.dtype.name} != {"float32"} or not weight.data.size:
         return None
@@ -365,7 +380,7 @@ def levels_of(call: OpCall) -> Levels | None:
 
 
 def dequantised_product(call: OpCall, terms: te.Tensor) -> te.Tensor:
-    """Return rows ``terms`` (P, K) times int8 levels with scales, plus the bias: (P, O) in float32."""
+    """Build the product (P, O) in float32 of rows ``terms`` (P, K) and weights that are int8 times scales, plus the bias."""
     levels, (_, weight, bias) = levels_of(call), call.weighted
     if levels is None:
         raise InternalError("these weights are no integers times scales")
@@ -414,10 +429,9 @@ HALF = "float16"
 
 
 def half_weights(call: OpCall, groups: int = 1) -> Array | None:
-    """Return constant weights (O, K) of a float layer with ``groups`` groups as float16.
+    """Return the constant weights (O, K) of a float layer with ``groups`` groups, rounded to float16.
 
-    None if the layer is another, if a weight would be infinite, or if the channels do not fill vectors.
-    """
+    Return None if the layer is another, if a weight would be infinite, or if the channels do not fill vectors."""
     data, weight, _ = call.weighted
     if weight.data is None or {data.type.dtype, weight.type.dtype} != {"float32"} or not weight.data.size:
         return None
@@ -429,30 +443,30 @@ def half_weights(call: OpCall, groups: int = 1) -> Array | None:
 
 
 def split_into_runs(depth: int) -> tuple[int, int]:
-    """Return the number of runs of a sum of ``depth`` terms, and the terms of each; the last ones may be zeros.
+    """Return the number of float16 runs of a sum of ``depth`` terms, and the terms of each; the last ones may be zeros.
 
-    The estimated time is least: an iteration takes four terms if they divide a run, the end of each run costs RUN_END_COST, and
-    zeros have to be appended to the data (PADDING_COST).
-    """
+    The estimated time is least: an iteration takes four terms if they divide a run, the end of each run costs
+    RUN_END_COST, and zeros have to be appended to the data (PADDING_COST)."""
 
-    def time(runs: int) -> float:
+    def estimated_cost(runs: int) -> float:
         terms = -(-depth // runs)
         together = next(n for n in (4, 3, 2, 1) if terms % n == 0)
         return runs * (terms * (1 + ITERATION_COST / together) + RUN_END_COST) + PADDING_COST * (runs * terms > depth)
 
     least = -(-depth // RUN)
-    runs = min(range(least, min(2 * least, depth) + 1), key=time)
+    runs = min(range(least, min(2 * least, depth) + 1), key=estimated_cost)
     return runs, -(-depth // runs)
 
 
 def padded_terms(depth: int) -> int:
-    """Return ``depth``, the terms of a sum, padded to whole runs."""
+    """Return ``depth``, the number of terms of a sum, padded to whole float16 runs."""
     runs, terms = split_into_runs(depth)
     return runs * terms
 
 
 def half_product(call: OpCall, rows: te.Tensor, depth: int) -> te.Tensor:
-    """Return float16 ``rows`` (P, K), zeros behind ``depth``, times the weights, plus the bias: (P, O) in float32."""
+    """Build the product (P, O) in float32 of float16 ``rows`` (P, K), zeros behind ``depth``, and the weights, plus the
+    bias."""
     weights, (_, weight, bias) = half_weights(call), call.weighted
     if weights is None:
         raise InternalError("this product is not computed in float16")

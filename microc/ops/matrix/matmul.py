@@ -72,8 +72,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
 
 
-def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the output's axes: leading ones broadcast, rows come from a, columns from b."""
+def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """Map the output's axes to the operands': leading ones broadcast, rows come from a, columns from b."""
     ranks = [len(tensor_type.shape) for tensor_type in types]
     if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
         return ()
@@ -98,11 +98,11 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 @frozen
-class _Side:
-    """Operand in the order of axes that the product reads.
+class _ProductOperand:
+    """Operand of the product, with its axes in the order in which the product reads them.
 
-    ``shape`` has the axes in that order, ``element`` reads at an index of it; ``dtype`` and ``zero_point`` are its elements'.
-    """
+    ``shape`` has the axes in that order, ``element`` reads at an index of it; ``dtype`` and ``zero_point`` are its
+    elements'."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -110,15 +110,15 @@ class _Side:
     element: Callable[..., Expr]
 
     def read_centred(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
-        """Return an element of one matrix less the zero point; batch axes broadcast as in numpy."""
+        """Return an element of one matrix minus the zero point; batch axes broadcast as in numpy."""
         missing = len(batch) - (len(self.shape) - 2)
         first = [0 if extent == 1 else batch[missing + axis] for axis, extent in enumerate(self.shape[:-2])]
         value = ir.cast(dtype, self.element(*first, *index))
         return value - self.zero_point if self.zero_point else value
 
 
-def _side(call: OpCall, position: int, *, flat: bool) -> _Side:
-    """Return operand a or b; with ``flat`` all rows of all its matrices as one matrix, unless its axes are permuted."""
+def _product_operand(call: OpCall, position: int, *, flat: bool) -> _ProductOperand:
+    """Return operand a or b; with ``flat`` all rows of all its matrices are one matrix, unless its axes are permuted."""
     operand, name = call.present[position], "ab"[position]
     axes = call.attrs.get(f"axes_{name}", ())
     shape = _permute_shape(operand.type.shape, axes)
@@ -129,21 +129,21 @@ def _side(call: OpCall, position: int, *, flat: bool) -> _Side:
     def element(*index: Any) -> Expr:
         return tensor[tuple(index[axes.index(k)] for k in range(len(index))) if axes else index]
 
-    return _Side(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), element)
+    return _ProductOperand(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), element)
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Return the sums: one product if a single right matrix serves all rows of ``a``, else a product per batch element."""
+    """Build the sums: one product if a single right matrix serves all rows of ``a``, else a product per batch element."""
     a, b = call.present
     dtype = call.attrs.get("out_dtype") or a.type.dtype
     if dtype in WRAPPING and a.type.dtype == b.type.dtype == dtype:  # C defines overflow without signs alone
-        total = _product(call, f"u{dtype}")
+        total = _build_product(call, f"u{dtype}")
         return te.compute(total.shape, lambda *index: ir.cast(dtype, total[index]), "wrapped")
-    return _product(call, dtype)
+    return _build_product(call, dtype)
 
 
-def _product(call: OpCall, dtype: str) -> te.Tensor:
-    """Return the sums in ``dtype``."""
+def _build_product(call: OpCall, dtype: str) -> te.Tensor:
+    """Build the sums in ``dtype``."""
     a, b = call.present
     rows, plain = call.attrs.get("algorithm") == "rows", not call.attrs.get("axes_a", ())
     shared = plain and prod(b.type.shape) == prod(_permute_shape(b.type.shape, call.attrs.get("axes_b", ()))[-2:])
@@ -152,11 +152,11 @@ def _product(call: OpCall, dtype: str) -> te.Tensor:
         depth, columns = b.type.shape[-2:]
         weights = b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T))
         return matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, dtype)
-    left, right = (_side(call, position, flat=shared) for position in range(2))
+    left, right = (_product_operand(call, position, flat=shared) for position in range(2))
     shape = call.out_types[0].shape
     if shared:
         shape = (prod(shape[:-1]), shape[-1])
-    return _rows(left, right, shape, call) if rows else _direct(left, right, shape, dtype)
+    return _copied_rows_product(left, right, shape, call) if rows else _direct_product(left, right, shape, dtype)
 
 
 def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
@@ -164,11 +164,11 @@ def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
     return any(attrs.get(f"{what}_{name}", 0) not in (0, ()) for what in ("zero_point", "axes") for name in "ab")
 
 
-def _names(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
+def _axis_names(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
     return (*(f"b{axis}" for axis in range(len(shape) - 2)), *last)
 
 
-def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te.Tensor:
+def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], dtype: str) -> te.Tensor:
     k = te.reduce_axis(left.shape[-1], "k")
 
     def element(*index: Var) -> Expr:
@@ -176,16 +176,18 @@ def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te
         product = left.read_centred(batch, p, k.var, dtype=dtype) * right.read_centred(batch, k.var, o, dtype=dtype)
         return te.sum_reduce(product, k)
 
-    return te.compute(shape, element, ACC, _names(shape, "p", "o"))
+    return te.compute(shape, element, ACC, _axis_names(shape, "p", "o"))
 
 
-def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te.Tensor:
-    """Return ``acc`` from ``columns`` and ``patch``, both int16 and padded along k to the words that the core multiplies."""
+def _copied_rows_product(
+    left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], call: OpCall
+) -> te.Tensor:
+    """Build ``acc`` from ``columns`` and ``patch``, copies in int16 padded along k to the words that the core multiplies."""
     depth = left.shape[-1]
     padded = call.multiples.terms(depth, "int16", "int16")
     k = te.reduce_axis(padded, "k")
 
-    def copy_side(side: _Side, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
+    def copy_side(side: _ProductOperand, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
         def element(*index: Var) -> Expr:
             *batch, row, term = index
             value = ir.cast("int16", side.read_centred(batch, *at(row, term), dtype="int32"))
@@ -195,9 +197,11 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
 
     *batch, rows, columns = shape
     transposed = te.compute(
-        (*batch, columns, padded), copy_side(right, lambda o, t: (t, o)), COLUMNS, _names(shape, "o", "k")
+        (*batch, columns, padded), copy_side(right, lambda o, t: (t, o)), COLUMNS, _axis_names(shape, "o", "k")
     )
-    patch = te.compute((*batch, rows, padded), copy_side(left, lambda p, t: (p, t)), PATCH, _names(shape, "p", "k"))
+    patch = te.compute(
+        (*batch, rows, padded), copy_side(left, lambda p, t: (p, t)), PATCH, _axis_names(shape, "p", "k")
+    )
 
     def element(*index: Var) -> Expr:
         *first, p, o = index
@@ -205,11 +209,11 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
             ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", transposed[(*first, o, k.var)]), k
         )
 
-    return te.compute(shape, element, ACC, _names(shape, "p", "o"))
+    return te.compute(shape, element, ACC, _axis_names(shape, "p", "o"))
 
 
 def _can_copy_rows(call: OpCall) -> bool:
-    """Test for 8-bit operands summed in int32: less their zero points they fit int16."""
+    """Test for 8-bit operands summed in int32; minus their zero points they fit int16."""
     narrow = all(dtypes.is_integer(x.type.dtype) and dtypes.nbytes(x.type.dtype) == 1 for x in call.present)
     return narrow and call.attrs.get("out_dtype") == "int32" and call.out_types[0].size > 0
 
@@ -217,8 +221,8 @@ def _can_copy_rows(call: OpCall) -> bool:
 # ---------------------------------------------------------------- constants, legalisation, cases
 
 
-def _sound(application: Application) -> str:
-    """Check that zero points are within their operands' dtypes and that sums of products fit their dtype; return the fault."""
+def _matmul_overflow_message(application: Application) -> str:
+    """Return a message if zero points are outside their dtypes or sums of products can overflow, else an empty string."""
     attrs, (a, b) = application.attrs, application.types
     out = attrs["out_dtype"] or a.dtype
     if not (dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype)) or dtypes.is_float(out) or application.quantised:
@@ -285,11 +289,11 @@ OPERATORS = (
         compute=_compute,
         cases=_cases,
         attrs=ATTRS,
-        axes=_axes,
+        axes=_map_axes,
         legalize=_legalize,
         macs=_macs,
         algorithms={"rows": _can_copy_rows},
-        sound=(_sound,),
+        sound=(_matmul_overflow_message,),
         operand_names=("a", "b"),
     ),
 )

@@ -38,12 +38,12 @@ _WIDE_SUM_LIMIT = 1 << 47
 
 @frozen
 class Product:
-    """Form of an operator that sums products.
+    """Properties of an operator that sums products, for its legalisation.
 
-    ``depth``: products in a sum. ``trailing``: number of output axes after the channels. ``single``: the scales of data and
-    weight are multiplied in float32. ``centres``: the core operator takes zero points as attributes and no bias; otherwise it
-    takes a bias, and its weights have the channels on axis 0. ``padded``: the core operator has the attribute ``pad_value``.
-    """
+    ``depth``: products in a sum. ``trailing``: number of output axes after the channels. ``single``: the scales of data
+    and weight are multiplied in float32. ``centres``: the core operator takes zero points as attributes and no bias;
+    otherwise it takes a bias, and its weights have the channels on axis 0. ``padded``: the core operator has the
+    attribute ``pad_value``."""
 
     depth: int
     trailing: int = 0
@@ -53,8 +53,10 @@ class Product:
 
 
 @frozen
-class _Terms:
-    """Operands of the core operator. ``largest`` bounds the magnitude of every partial sum, ``bound`` that of the final sum."""
+class _CoreOperands:
+    """Operands of the core operator, and bounds of its sums.
+
+    ``largest`` bounds the magnitude of every partial sum, ``bound`` that of the final sum."""
 
     operands: tuple[str, ...]
     largest: int
@@ -65,10 +67,10 @@ class _Terms:
 
 
 def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
-    """Rewrite a quantised operator as the same operator on plain integers and ``requantize`` (``requantize_float`` for ``even``).
+    """Rewrite a quantised operator as the same operator on plain integers and ``requantize``.
 
-    Raise UnsupportedError if the sums cannot be computed as TFLite does.
-    """
+    With rounding ``even`` that is ``requantize_float``. Raise UnsupportedError if the sums cannot be computed as TFLite
+    does."""
     rewrite = Rewrite(node, graph)
     output = graph.types[node.outputs[0]]
     weight = graph.types[node.inputs[1]].quant
@@ -81,15 +83,15 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     weights = constant(graph, node.inputs[1])
     if product.centres:
         largest = _bound_centred_sum(rewrite, product.depth)
-        terms = _Terms(node.inputs[:2], largest, largest, 0)
+        terms = _CoreOperands(node.inputs[:2], largest, largest, 0)
     elif weights is None:
-        terms = _centre_operands(rewrite, product.depth)
+        terms = _subtract_zero_points(rewrite, product.depth)
     else:
         terms = _fold_zero_points(rewrite, weights, data_zero)
     fits = terms.largest <= INT32_MAX
     # TFLite sums int16 data without an int32 bias in 64 bits and scales by a 16-bit multiplier. That is a different number, so it
     # is kept even where 32 bits hold the sum; only exact scales permit the shorter form.
-    wide = rounding != Rounding.EVEN and _is_wide(node, graph) and not (exact_scales and fits)
+    wide = rounding != Rounding.EVEN and _accumulates_in_64_bits(node, graph) and not (exact_scales and fits)
     if wide and _WIDE_SUM_LIMIT <= terms.largest != _UNKNOWN:
         raise UnsupportedError(
             f"sums need {terms.largest.bit_length()} bits without the sign; expected at most "
@@ -126,13 +128,13 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     return rewrite.legalized()
 
 
-def _is_wide(node: Node, graph: Graph) -> bool:
-    """Test whether TFLite accumulates in 64 bits and scales by a 16-bit multiplier."""
+def _accumulates_in_64_bits(node: Node, graph: Graph) -> bool:
+    """Test whether TFLite accumulates an operator's sums in 64 bits and scales them by a 16-bit multiplier."""
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     return graph.types[node.inputs[0]].dtype == "int16" and not (bias and graph.types[bias].dtype == "int32")
 
 
-def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Terms:
+def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _CoreOperands:
     """Fold the zero points of data and constant weights (channels on axis 0) into the weights and the bias."""
     node, graph = rewrite.node, rewrite.graph
     weight_type = graph.types[node.inputs[1]]
@@ -165,11 +167,13 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Term
     bound = int(np.maximum(np.abs(above), np.abs(below)).max(initial=0))
     operands: tuple[str, ...] = (node.inputs[0], weight)
     if bias_name and bias_data is None:
-        bias = _clip_bias(rewrite, _add_correction(rewrite, bias_name, folded), largest_products(rows, low, high))
-        return _Terms((*operands, bias), _UNKNOWN, _UNKNOWN, data_zero, shift)
+        bias = _clip_bias(
+            rewrite, _add_folded_zero_point(rewrite, bias_name, folded), largest_products(rows, low, high)
+        )
+        return _CoreOperands((*operands, bias), _UNKNOWN, _UNKNOWN, data_zero, shift)
     if total.any():
         operands = (*operands, rewrite.constant("bias", total))
-    return _Terms(operands, largest, bound, data_zero, shift)
+    return _CoreOperands(operands, largest, bound, data_zero, shift)
 
 
 def largest_products(rows: Array, low: int, high: int) -> int:
@@ -179,7 +183,8 @@ def largest_products(rows: Array, low: int, high: int) -> int:
 
 
 def _clip_bias(rewrite: Rewrite, bias: str, products: int) -> str:
-    """Clip a computed bias so that bias plus products fits its dtype: in C, signed overflow is undefined."""
+    """Clip a computed bias so that the bias plus products up to ``products`` fits its dtype: in C, signed overflow is
+    undefined."""
     bias_type = rewrite.type(bias)
     room = dtypes.int_range(bias_type.dtype)[1] - products
     if room < 0:
@@ -193,8 +198,8 @@ def _clip_bias(rewrite: Rewrite, bias: str, products: int) -> str:
     return rewrite.emit("clip", (bias,), rewrite.value("bias", bias_type.shape, bias_type.dtype), attrs)
 
 
-def _add_correction(rewrite: Rewrite, bias: str, folded: Array) -> str:
-    """Add ``folded``, the contribution of the data's zero point, to a computed bias."""
+def _add_folded_zero_point(rewrite: Rewrite, bias: str, folded: Array) -> str:
+    """Add ``folded``, the contribution of the data's zero point to the sums, to a computed bias."""
     if not folded.any():
         return bias
     bias_type = rewrite.type(bias)
@@ -202,7 +207,7 @@ def _add_correction(rewrite: Rewrite, bias: str, folded: Array) -> str:
     return rewrite.emit("add", (bias, term), rewrite.value("bias", bias_type.shape, bias_type.dtype), {})
 
 
-def _convert_bias(rewrite: Rewrite, terms: _Terms, accumulator: str) -> _Terms:
+def _convert_bias(rewrite: Rewrite, terms: _CoreOperands, accumulator: str) -> _CoreOperands:
     """Convert a constant bias to the accumulator's dtype."""
     if len(terms.operands) < 3 or terms.operands[2] not in rewrite.consts:
         return terms
@@ -220,10 +225,10 @@ def _convert_bias(rewrite: Rewrite, terms: _Terms, accumulator: str) -> _Terms:
     return replace(terms, operands=(*terms.operands[:2], operand))
 
 
-def _centre_operands(rewrite: Rewrite, depth: int) -> _Terms:
+def _subtract_zero_points(rewrite: Rewrite, depth: int) -> _CoreOperands:
     """Subtract the zero points from both operands, for weights computed at run time, which leave nothing to fold into a bias."""
     node = rewrite.node
-    operands = [_centre(rewrite, name) for name in node.inputs[:2]]
+    operands = [_subtract_zero_point(rewrite, name) for name in node.inputs[:2]]
     bound = _bound_centred_sum(rewrite, depth)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias = constant(rewrite.graph, name)
@@ -233,7 +238,7 @@ def _centre_operands(rewrite: Rewrite, depth: int) -> _Terms:
     elif name:
         operands.append(_clip_bias(rewrite, name, bound))
         bound = _UNKNOWN
-    return _Terms(tuple(operands), bound, bound, 0)
+    return _CoreOperands(tuple(operands), bound, bound, 0)
 
 
 def _bound_centred_sum(rewrite: Rewrite, depth: int) -> int:
@@ -243,14 +248,15 @@ def _bound_centred_sum(rewrite: Rewrite, depth: int) -> int:
 
 
 def _centred_range(rewrite: Rewrite, name: str) -> tuple[int, int]:
-    """Return the least and the largest value of ``name`` less its zero point."""
+    """Return the least and the largest value of ``name`` minus its zero point."""
     low, high = dtypes.int_range(rewrite.type(name).dtype)
     zero = scalar_quant(rewrite.node, rewrite.graph, name)[1]
     return low - zero, high - zero
 
 
-def _centre(rewrite: Rewrite, name: str) -> str:
-    """Subtract the zero point from ``name``: return ``name`` itself if it is zero, else an int16 value."""
+def _subtract_zero_point(rewrite: Rewrite, name: str) -> str:
+    """Subtract the zero point from the value ``name``; return ``name`` itself if it is zero, else the name of an int16
+    value."""
     operand_type, zero = rewrite.type(name), scalar_quant(rewrite.node, rewrite.graph, name)[1]
     if zero == 0:
         return name

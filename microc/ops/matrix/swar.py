@@ -46,11 +46,10 @@ ADDED = (FIELD << 16) + FIELD
 
 @frozen
 class Packing:
-    """Weights (O, K) as uint8 w + 128 (``unsigned``), K a multiple of ``terms``, and the parts of weights that were moved.
+    """Packing of weights for pairs of pixels: weights (O, K) as uint8 w + 128 (``unsigned``), K a multiple of ``terms``.
 
-    Each channel has the same number of moved parts: their inputs (``places``, indices into ``pairs``) and weights (``moved``), 0
-    where a channel needs fewer.
-    """
+    Parts of weights that a block cannot hold are moved to its channel's end. Each channel has the same number of moved
+    parts: their inputs (``places``, indices into ``pairs``) and weights (``moved``), 0 where a channel needs fewer."""
 
     terms: int
     unsigned: Array
@@ -64,19 +63,19 @@ class Packing:
 
     @property
     def cost(self) -> float:
-        """Instructions for a channel and two pixels, as far as packings differ: per input, per block and per moved part."""
+        """Estimated instructions for a channel and two pixels, as far as packings differ: per input, block and moved part."""
         depth, moved = int(self.unsigned.shape[1]), int(self.moved.shape[1])
         return 3.5 * depth + 5.5 * self.blocks + 6 * moved
 
 
 def pack(weights: Array) -> Packing | None:
     """Return the cheapest packing of int8 weights (O, K) for pairs of pixels; None if no number of terms is possible."""
-    packings = [p for p in (_pairs_packing(weights, terms) for terms in TERMS) if p is not None]
+    packings = [p for p in (_pack_pairs_in_blocks(weights, terms) for terms in TERMS) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
 def pair_packing(call: OpCall) -> Packing | None:
-    """Return the packing for a product of several pixels with constant weights and bias; None if there is none."""
+    """Return the pair packing of a product of several pixels by constant weights and bias; None if there is none."""
     weights = byte_weights(call)
     if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
         return None
@@ -84,11 +83,11 @@ def pair_packing(call: OpCall) -> Packing | None:
 
 
 def padded_depth(depth: int, terms: int) -> int:
-    """Return the next multiple of ``terms``."""
+    """Return the least multiple of ``terms`` that is not less than ``depth``."""
     return -(-depth // terms) * terms
 
 
-def _pairs_packing(weights: Array, terms: int) -> Packing | None:
+def _pack_pairs_in_blocks(weights: Array, terms: int) -> Packing | None:
     """Pack weights (O, K) in blocks of ``terms``; None if a channel would need more than MAX_MOVED moved parts."""
     channels, depth = weights.shape
     total = padded_depth(depth, terms)
@@ -114,7 +113,7 @@ def _pairs_packing(weights: Array, terms: int) -> Packing | None:
 
 
 def overflow(weights: Array) -> Array:
-    """Return how far sums over the last axis can exceed a field over all pixel values; at most 0 if they cannot."""
+    """Return by how much sums of weights times pixels over the last axis can exceed a field; at most 0 if they cannot."""
     positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
     above = positive * HIGH + negative * LOW - (FIELD - 1)
     below = -(positive * LOW + negative * HIGH) - FIELD
@@ -123,27 +122,26 @@ def overflow(weights: Array) -> Array:
 
 
 def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
-    """Return ``count`` pixels (P, K) times weights and the bias: int32 (count, O). A last pixel without a partner is its own.
+    """Build the product int32 (count, O) of ``count`` pixels (P, K) and weights, plus the bias, two pixels at a time.
 
-    Stages: ``pairs`` (pair of pixels, blocks of terms and their shift), ``part`` (pair, block, O) the sums t of blocks, ``acc``
-    (pair, 2, O) the sums s and h, and ``value``.
-    """
+    A last pixel without a partner is its own. Stages: ``pairs`` (pair of pixels, blocks of terms and their shift),
+    ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the sums s and h, and ``value``."""
     rows, depth = pixels.shape
     channels, terms = packing.unsigned.shape[0], packing.terms
-    taps, first = weight.packed(packing.unsigned), _pairs_start(weight, bias, packing, channels)
+    taps, first = weight.packed(packing.unsigned), _initial_pair_sums(weight, bias, packing, channels)
     half = (count + 1) // 2
 
-    def pair(p: Var, k: Expr) -> Expr:
+    def packed_pair(p: Var, k: Expr) -> Expr:
         partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
         return word(pixels[p * 2, k]) + (word(pixels[partner, k]) << 16)
 
     def entry(p: Var, e: Var) -> Expr:
         block, place = e // (terms + 1) * terms, e % (terms + 1)
-        total = pair(p, block)
+        total = packed_pair(p, block)
         for k in range(1, terms):
-            total = total + pair(p, block + k)
+            total = total + packed_pair(p, block + k)
         # Behind each block: c - 128 sum(words), what the sum of the block starts from.
-        return ir.select(place < terms, pair(p, block + place), number(ADDED) - (total << 7))
+        return ir.select(place < terms, packed_pair(p, block + place), number(ADDED) - (total << 7))
 
     pairs = te.compute((half, depth // terms * (terms + 1)), entry, PAIRS, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
@@ -172,8 +170,8 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
     return te.compute((count, channels), value, VALUE, ("p", "o"))
 
 
-def _pairs_start(weight: Operand, bias: Operand | None, packing: Packing, channels: int) -> te.Tensor:
-    """Return the initial values of the sums (O): the bias less FIELD for each block, which the blocks' sums contain."""
+def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: Packing, channels: int) -> te.Tensor:
+    """Return the initial values of the sums (O): the bias minus FIELD for each block, which the blocks' sums contain."""
     bias_data = (
         np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
     )
@@ -181,7 +179,7 @@ def _pairs_start(weight: Operand, bias: Operand | None, packing: Packing, channe
 
 
 def _moved_sum(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) -> Expr:
-    """Return the sum t of a channel's last block, which holds the moved parts of weights."""
+    """Build the sum t of a channel's last block, which holds the moved parts of weights."""
     places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
     total: Expr = number(ADDED)
     for k in range(packing.moved.shape[1]):
@@ -224,7 +222,10 @@ _MASK = 0xFF00FF
 
 @frozen
 class QuadPacking:
-    """Int8 weights (O, columns), O a multiple of four and columns of ``terms``; ``repeated``: inputs of the columns from K on."""
+    """Packing of int8 weights (O, columns) for quads of channels.
+
+    O is a multiple of four, the number of columns one of ``terms``. ``repeated``: inputs that the columns from K on
+    read again."""
 
     terms: int
     weights: Array
@@ -245,23 +246,24 @@ class QuadPacking:
 
     @property
     def cost(self) -> float:
-        """Instructions for four channels, as far as packings differ, and a little for the flash of a column."""
+        """Estimated number of instructions for four channels, as far as packings differ, and a little for the flash of a
+        column."""
         return 8.5 * int(self.weights.shape[1]) + 13.0 * self.blocks
 
 
 def pack_quads(weights: Array) -> QuadPacking | None:
     """Return the cheapest packing of int8 weights (O, K) for quads of channels; None if no number of terms is possible."""
-    packings = [p for p in (_quads_packing(weights, terms) for terms in TERMS) if p is not None]
+    packings = [p for p in (_pack_quads_in_blocks(weights, terms) for terms in TERMS) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
 def quad_packing(call: OpCall) -> QuadPacking | None:
-    """Return the packing for a product of data with constant weights (O, ...) and bias; None if there is none."""
+    """Return the quad packing of a product by constant int8 weights (O, ...) and bias; None if there is none."""
     weights = byte_weights(call)
     return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
 
 
-def _quads_packing(weights: Array, terms: int) -> QuadPacking | None:
+def _pack_quads_in_blocks(weights: Array, terms: int) -> QuadPacking | None:
     """Pack weights (O, K) in blocks of ``terms`` columns; None if too many columns would be repeated."""
     channels, depth = weights.shape
     most = depth + int(MAX_REPEATED_SHARE * depth)
@@ -292,15 +294,14 @@ def _quads_packing(weights: Array, terms: int) -> QuadPacking | None:
 def quad_product(
     rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking, widened: bool
 ) -> te.Tensor:
-    """Return rows (P, K) times weights and the bias: int32 (P, O).
+    """Build the product int32 (P, O) of rows (P, K) and weights, plus the bias, four output channels at a time.
 
-    Stages: ``column`` (P, columns) the inputs of all columns; ``entry`` (P, blocks of their words and the word behind each block;
-    only the latter unless ``widened``); ``part`` (P, block, O / 4, 2) the sums q and p of blocks; ``acc`` (P, O / 4, 2, 2) the
-    sums of their fields as in ``pairs``; and ``value``.
-    """
+    Stages: ``column`` (P, columns) the inputs of all columns; ``entry`` (P, blocks of their words and the word behind
+    each block; only the latter unless ``widened``); ``part`` (P, block, O / 4, 2) the sums q and p of blocks; ``acc``
+    (P, O / 4, 2, 2) the sums of their fields as in ``pairs``; and ``value``."""
     terms, blocks, quads = packing.terms, packing.blocks, packing.weights.shape[0] // CHANNELS
     count, kept = rows.shape[0], terms if widened else 0
-    words, first = weight.packed(packing.words), _quads_start(weight, bias, packing)
+    words, first = weight.packed(packing.words), _initial_quad_sums(weight, bias, packing)
     inputs = _column_inputs(rows, weight, packing)
 
     def entry(p: Var, e: Var) -> Expr:
@@ -353,8 +354,9 @@ def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te
     return te.compute((count, packing.weights.shape[1]), column, COLUMN, ("p", "k"))
 
 
-def _quads_start(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
-    """Return the initial values of the sums of fields (O / 4, 2, 2): the bias less FIELD per block, combined as in ``pairs``."""
+def _initial_quad_sums(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
+    """Return the initial values of the sums of fields (O / 4, 2, 2): the bias minus FIELD per block, combined as in
+    ``pairs``."""
     channels = packing.weights.shape[0]
     bias_data = np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64)
     starts = (bias_data.reshape(-1) - packing.blocks * FIELD).reshape(-1, 2, 2)

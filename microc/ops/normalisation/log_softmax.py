@@ -51,7 +51,9 @@ _RESULT = Quant((1 / 16,), (127,))
 
 
 def log_of_sum(z: Any, hold: Callable[[Any], Any], k: Arith[Any]) -> Any:
-    """Return log(z) in Q5.26 of z >= 1 in Q12.19. ``hold`` gives names to values that are used more than once."""
+    """Return log(z) in Q5.26 of z >= 1 in Q12.19, over the arithmetic ``k``.
+
+    ``hold`` gives names to values that are used more than once."""
     room = hold(free_bits(z, 31 - SUM_BITS, k))
     wide = saturating_double(hold(doubling_high_mul(hold(z << room), _ROOT_HALF, k)))
     scaled = hold(doubling_high_mul(z, _ROOT_HALF, k))
@@ -140,7 +142,7 @@ def _cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- bytes
 
 
-def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qlog_softmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, powers, reals = types
     if x.dtype != "int8" or not x.shape or powers.shape != (256,) or reals.shape != (256,):
         raise ModelError(
@@ -150,7 +152,7 @@ def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(x.shape, "int8"),)
 
 
-def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_qlog_softmax(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, powers, reals = (np.asarray(array, np.int64) for array in arrays)
     distance = x.max(axis=-1, keepdims=True) - x
     total = shift_right_half_up(powers[distance], SUM_BITS).sum(axis=-1, keepdims=True)
@@ -161,7 +163,7 @@ def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (np.where(kept, np.clip(value, -128, 127), -128).astype(np.int8),)
 
 
-def _compute_bytes(call: OpCall) -> te.Tensor:
+def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
     """Build three passes over each row: its largest number, the sum, the results."""
     data, powers, reals = call.present
     classes, attrs = data.type.shape[-1], call.attrs
@@ -201,22 +203,24 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
     return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build)[0]
 
 
-def _sound_bytes(application: Application) -> str:
-    """Check that the largest number of a row has an exponential of one, and that a row of ones fits the sum."""
+def _qlog_softmax_error_message(application: Application) -> str:
+    """Return a message if a table or a row's length makes the sum of a row invalid, else an empty string.
+
+    The largest number of a row must have an exponential of one, and a row of ones must fit the sum."""
     powers, classes = application.data[1], application.types[0].shape[-1]
     if not 0 < classes < 1 << SUM_BITS:
         return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"
     if powers is not None and powers[0] != INT32_MAX:
         return f"powers[0]={powers[0]}, expected {INT32_MAX}"
     reals = application.data[2]
-    return "" if reals is None else _fault_of_reals(reals.astype(np.int64), application.attrs)
+    return "" if reals is None else _reals_overflow_message(reals.astype(np.int64), application.attrs)
 
 
-def _fault_of_reals(reals: Array, attrs: Mapping[str, Any]) -> str:
-    """Check that a real less every logarithm fits int32 at the distances that are not skipped; return the fault.
+def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
+    """Return a message if a real minus a logarithm can overflow int32 at a distance that counts, else an empty string.
 
-    The limit of distances grows with the logarithm, so a distance counts up to a largest logarithm, which bisection finds.
-    """
+    The limit of distances grows with the logarithm, so a distance counts up to a largest logarithm, which bisection
+    finds."""
     distances = np.arange(len(reals), dtype=np.int64)
     low, high = np.full_like(distances, -1), np.full_like(distances, INT32_MAX)
     while (low < high).any():
@@ -233,7 +237,7 @@ def _fault_of_reals(reals: Array, attrs: Mapping[str, Any]) -> str:
     )
 
 
-def _cases_bytes() -> Iterable[Case]:
+def _cases_qlog_softmax() -> Iterable[Case]:
     for scale in (0.1, 0.5, 0.004):
         powers = exponentials(scale, 1.0, Multiplier.DOUBLE)
         mantissa, shift = quantize_multiplier(scale * (1 << 26))
@@ -268,12 +272,12 @@ OPERATORS: tuple[OpDef, ...] = (
                 most=0,
             ),
         },
-        infer=_infer_bytes,
-        reference=_reference_bytes,
-        compute=_compute_bytes,
-        cases=_cases_bytes,
+        infer=_infer_qlog_softmax,
+        reference=_reference_qlog_softmax,
+        compute=_compute_qlog_softmax,
+        cases=_cases_qlog_softmax,
         constants={1: POSITIVE, 2: Constant(Use.POINT, INT32_MIN, 0)},
-        sound=(_sound_bytes,),
+        sound=(_qlog_softmax_error_message,),
         operand_names=("data", "powers", "reals"),
     ),
 )

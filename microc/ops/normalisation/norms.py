@@ -87,7 +87,7 @@ def _l2_normalize_compute(call: OpCall) -> te.Tensor:
 _LEAST32 = float(np.float32(_LEAST))
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _l2_normalize_legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
@@ -116,7 +116,7 @@ def _l2_normalize_cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- bytes
 
 
-def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _ql2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "int8" or not types[0].shape or 0 in types[0].shape:
         raise ModelError(
             f"ql2_normalize: the data have a wrong type; got {types[0].dtype} {types[0].shape}, expected int8, one "
@@ -125,12 +125,12 @@ def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(types[0].shape, "int8"),)
 
 
-def _sound_bytes(application: Application) -> str:
+def _ql2_normalize_overflow_message(application: Application) -> str:
     depth = application.types[0].shape[-1]
     return "" if depth <= _MOST_DEPTH else f"rows of {depth} elements, expected at most {_MOST_DEPTH}"
 
 
-def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _ql2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     rows = arrays[0].astype(np.int64).reshape(-1, arrays[0].shape[-1]) - attrs["zero_point"]
     made = []
     for row in rows:
@@ -140,8 +140,8 @@ def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (np.stack(made).astype(np.int8).reshape(arrays[0].shape),)
 
 
-def _compute_bytes(call: OpCall) -> te.Tensor:
-    """Build the sum of squares, its inverse root by Newton's method, and the row times that."""
+def _ql2_normalize_compute(call: OpCall) -> te.Tensor:
+    """Build the sum of squares of each row, its inverse root by Newton's method, and the row times that."""
     data = call.data
     depth, zero_point = data.type.shape[-1], int(call.attrs["zero_point"])
     rows = data.type.size // depth
@@ -164,7 +164,7 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
 
 
 def inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Build :func:`microc.numerics.inverse_square_root`; return its definitions of names, mantissa and shift."""
+    """Build :func:`microc.numerics.inverse_square_root` over TIR; return ``Let`` definitions, mantissa and shift."""
     square, large, small = Var("square"), Var("large", "bool"), Var("small")
     lets = [(square, x), (large, square >= (1 << 29)), (small, ir.select(large, square >> 2, square))]
     more, bits = bit_length(ir.cast("uint32", small), "square")
@@ -189,7 +189,7 @@ def inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
     return lets, mantissa, shift
 
 
-def _cases_bytes() -> Iterable[Case]:
+def _ql2_normalize_cases() -> Iterable[Case]:
     for shape, zero in (((3, 7), 5), ((2, 300), -128), ((4, 1), 0)):
         yield Case({"zero_point": zero}, (TensorType(shape, "int8"),), name=f"{shape}")
     x = np.array([[5, 5, 5], [5, 5, 6], [-128, 127, 5]], np.int8)
@@ -205,17 +205,17 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
         cases=_l2_normalize_cases,
         attrs=SURFACE,
         axes=along_axis,
-        legalize=_legalize,
+        legalize=_l2_normalize_legalize,
         operand_names=("data",),
     ),
     OpDef(
         "ql2_normalize",
         attrs={"zero_point": integer("of the data")},
-        infer=_infer_bytes,
-        reference=_reference_bytes,
-        compute=_compute_bytes,
-        cases=_cases_bytes,
-        sound=(zero_point_of("zero_point", 0), _sound_bytes),
+        infer=_ql2_normalize_infer,
+        reference=_ql2_normalize_reference,
+        compute=_ql2_normalize_compute,
+        cases=_ql2_normalize_cases,
+        sound=(zero_point_of("zero_point", 0), _ql2_normalize_overflow_message),
         operand_names=("data",),
     ),
 )
@@ -246,12 +246,12 @@ of N V, is at most 2 * 11.4 times as large after its left shift: 31 bits."""
 
 @frozen
 class Affine:
-    """Factors and terms of the channels in fixed point, and fractional bits.
+    """Factors and terms of the channels in fixed point, and numbers of fractional bits.
 
-    Factors are Q0.29 of a power of two, terms int32 with the zero point and half a unit included; then the fractional bits of
-    normalised numbers, and of results. Factors may be negative, unlike mantissas, so the rewritings of schedules for products
-    with mantissas would be wrong: the operand is doubled twice, which these do not match.
-    """
+    Factors are Q0.29 of a power of two, terms int32 with the zero point and half a unit included; ``fraction`` and
+    ``right`` are the fractional bits of normalised numbers and of results. Factors may be negative, unlike mantissas,
+    so the rewritings of schedules for products with mantissas would be wrong: the operand is doubled twice, which these
+    do not match."""
 
     factors: Array
     terms: Array
@@ -260,7 +260,8 @@ class Affine:
 
 
 def quantise_affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> Affine | None:
-    """Convert ``gamma`` and ``beta`` (depth) over the result's scale to fixed point; return None if it has too few bits."""
+    """Convert ``gamma`` and ``beta`` (depth), divided by the result's scale, to fixed point; return None if it has too few
+    bits."""
     scale, zero = float(np.float32(result.scale[0])), result.zero_point[0]
     factors, terms = (np.asarray(part, np.float64) / scale for part in (gamma, beta))
     if not (np.isfinite(factors).all() and np.isfinite(terms).all() and factors.any()):
@@ -345,10 +346,9 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
 
 
 def _inverse_root_of_spread(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Build the inverse root of a positive ``spread`` of 62 bits, of which the upper 31 are used.
+    """Build the inverse root of a positive int64 of 62 bits, of which the upper 31 are used.
 
-    Return definitions of names, mantissa and shift.
-    """
+    Return ``Let`` definitions, mantissa and shift."""
     whole, halved = Var("spread", "int64"), Var("halved")
     lets: list[tuple[Var, Expr]] = [(whole, spread)]
     high = Var("high", "uint32")
@@ -383,18 +383,19 @@ def _layer_norm_fixed_cases() -> Iterable[Case]:
             )
 
 
-def _sound(application: Application) -> str:
-    """Check that a normalised number, at most the root of the row's length, has 26 bits; return the fault."""
+def _normalised_overflow_message(application: Application) -> str:
+    """Return a message if a normalised number, at most the root of the row's length, can exceed 26 bits, else an empty
+    string."""
     attrs, depth = application.attrs, application.types[0].shape[-1]
     most = _ROOM - ceil(log2(depth) / 2)
     return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
 
 
-def layer_norm_attrs(made: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
+def layer_norm_attrs(affine: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
     """Return the attributes of ``qlayer_norm`` for a result of ``dtype``; ``epsilon`` is added to V."""
     low, high = dtypes.int_range(dtype)
     result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": dtype}
-    return {**result, "epsilon": max(round(epsilon * 4**GUARD), 1), "fraction": made.fraction, "right": made.right}
+    return {**result, "epsilon": max(round(epsilon * 4**GUARD), 1), "fraction": affine.fraction, "right": affine.right}
 
 
 QLAYER_NORM = OpDef(
@@ -415,7 +416,7 @@ QLAYER_NORM = OpDef(
         1: Constant(Use.FACTOR, -(1 << 29), 1 << 29),
         2: Constant(Use.TERM, -(1 << 30), 1 << 30),
     },
-    sound=(check_stored, _sound),
+    sound=(check_stored, _normalised_overflow_message),
     operand_names=("data", "factors", "terms"),
 )
 
@@ -434,7 +435,7 @@ LAYER_NORM_MOST_DEPTH = 1 << 20
 """Largest number of elements of a row of floats or bytes; N q of bytes fits 31 bits."""
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _layer_norm_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     most = LAYER_NORM_FIXED_MOST_DEPTH if tensor_type.dtype == "int16" else LAYER_NORM_MOST_DEPTH
     if tensor_type.dtype not in ("float32", *DTYPES) or not tensor_type.shape or not 0 < tensor_type.shape[-1] <= most:
@@ -445,7 +446,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(tensor_type.shape, "float32"),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _layer_norm_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.float64)
     with np.errstate(invalid="ignore"):
         centred = x - x.mean(axis=-1, keepdims=True)
@@ -453,8 +454,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         return ((centred / np.sqrt(variance + attrs["epsilon"])).astype(np.float32),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
-    """Build the stages of a row's statistics, then ``normal``."""
+def _layer_norm_compute(call: OpCall) -> te.Tensor:
+    """Build the stages of each row's statistics, then ``normal``."""
     (data,) = call.present
     depth = data.type.shape[-1]
     x = data.tensor((prod(data.type.shape[:-1]), depth))
@@ -466,7 +467,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _normalise_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
-    """Build stages ``total``, ``mean``, ``squares``, ``factor`` of floats."""
+    """Build the stages ``total``, ``mean``, ``squares``, ``factor`` and ``normal`` for rows of floats."""
     (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
     total = te.compute((rows,), lambda n: te.sum_reduce(x[n, k.var], k), "total", ("n",))
     mean = te.compute((rows,), lambda n: total[n] / float(depth), "mean", ("n",))
@@ -480,19 +481,19 @@ def _normalise_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
 
 
 def _normalise_integers(x: te.Tensor, epsilon: float) -> te.Tensor:
-    """Build stages ``total``, ``squares``, ``factor`` of integers."""
+    """Build the stages ``total``, ``squares``, ``factor`` and ``normal`` for rows of integers."""
     (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
     largest = max(abs(end) for end in dtypes.int_range(x.dtype))
     wide = "int32" if (depth * largest) ** 2 <= dtypes.int_range("int32")[1] else "int64"
     narrow = "int32" if depth * largest**2 <= dtypes.int_range("int32")[1] else "int64"
 
-    def number(n: Expr, i: Expr) -> Expr:
+    def integer_element(n: Expr, i: Expr) -> Expr:
         return ir.cast("int32", x[n, i])
 
-    total = te.compute((rows,), lambda n: te.sum_reduce(number(n, k.var), k), "total", ("n",))
+    total = te.compute((rows,), lambda n: te.sum_reduce(integer_element(n, k.var), k), "total", ("n",))
 
     def square(n: Expr) -> Expr:
-        return ir.cast(narrow, number(n, j.var) * number(n, j.var))
+        return ir.cast(narrow, integer_element(n, j.var) * integer_element(n, j.var))
 
     squares = te.compute((rows,), lambda n: te.sum_reduce(square(n), j), "squares", ("n",))
 
@@ -502,11 +503,14 @@ def _normalise_integers(x: te.Tensor, epsilon: float) -> te.Tensor:
 
     factors = te.compute((rows,), factor, "factor", ("n",))
     return te.compute(
-        x.shape, lambda n, i: ir.cast("float32", number(n, i) * depth - total[n]) * factors[n], "normal", ("n", "i")
+        x.shape,
+        lambda n, i: ir.cast("float32", integer_element(n, i) * depth - total[n]) * factors[n],
+        "normal",
+        ("n", "i"),
     )
 
 
-def _cases() -> Iterable[Case]:
+def _layer_norm_cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (3, 1), (2, 200)):
         for dtype in ("float32", *DTYPES):
             yield Case({"epsilon": 1e-3}, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
@@ -520,11 +524,11 @@ LAYER_NORM_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "layer_norm",
         attrs={"epsilon": real("added to the variance")},
-        infer=_infer,
-        reference=_reference,
+        infer=_layer_norm_infer,
+        reference=_layer_norm_reference,
         axes=along_axis,
-        compute=_compute,
-        cases=_cases,
+        compute=_layer_norm_compute,
+        cases=_layer_norm_cases,
         operand_names=("data",),
     ),
     QLAYER_NORM,

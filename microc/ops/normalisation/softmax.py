@@ -76,7 +76,7 @@ def exponentials(scale: float, beta: float, rounding: Multiplier) -> Array:
     return np.where(distance >= -radius, numerics.exp_on_negative_values(scaled, 5), 0).astype(np.int32)
 
 
-def _infer_q(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _qsoftmax_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype not in ("int8", "uint8") or not x.shape:
         raise ModelError(
@@ -93,19 +93,17 @@ def _infer_q(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Ten
 
 
 def row_reciprocal(total: Any, headroom: Any, k: Arith[Any]) -> Any:
-    """Return the reciprocal of ``total`` (Q12.19) shifted left by ``headroom``, in Q0.31.
+    """Return in Q0.31 the reciprocal of ``total`` (Q12.19) after it is shifted left by ``headroom``.
 
-    The shifted ``total`` is (1 + x) / 2 in Q0.31.
-    """
+    The shifted ``total`` is (1 + x) / 2 in Q0.31."""
     return numerics.saturating_double(numerics.reciprocal(total << headroom, k))
 
 
-def _probability(power: Any, scale: Any, headroom: Any, out_dtype: str, k: Arith[Any]) -> Any:
-    """Return the result of one exponential before clamping: power * scale, shifted to the output's bits, plus the lowest value.
+def _unclamped_probability(power: Any, scale: Any, headroom: Any, out_dtype: str, k: Arith[Any]) -> Any:
+    """Return one probability before clamping: power * scale, shifted to the output's bits, plus the output's lowest value.
 
-    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1; if the exponent exceeds 32, the result is
-    zero.
-    """
+    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1; if the exponent exceeds 32, the
+    result is zero."""
     low, _ = dtypes.int_range(out_dtype)
     most = SUM_BITS - 2 + 31 - dtypes.info(out_dtype).bits
     distance = most - headroom
@@ -114,12 +112,12 @@ def _probability(power: Any, scale: Any, headroom: Any, out_dtype: str, k: Arith
     return (((numerics.doubling_high_mul(power, scale, k) >> distance) + 1) >> 1) + low
 
 
-def _reference_q(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
     powers = table[x.max(axis=-1, keepdims=True) - x]
     total = numerics.shift_right_half_up(powers, SUM_BITS).sum(axis=-1, keepdims=True)
     headroom = free_bits(total, 31 - SUM_BITS, NUMPY)
-    result = _probability(powers, row_reciprocal(total, headroom, NUMPY), headroom, attrs["out_dtype"], NUMPY)
+    result = _unclamped_probability(powers, row_reciprocal(total, headroom, NUMPY), headroom, attrs["out_dtype"], NUMPY)
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
 
@@ -129,8 +127,8 @@ def largest_of_rows(x: te.Tensor, rows: int, classes: int, low: int) -> te.Tenso
     return te.compute((rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=low), "largest", ("n",))
 
 
-def _compute_q(call: OpCall) -> te.Tensor:
-    """Build stages ``largest``, ``total``, ``headroom``, ``scale`` per row, then ``softmax``."""
+def _qsoftmax_compute(call: OpCall) -> te.Tensor:
+    """Build the stages ``largest``, ``total``, ``headroom`` and ``scale`` of each row, then ``softmax``."""
     data, table_operand = call.present
     shape, out_dtype = data.type.shape, call.attrs["out_dtype"]
     rows, classes = prod(shape[:-1]), shape[-1]
@@ -149,19 +147,20 @@ def _compute_q(call: OpCall) -> te.Tensor:
     scale = te.compute((rows,), lambda n: row_reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
     def element(n: Expr, c: Expr) -> Expr:
-        result = _probability(power(n, c), scale[n], headroom[n], out_dtype, TIR)
+        result = _unclamped_probability(power(n, c), scale[n], headroom[n], out_dtype, TIR)
         return clamp_to_dtype(result, *dtypes.int_range(out_dtype), out_dtype)
 
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
 
-def _sound_q(application: Application) -> str:
-    """Check that the largest number of a row has an exponential of one, the least sum of a row; return the fault."""
+def _qsoftmax_table_error_message(application: Application) -> str:
+    """Return a message if the largest number of a row, whose exponential is the least sum, has none of one, else an empty
+    string."""
     table = application.data[1]
     return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
 
 
-def _cases_q() -> Iterable[Case]:
+def _qsoftmax_cases() -> Iterable[Case]:
     for dtype, out_dtype in (("int8", "int8"), ("int8", "int16"), ("uint8", "uint8")):
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5))):
             table = exponentials(scale, 1.0, Multiplier.DOUBLE)
@@ -196,7 +195,7 @@ def tables16(scale: float, beta: float, rounding: Rounding) -> tuple[Mapping[str
     return {"multiplier": mantissa, "shift": shift, "rounding": rounding.multiplier}, (exp, reciprocal)
 
 
-def _infer_q16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _qsoftmax16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, *tables = types
     if x.dtype != "int16" or not x.shape or not 0 < x.shape[-1] < 1 << 16:
         raise ModelError(
@@ -211,76 +210,81 @@ def _infer_q16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
     return (TensorType(x.shape, "int16"),)
 
 
-def _distance16(distance: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
-    """Scale a distance <= 0 so that -65535 stands for -10, and shift it to the middle of int16."""
+def _scale_distance16(distance: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
+    """Scale a distance <= 0 to the largest number so that -65535 stands for -10, and shift it to the range of int16."""
     scaled = Multiplier(attrs["rounding"]).times(distance, attrs["multiplier"], attrs["shift"], k)
     return k.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
 
 
-def _shift_to_middle(total: Any, headroom: Any, k: Arith[Any]) -> Any:
-    """Shift the total left to 1 + x, and x to the middle of int16."""
+def _reciprocal_table_argument(total: Any, headroom: Any, k: Arith[Any]) -> Any:
+    """Shift ``total`` left by ``headroom`` to 1 + x; return x as int16, from -32768 for x = 0."""
     x = numerics.shift_right_half_up(total << headroom, 14) - ((1 << 15) + (1 << 16))
     return k.select(x < 32767, x, x * 0 + 32767)
 
 
-def _probability16(power: Any, scale: Any, headroom: Any) -> Any:
-    """Return power * scale (each Q0.15), shifted to Q0.15, ties upwards, before clamping."""
+def _unclamped_probability16(power: Any, scale: Any, headroom: Any) -> Any:
+    """Return power * scale (each Q0.15), shifted to Q0.15 with ties upwards, before clamping."""
     shift = 30 - headroom
     half = (shift * 0 + 1) << (shift - 1)
     return (power * scale + half) >> shift
 
 
-def _reference_q16(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _qsoftmax16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, exp, reciprocal = (array.astype(np.int64) for array in arrays)
-    powers = interpolate(lambda i: exp[i], _distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
+    powers = interpolate(lambda i: exp[i], _scale_distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
     total = powers.sum(axis=-1, keepdims=True)
     headroom = free_bits(total, 14, NUMPY)
-    scale = interpolate(lambda i: reciprocal[i], _shift_to_middle(total, headroom, NUMPY))
-    return (np.clip(_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
+    scale = interpolate(lambda i: reciprocal[i], _reciprocal_table_argument(total, headroom, NUMPY))
+    return (np.clip(_unclamped_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
 
 
-def _compute_q16(call: OpCall) -> te.Tensor:
-    """Build stages ``largest``, ``distance``, ``power``, ``total``, ``headroom``, ``place``, ``scale``, then ``softmax``."""
+def _qsoftmax16_compute(call: OpCall) -> te.Tensor:
+    """Build the stages ``largest``, ``distance``, ``power``, ``total``, ``headroom``, ``place``, ``scale``, then
+    ``softmax``."""
     data, *table_operands = call.present
     exp, reciprocal = (operand.tensor() for operand in table_operands)
     rows, classes = prod(data.type.shape[:-1]), data.type.shape[-1]
     x = data.tensor((rows, classes))
     largest = largest_of_rows(x, rows, classes, -32768)
 
-    def read(table: te.Tensor) -> Callable[[Expr], Expr]:
+    def table_reader(table: te.Tensor) -> Callable[[Expr], Expr]:
         return lambda index: ir.cast("int32", table[index])
 
-    def row(name: str, f: Callable[[Expr], Expr]) -> te.Tensor:
+    def row_stage(name: str, f: Callable[[Expr], Expr]) -> te.Tensor:
         return te.compute((rows,), f, name, ("n",))
 
     distance = te.compute(
         (rows, classes),
-        lambda n, c: _distance16(ir.cast("int32", x[n, c]) - largest[n], call.attrs, TIR),
+        lambda n, c: _scale_distance16(ir.cast("int32", x[n, c]) - largest[n], call.attrs, TIR),
         "distance",
         ("n", "c"),
     )
-    power = te.compute((rows, classes), lambda n, c: interpolate(read(exp), distance[n, c]), "power", ("n", "c"))
+    power = te.compute(
+        (rows, classes), lambda n, c: interpolate(table_reader(exp), distance[n, c]), "power", ("n", "c")
+    )
     j = te.reduce_axis(classes, "j")
-    total = row("total", lambda n: te.sum_reduce(power[n, j.var], j))
-    headroom = row("headroom", lambda n: free_bits(total[n], 14, TIR, classes << 15))
-    place = row("place", lambda n: _shift_to_middle(total[n], headroom[n], TIR))
-    scale = row("scale", lambda n: interpolate(read(reciprocal), place[n]))
+    total = row_stage("total", lambda n: te.sum_reduce(power[n, j.var], j))
+    headroom = row_stage("headroom", lambda n: free_bits(total[n], 14, TIR, classes << 15))
+    place = row_stage("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
+    scale = row_stage("scale", lambda n: interpolate(table_reader(reciprocal), place[n]))
 
     def element(n: Expr, c: Expr) -> Expr:
-        return clamp_to_dtype(_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
+        return clamp_to_dtype(_unclamped_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
 
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
 
-def _sound_q16(application: Application) -> str:
-    """Check that the exponential of zero, at the end of the table, is about one, the least sum of a row; return the fault."""
+def _qsoftmax16_table_error_message(application: Application) -> str:
+    """Return a message if the exponential of zero, at the table's end, is not about one, else an empty string.
+
+    It is the least sum of a row."""
     table = application.data[1]
     if table is None or table[-2:].min() >= 1 << 14:
         return ""
     return f"exp_table ends in {table[-2:].min()}, expected at least {1 << 14}"
 
 
-def _cases_q16() -> Iterable[Case]:
+def _qsoftmax16_cases() -> Iterable[Case]:
     for scale, shape in ((3e-4, (1, 10)), (1e-3, (3, 7)), (0.05, (2, 1)), (1.0, (2, 2, 5))):
         attrs, tables = tables16(scale, 1.0, Rounding.DOUBLE)
         types = (TensorType(shape, "int16"), TensorType((513,), "int16"), TensorType((513,), "int16"))
@@ -290,23 +294,23 @@ def _cases_q16() -> Iterable[Case]:
 QSOFTMAX = OpDef(
     "qsoftmax",
     attrs={"out_dtype": element_type()},
-    infer=_infer_q,
-    reference=_reference_q,
-    compute=_compute_q,
-    cases=_cases_q,
+    infer=_qsoftmax_infer,
+    reference=_qsoftmax_reference,
+    compute=_qsoftmax_compute,
+    cases=_qsoftmax_cases,
     constants={0: BOUNDED, 1: POSITIVE},
-    sound=(_sound_q,),
+    sound=(_qsoftmax_table_error_message,),
     operand_names=("data", "table"),
 )
 QSOFTMAX16 = OpDef(
     "qsoftmax16",
     attrs={**SCALED, "shift": exponent("its exponent, positive to the left", most=14), "rounding": MULTIPLIER_ROUNDING},
-    infer=_infer_q16,
-    reference=_reference_q16,
-    compute=_compute_q16,
-    cases=_cases_q16,
+    infer=_qsoftmax16_infer,
+    reference=_qsoftmax16_reference,
+    compute=_qsoftmax16_compute,
+    cases=_qsoftmax16_cases,
     constants={0: BOUNDED, 1: Constant(Use.POINT, 0, (1 << 15) - 1), 2: Constant(Use.POINT, 0, (1 << 15) - 1)},
-    sound=(_sound_q16,),
+    sound=(_qsoftmax16_table_error_message,),
     operand_names=("data", "exp_table", "reciprocal_table"),
 )
 
@@ -326,12 +330,14 @@ _TOTAL_BITS = 30
 
 
 def table_bits(classes: int) -> int:
-    """Return F such that the sum of ``classes`` exponentials fits, and twice an exponential fits 31 bits."""
+    """Return F, the number of fractional bits of exponentials such that a sum of ``classes`` of them fits.
+
+    Twice an exponential also fits 31 bits."""
     return _TOTAL_BITS - max((classes - 1).bit_length(), 1)
 
 
 def scaled_exponentials(scale: float, classes: int) -> Array:
-    """Return exp(-scale * d) for d = 0 ... 255, int32 with :func:`table_bits` fractional bits."""
+    """Return exp(-scale * d) for d = 0 ... 255 as int32 with :func:`exponential_fraction_bits` fractional bits."""
     distance = np.arange(256) * float(np.float32(scale))
     return np.asarray(np.rint(np.exp(-distance) * (1 << table_bits(classes))), np.int32)
 
@@ -358,11 +364,12 @@ def _softmax_scaled_infer(attrs: Mapping[str, Any], types: Sequence[TensorType])
 
 
 def _row_multiplier(total: Any, headroom: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
-    """Return 1 / total / the output's scale as a mantissa in Q0.31; :func:`_shift` is the right shift of its products."""
+    """Return 1 / total / the output's scale as a mantissa in Q0.31; :func:`_product_right_shift` is the right shift of its
+    products."""
     return doubling_high_mul(row_reciprocal(total, headroom, k), attrs["multiplier"], k)
 
 
-def _shift(headroom: Any, attrs: Mapping[str, Any]) -> Any:
+def _product_right_shift(headroom: Any, attrs: Mapping[str, Any]) -> Any:
     return (_TOTAL_BITS - attrs["shift"]) - headroom
 
 
@@ -372,7 +379,7 @@ def _softmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
     total = powers.sum(axis=-1, keepdims=True)
     headroom = free_bits(total, table_bits(x.shape[-1]), NUMPY)
     product = doubling_high_mul(powers, _row_multiplier(total, headroom, attrs, NUMPY), NUMPY)
-    result = (((product >> (_shift(headroom, attrs) - 1)) + 1) >> 1) + attrs["zero_point"]
+    result = (((product >> (_product_right_shift(headroom, attrs) - 1)) + 1) >> 1) + attrs["zero_point"]
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
 
@@ -391,7 +398,7 @@ def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
     total = te.compute((rows,), lambda n: te.sum_reduce(power(n, j.var), j), "total", ("n",))
     headroom = te.compute((rows,), lambda n: free_bits(total[n], bits, TIR), "headroom", ("n",))
     multiplier = te.compute((rows,), lambda n: _row_multiplier(total[n], headroom[n], attrs, TIR), "multiplier", ("n",))
-    shift = te.compute((rows,), lambda n: _shift(headroom[n], attrs) - 1, "shift", ("n",))
+    shift = te.compute((rows,), lambda n: _product_right_shift(headroom[n], attrs) - 1, "shift", ("n",))
 
     def element(n: Expr, c: Expr) -> Expr:
         product = high_mul(power(n, c), 0, 1 << bits, multiplier[n])
@@ -401,8 +408,10 @@ def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
 
-def _sound(application: Application) -> str:
-    """Check that exponentials are at most one, that of the largest number is one, and results are shifted right."""
+def _scaled_softmax_error_message(application: Application) -> str:
+    """Return a message if the table or the shift is invalid, else an empty string.
+
+    Exponentials are at most one, that of the largest number is one, and results are shifted right."""
     bits, table = table_bits(application.types[0].shape[-1]), application.data[1]
     if table is not None and (table[0] != 1 << bits or int(table.max()) > 1 << bits):
         return f"table begins with {table[0]} and reaches {table.max()}, expected {1 << bits} for both"
@@ -438,7 +447,7 @@ QSOFTMAX_SCALED = OpDef(
     compute=_softmax_scaled_compute,
     cases=_softmax_scaled_cases,
     constants={0: BOUNDED, 1: POSITIVE},
-    sound=(check_stored, _sound),
+    sound=(check_stored, _scaled_softmax_error_message),
     operand_names=("data", "table"),
 )
 
@@ -446,7 +455,7 @@ QSOFTMAX_SCALED = OpDef(
 # ---- Softmax of floats, and the legalisation of quantised ones to the operators above.
 
 
-def _axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+def _nonnegative_axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
     axis: int = attrs["axis"]
     if not -len(shape) <= axis < len(shape):
         raise ModelError(
@@ -465,13 +474,13 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(
             f"softmax: the data have a wrong dtype; got {tensor_type.dtype}, expected floats or quantised integers"
         )
-    _axis(attrs, tensor_type.shape)
+    _nonnegative_axis(attrs, tensor_type.shape)
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
-    axis = _axis(attrs, x.shape)
+    axis = _nonnegative_axis(attrs, x.shape)
     powers = np.exp((x - x.max(axis=axis, keepdims=True, initial=-np.inf)) * np.float32(attrs["beta"]))
     return ((powers / powers.sum(axis=axis, keepdims=True)).astype(arrays[0].dtype),)
 
@@ -484,7 +493,7 @@ def _compute(call: OpCall) -> te.Tensor:
     """
     data = call.data
     shape = data.type.shape
-    axis = _axis(call.attrs, shape)
+    axis = _nonnegative_axis(call.attrs, shape)
     outer, classes, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
     x, beta = data.tensor((outer, classes, inner)), float(call.attrs["beta"])
     short = data.type.dtype == "float32" and beta > 0.0
@@ -532,7 +541,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     wanted = _RESULTS.get((source.dtype, result.dtype))
-    last = _axis(node.attrs, source.shape) == len(source.shape) - 1
+    last = _nonnegative_axis(node.attrs, source.shape) == len(source.shape) - 1
     if node.attr("rounding") == Rounding.EVEN:
         return _legalize_by_table(node, graph) if last else through_float(node, graph)
     if not last or wanted is None:
@@ -561,7 +570,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
-    """Rewrite bytes to ``qsoftmax_scaled``, a table of exponentials; other dtypes to float operators."""
+    """Rewrite a softmax of bytes to ``qsoftmax_scaled`` with a table of exponentials; one of other dtypes to float
+    operators."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale, _ = scalar_quant(node, graph, node.inputs[0])
     out_scale, zero = scalar_quant(node, graph, node.outputs[0])

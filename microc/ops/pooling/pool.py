@@ -39,14 +39,16 @@ from microc.tir.names import ACC, PADDED
 
 
 def legalize_max(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite to the maximum of the stored integers, then a change of scale and the activation if there are any."""
+    """Rewrite a quantised maximum to that of the stored integers, a change of scale and the activation if there are any."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     return _emit_with_clamp(node, graph) if _has_same_quant(node, graph) else _emit_requantised_max(node, graph)
 
 
 def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite to the average of the stored integers (TFLite), or their sum, rescaled (ONNX); to floats if neither is exact."""
+    """Rewrite a quantised average to that of the stored integers (TFLite), or to their sum, rescaled (ONNX).
+
+    If neither is exact, rewrite it to float operators."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
@@ -93,10 +95,10 @@ def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
 
 
 def _emit_float_average(node: Node, graph: Graph) -> Legalized:
-    """Rewrite to the average of floats that hold the stored integers less their zero point, scaled, activated and quantised.
+    """Rewrite to the average of the stored integers minus their zero point as floats, then scale, activate and quantise
+    it.
 
-    Sums of such floats are exact below 2**24, in any order, so that ties are rounded the same way on every core.
-    """
+    Sums of such floats are exact below 2**24, in any order, so that ties are rounded the same way on every core."""
     rewrite, result, activation = Rewrite(node, graph), graph.types[node.outputs[0]], str(node.attr("activation"))
     scale, zero = scalar_quant(node, graph, node.inputs[0])
     stored = rewrite.value("stored", graph.types[node.inputs[0]].shape, "float32")
@@ -104,7 +106,7 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
     mean, real = (rewrite.value(name, result.shape, "float32") for name in ("mean", "real"))
     rewrite.emit(node.op, (stored,), mean, {**node.attrs, "activation": ""})
     if node.attr("rounding") == Rounding.EVEN and activation not in ("tanh", "sigmoid"):
-        _emit_even(rewrite, mean)
+        _emit_even_means(rewrite, mean)
         return rewrite.legalized()
     rewrite.emit("mul", (mean, rewrite.constant("scale", np.array([scale], np.float32))), real, {})
     if activation:
@@ -114,18 +116,17 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _emit_even(rewrite: Rewrite, mean: str) -> None:
-    """Append the scaling of means, ties to even.
+def _emit_even_means(rewrite: Rewrite, mean: str) -> None:
+    """Append the scaling of the float value ``mean`` to the result, with ties to even.
 
-    Times a common multiple of their counts the means are integers, but for rounding.
-    """
+    Multiplied by a common multiple of the windows' element counts the means are integers, but for rounding."""
     node, result = rewrite.node, rewrite.type(rewrite.node.outputs[0])
     (scale, zero), (scale_out, zero_out) = (
         scalar_quant(node, rewrite.graph, name) for name in (node.inputs[0], node.outputs[0])
     )
     assert result.quant is not None
     least, most = dtypes.int_range(rewrite.type(node.inputs[0]).dtype)
-    multiple = lcm(*_counts(node, rewrite.type(node.inputs[0]).shape, result.shape))
+    multiple = lcm(*_window_sizes(node, rewrite.type(node.inputs[0]).shape, result.shape))
     bound, factor = multiple * max(most - zero, zero - least), ratio(scale, scale_out)
     low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, Rounding.EVEN, str(node.loc))
     if 2 * bound > LARGEST_DOMAIN:
@@ -143,15 +144,15 @@ def _emit_even(rewrite: Rewrite, mean: str) -> None:
     emit_scaled_sum(rewrite, whole, bound, factor, clip_to_float32(float(factor)), end)
 
 
-def _counts(node: Node, data: tuple[int, ...], result: tuple[int, ...]) -> set[int]:
-    """Return the numbers of elements that windows average over."""
+def _window_sizes(node: Node, data_shape: tuple[int, ...], result_shape: tuple[int, ...]) -> set[int]:
+    """Return the different numbers of elements that windows average over."""
     if node.attr("count_include_pad"):
         return {prod(node.attr("kernel"))}
     first = 2 if node.attr("layout") == "NCHW" else 1
     sides = []
     for axis, (kernel, stride) in enumerate(zip(node.attr("kernel"), node.attr("strides"), strict=True)):
-        size, before = data[first + axis], node.attr("padding")[axis]
-        starts = (at * stride - before for at in range(result[first + axis]))
+        size, before = data_shape[first + axis], node.attr("padding")[axis]
+        starts = (at * stride - before for at in range(result_shape[first + axis]))
         sides.append({min(start + kernel, size) - max(start, 0) for start in starts})
     return {rows * columns for rows in sides[0] for columns in sides[1]}
 
@@ -189,7 +190,9 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
 # ---- Test cases of the pools: borders, strides, dtypes, windows over everything, extents of one.
 
 
-def _case(shape: tuple[int, ...], dtype: str, kernel: tuple[int, int], tolerance: float = 0.0, **attrs: Any) -> Case:
+def _pool_case(
+    shape: tuple[int, ...], dtype: str, kernel: tuple[int, int], tolerance: float = 0.0, **attrs: Any
+) -> Case:
     given = {"kernel": kernel, "strides": kernel, **attrs}
     return Case(given, (TensorType(shape, dtype),), tolerance=tolerance)
 
@@ -197,17 +200,19 @@ def _case(shape: tuple[int, ...], dtype: str, kernel: tuple[int, int], tolerance
 def max_cases(**extra: Any) -> Iterable[Case]:
     for dtype in ("float32", "int8", "uint8", "int16"):
         near = 2e-6 if dtype == "float32" else 0.0
-        yield _case((1, 4, 4, 3), dtype, (2, 2), near, **extra)
-        yield _case((2, 5, 7, 1), dtype, (3, 2), near, strides=(2, 1), padding=(1, 0, 1, 1), **extra)
-        yield _case((1, 3, 3, 4), dtype, (3, 3), near, strides=(1, 1), padding=(1, 1, 1, 1), **extra)
-        yield _case((1, 3, 5, 6), dtype, (3, 5), near, **extra)
-        yield _case((1, 1, 1, 1), dtype, (1, 1), near, **extra)
-        yield _case((1, 6, 1, 2), dtype, (2, 1), near, strides=(3, 1), padding=(0, 0, 1, 0), **extra)
+        yield _pool_case((1, 4, 4, 3), dtype, (2, 2), near, **extra)
+        yield _pool_case((2, 5, 7, 1), dtype, (3, 2), near, strides=(2, 1), padding=(1, 0, 1, 1), **extra)
+        yield _pool_case((1, 3, 3, 4), dtype, (3, 3), near, strides=(1, 1), padding=(1, 1, 1, 1), **extra)
+        yield _pool_case((1, 3, 5, 6), dtype, (3, 5), near, **extra)
+        yield _pool_case((1, 1, 1, 1), dtype, (1, 1), near, **extra)
+        yield _pool_case((1, 6, 1, 2), dtype, (2, 1), near, strides=(3, 1), padding=(0, 0, 1, 0), **extra)
 
 
 def avg_cases() -> Iterable[Case]:
     yield from max_cases(count_include_pad=False)
-    yield _case((1, 3, 3, 2), "float32", (2, 2), 2e-6, strides=(1, 1), padding=(1, 1, 0, 0), count_include_pad=True)
+    yield _pool_case(
+        (1, 3, 3, 2), "float32", (2, 2), 2e-6, strides=(1, 1), padding=(1, 1, 0, 0), count_include_pad=True
+    )
 
 
 def sum_cases() -> Iterable[Case]:
@@ -237,14 +242,16 @@ WINDOWS: Attributes = {
 ATTRS: Attributes = {**WINDOWS, **ACTIVATED}
 
 
-def _spatial(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
+def _spatial_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
     return (shape[2], shape[3]) if attrs["layout"] == "NCHW" else (shape[1], shape[2])
 
 
-def _extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
+def _result_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
     """Return height and width of the result."""
     top, left, bottom, right = attrs["padding"]
-    sizes = zip(_spatial(attrs, shape), attrs["kernel"], attrs["strides"], (top + bottom, left + right), strict=True)
+    sizes = zip(
+        _spatial_extents(attrs, shape), attrs["kernel"], attrs["strides"], (top + bottom, left + right), strict=True
+    )
     height, width = ((size + padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes)
     return height, width
 
@@ -255,9 +262,9 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(f"pool: the data need four axes; got {tensor_type.shape}")
     if tensor_type.dtype == "bool":
         raise ModelError("pool: the data have a wrong dtype; got bool, expected numbers")
-    extents, top_left = _extents(attrs, tensor_type.shape), attrs["padding"][:2]
+    extents, top_left = _result_extents(attrs, tensor_type.shape), attrs["padding"][:2]
     for size, count, kernel, stride, before in zip(
-        _spatial(attrs, tensor_type.shape), extents, attrs["kernel"], attrs["strides"], top_left, strict=True
+        _spatial_extents(attrs, tensor_type.shape), extents, attrs["kernel"], attrs["strides"], top_left, strict=True
     ):
         if count < 1 or before >= kernel or (count - 1) * stride - before >= size:
             raise ModelError(
@@ -276,13 +283,13 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 # ---------------------------------------------------------------- reference
 
 
-def _windows(attrs: Mapping[str, Any], x: Array, value: float) -> Array:
+def _sliding_windows(attrs: Mapping[str, Any], x: Array, pad_value: float) -> Array:
     """Return all windows of the padded data: (N, H, W, C, kernel height, kernel width)."""
     if attrs["layout"] == "NCHW":
         x = x.transpose(0, 2, 3, 1)
-    height, width = _extents({**attrs, "layout": "NHWC"}, x.shape)
+    height, width = _result_extents({**attrs, "layout": "NHWC"}, x.shape)
     top, left, bottom, right = attrs["padding"]
-    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=value)
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=pad_value)
     windows = np.lib.stride_tricks.sliding_window_view(padded, attrs["kernel"], axis=(1, 2))
     return windows[:, :: attrs["strides"][0], :: attrs["strides"][1]][:, :height, :width]
 
@@ -294,16 +301,16 @@ def _restore_layout(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Arr
 
 def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    return _restore_layout(attrs, _windows(attrs, x, _lowest(x.dtype.name)).max(axis=(4, 5)), x.dtype)
+    return _restore_layout(attrs, _sliding_windows(attrs, x, _lowest_value(x.dtype.name)).max(axis=(4, 5)), x.dtype)
 
 
 def _avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
-    total = _windows(attrs, wide, 0).sum(axis=(4, 5))
+    total = _sliding_windows(attrs, wide, 0).sum(axis=(4, 5))
     count = np.full(total.shape, prod(attrs["kernel"]))
     if not attrs["count_include_pad"]:
-        count = _windows(attrs, np.ones(x.shape, np.int64), 0).sum(axis=(4, 5))
+        count = _sliding_windows(attrs, np.ones(x.shape, np.int64), 0).sum(axis=(4, 5))
     if x.dtype.kind == "f":
         return _restore_layout(attrs, total / count, x.dtype)
     half = np.where(total > 0, total + count // 2, count // 2 - total) // count
@@ -311,7 +318,7 @@ def _avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    total = _windows(attrs, arrays[0].astype(np.int64), attrs["pad_value"]).sum(axis=(4, 5)) + attrs["offset"]
+    total = _sliding_windows(attrs, arrays[0].astype(np.int64), attrs["pad_value"]).sum(axis=(4, 5)) + attrs["offset"]
     return _restore_layout(attrs, total, np.int32)
 
 
@@ -319,24 +326,23 @@ def _sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _reduce_windows(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
-    """Build stage ``acc``: every window reduced in the computing dtype.
+    """Build stage ``acc``: every window reduced by ``combine`` in the computing dtype.
 
-    A window over the whole image is a plain reduction of height and width.
-    """
+    A window over the whole image is a plain reduction of height and width."""
     data = call.data
     if call.attrs["layout"] != "NHWC":
         raise InternalError("a pool is lowered in layout NHWC only")
     batch, height, width, channels = data.type.shape
     dtype = compute_dtype(data.type.dtype)
     start = ir.const(init, dtype)
-    if call.attrs["kernel"] == (height, width) and not any(_sides(call)):
+    if call.attrs["kernel"] == (height, width) and not any(_max_padding(call)):
         image, k = data.tensor((batch, height * width, channels)), te.reduce_axis(height * width, "k")
 
         def whole(n: Expr, c: Expr) -> Expr:
             return te.Reduce(combine, ir.cast(dtype, image[n, k.var, c]), (k,), start)
 
         return te.compute((batch, channels), whole, ACC, ("n", "c"))
-    x = _pad(call, data.tensor(), pad)
+    x = _pad_data(call, data.tensor(), pad)
     ky, kx = (te.reduce_axis(extent, name) for extent, name in zip(call.attrs["kernel"], ("ky", "kx"), strict=True))
     down, right = call.attrs["strides"]
 
@@ -347,16 +353,17 @@ def _reduce_windows(call: OpCall, combine: str, pad: float, init: float) -> te.T
     return te.compute(call.out_types[0].shape, element, ACC, ("n", "y", "x", "c"))
 
 
-def _sides(call: OpCall) -> tuple[int, ...]:
-    """Return the largest padding of each side; ``open`` as in :class:`microc.ops.convolution.geometry.Geometry`."""
+def _max_padding(call: OpCall) -> tuple[int, ...]:
+    """Return the largest padding of each side over all run-time sizes; ``open`` is as in
+    :class:`microc.ops.convolution.geometry.Geometry`."""
     return tuple(call.attrs.get("open") or call.attrs["padding"])
 
 
-def _pad(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
-    """Build stage ``padded``: the data with a border of ``value``; return the data itself if there is no padding."""
+def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
+    """Build stage ``padded``: the data with a border of ``pad_value``; return the data itself if there is no padding."""
     top, left, bottom, right = call.attrs["padding"]
-    above, ahead, below, behind = _sides(call)
-    if not any(_sides(call)):
+    above, ahead, below, behind = _max_padding(call)
+    if not any(_max_padding(call)):
         return x
     batch, height, width, channels = x.shape
 
@@ -373,7 +380,7 @@ def _pad(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
             )
         )
         assert inside is not None
-        return ir.select(inside, x[n, row - top, column - left, c], ir.const(value, x.dtype))
+        return ir.select(inside, x[n, row - top, column - left, c], ir.const(pad_value, x.dtype))
 
     shape = (batch, height + top + bottom, width + left + right, channels)
     return te.compute(shape, element, PADDED, ("n", "y", "x", "c"))
@@ -381,13 +388,13 @@ def _pad(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
 
 def _max_compute(call: OpCall) -> te.Tensor:
     data = call.data
-    lowest = _lowest(data.type.dtype)
+    lowest = _lowest_value(data.type.dtype)
     acc = _reduce_windows(call, "maximum", lowest, lowest)
-    return _epilogue(acc, lambda value, *_: ir.cast(data.type.dtype, value))
+    return _build_pool_stage(acc, lambda value, *_: ir.cast(data.type.dtype, value))
 
 
-def _lowest(dtype: str) -> int | float:
-    """Return the neutral element of the maximum."""
+def _lowest_value(dtype: str) -> int | float:
+    """Return the neutral element of the maximum: the lowest value of ``dtype``."""
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
@@ -397,7 +404,7 @@ def _avg_compute(call: OpCall) -> te.Tensor:
     acc = _reduce_windows(call, "add", 0, 0)
 
     def element(value: Expr, *index: Expr) -> Expr:
-        count = _count(call, data.type.shape, index)
+        count = _build_window_size(call, data.type.shape, index)
         if dtypes.is_float(dtype):
             return value / ir.cast(dtype, count)
         count = ir.cast(value.dtype, count)
@@ -405,17 +412,17 @@ def _avg_compute(call: OpCall) -> te.Tensor:
         nudged = ir.select(value > 0, value + half, value - half)
         return ir.cast(dtype, ir.binary("truncdiv", nudged, count))
 
-    return _epilogue(acc, element)
+    return _build_pool_stage(acc, element)
 
 
-def _count(call: OpCall, shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
+def _build_window_size(call: OpCall, data_shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
     """Build the number of elements that the window at ``index`` averages over, in int32."""
-    kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _sides(call)
+    kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _max_padding(call)
     if call.attrs["count_include_pad"] or not any(sides):
         return ir.const(prod(kernel), "int32")
     total: Expr = ir.const(1, "int32")
     for axis in (0, 1):
-        size, before, after = shape[1 + axis], sides[axis], sides[2 + axis]
+        size, before, after = data_shape[1 + axis], sides[axis], sides[2 + axis]
         first = index[1 + axis] * call.attrs["strides"][axis] - padding[axis]
         start = ir.maximum(first, 0) if before else first
         end = ir.minimum(first + kernel[axis], size) if after else first + kernel[axis]
@@ -423,8 +430,8 @@ def _count(call: OpCall, shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
     return total
 
 
-def _epilogue(acc: te.Tensor, element: Any) -> te.Tensor:
-    """Build stage ``pool``: ``element`` of each reduced window."""
+def _build_pool_stage(acc: te.Tensor, element: Any) -> te.Tensor:
+    """Build stage ``pool``, which applies ``element`` to each reduced window."""
     assert isinstance(acc.definition, te.ComputeDef)
     axes = tuple(axis.name for axis in acc.definition.axes)
     return te.compute(acc.shape, lambda *index: element(acc[index], *index), "pool", axes)
@@ -437,11 +444,11 @@ def _sum_compute(call: OpCall) -> te.Tensor:
 # ---------------------------------------------------------------- registry
 
 
-def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return ((0, None, None, 3) if attrs["layout"] == "NHWC" else (0, 1, None, None),)
 
 
-def _window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Window | None:
+def _input_window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Window | None:
     window = Window(attrs["kernel"], attrs["strides"], attrs["padding"], pad_value=pad_value)
     return window if attrs["layout"] == "NHWC" else None
 
@@ -450,8 +457,8 @@ def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequ
     return out_types[0].size * int(prod(attrs["kernel"]))
 
 
-def _sums_fit(application: Application) -> str:
-    """Check that ``offset`` plus the sum of a window's integers fits int32; return the fault."""
+def _pool_overflow_message(application: Application) -> str:
+    """Return a message if ``offset`` plus the sum of a window's integers can overflow int32, else an empty string."""
     attrs, count = application.attrs, prod(application.attrs["kernel"])
     if "offset" not in attrs:
         return window_fault(application, count, half=count)
@@ -470,8 +477,8 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=ATTRS,
         legalize=legalize_max,
         edges="NaN goes through",
-        axes=_axes,
-        window=lambda attrs, types: _window(attrs, _lowest(types[0].dtype)),
+        axes=_map_axes,
+        window=lambda attrs, types: _input_window(attrs, _lowest_value(types[0].dtype)),
         operand_names=("data",),
     ),
     OpDef(
@@ -480,12 +487,12 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_avg_reference,
         compute=_avg_compute,
         cases=avg_cases,
-        sound=(_sums_fit,),
+        sound=(_pool_overflow_message,),
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg,
         macs=_macs,
-        axes=_axes,
-        window=lambda attrs, types: _window(attrs, 0 if attrs["count_include_pad"] else None),
+        axes=_map_axes,
+        window=lambda attrs, types: _input_window(attrs, 0 if attrs["count_include_pad"] else None),
         operand_names=("data",),
     ),
     OpDef(
@@ -494,7 +501,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_sum_reference,
         compute=_sum_compute,
         cases=sum_cases,
-        sound=(_sums_fit,),
+        sound=(_pool_overflow_message,),
         attrs={
             **WINDOWS,
             "pad_value": integer("what padding holds"),
@@ -502,8 +509,8 @@ OPERATORS: tuple[OpDef, ...] = (
             "out_dtype": choice("of the result", "int32", default="int32"),
         },
         macs=_macs,
-        axes=_axes,
-        window=lambda attrs, types: _window(attrs, attrs["pad_value"]),
+        axes=_map_axes,
+        window=lambda attrs, types: _input_window(attrs, attrs["pad_value"]),
         operand_names=("data",),
     ),
 )

@@ -27,7 +27,7 @@ from microc.tir.names import ACC
 _WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SPATIAL}
 
 
-def _result(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...]:
+def _result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...]:
     rank = len(tensor_type.shape) - 2
     if (
         rank < 1
@@ -53,17 +53,17 @@ def _result(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (TensorType(_result(attrs, types[0]), types[0].dtype),)
+    return (TensorType(_result_shape(attrs, types[0]), types[0].dtype),)
 
 
-def _neutral(combine: str, dtype: str) -> float:
+def _neutral_element(combine: str, dtype: str) -> float:
     if combine == "add":
         return 0
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
-def _taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int]) -> Array:
-    """Return the windows' elements, with the taps along a new first axis."""
+def _gather_taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int]) -> Array:
+    """Return the elements of all windows, with the taps along a new first axis."""
     rank = x.ndim - 2
     ends = zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)
     padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=fill)
@@ -78,19 +78,21 @@ def _taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int
 
 def _reference(combine: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    shape = _result(attrs, TensorType(x.shape, x.dtype.name))
+    shape = _result_shape(attrs, TensorType(x.shape, x.dtype.name))
     wide = np.float64 if x.dtype.kind == "f" else x.dtype if combine != "add" else np.int64
-    taps = _taps(attrs, x.astype(wide), _neutral(combine, x.dtype.name), shape[2:])
+    taps = _gather_taps(attrs, x.astype(wide), _neutral_element(combine, x.dtype.name), shape[2:])
     return ((taps.sum(0) if combine == "add" else taps.max(0)).astype(x.dtype),)
 
 
-def _place(attrs: Mapping[str, Any], extents: Sequence[int], where: Sequence[Expr], taps: Sequence[Expr]) -> Any:
-    """Return the index of a tap, and the condition that it is inside (None: always)."""
+def _tap_index(
+    attrs: Mapping[str, Any], extents: Sequence[int], window_index: Sequence[Expr], taps: Sequence[Expr]
+) -> Any:
+    """Return the index of the element that a tap reads, and the condition that it is inside the data (None: always)."""
     rank = len(extents)
     places, inside = [], []
     for k, extent in enumerate(extents):
         before, after = attrs["padding"][k], attrs["padding"][rank + k]
-        place = where[k] * attrs["strides"][k] + taps[k] * attrs["dilation"][k] - before
+        place = window_index[k] * attrs["strides"][k] + taps[k] * attrs["dilation"][k] - before
         places.append(place)
         inside += [place >= 0] if before else []
         inside += [place < extent] if after else []
@@ -104,10 +106,10 @@ def _compute(combine: str, call: OpCall) -> te.Tensor:
     if combine == "add" and tensor_type.dtype in ("int32", "int64"):
         wide = f"u{tensor_type.dtype}"  # sums wrap around, which C defines for unsigned integers only
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
-    nothing = ir.const(_neutral(combine, tensor_type.dtype), wide)
+    nothing = ir.const(_neutral_element(combine, tensor_type.dtype), wide)
 
     def element(*index: Expr) -> Expr:
-        places, inside = _place(attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps])
+        places, inside = _tap_index(attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps])
         value = ir.cast(wide, x[(*index[:2], *places)])
         return te.Reduce(combine, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
@@ -135,8 +137,8 @@ def _cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- the largest and its place
 
 
-def _infer_arg(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = _result(attrs, types[0])
+def _infer_window_argmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = _result_shape(attrs, types[0])
     rows = zip(
         types[0].shape[2:],
         shape[2:],
@@ -154,7 +156,7 @@ def _infer_arg(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
     return (TensorType(shape, types[0].dtype), TensorType(shape, "int64"))
 
 
-def _strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
+def _flat_index_strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
     """Return the strides of flat indices along the spatial axes, row-major unless ``column_major``."""
     order = range(len(shape)) if attrs["column_major"] else reversed(range(len(shape)))
     steps, step = [0] * len(shape), 1
@@ -163,15 +165,15 @@ def _strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
     return steps
 
 
-def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_window_argmax(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     spatial, size = x.shape[2:], prod(x.shape[2:])
-    shape = _result(attrs, TensorType(x.shape, x.dtype.name))
-    steps = np.array(_strides(attrs, spatial)).reshape(-1, *[1] * len(spatial))
+    shape = _result_shape(attrs, TensorType(x.shape, x.dtype.name))
+    steps = np.array(_flat_index_strides(attrs, spatial)).reshape(-1, *[1] * len(spatial))
     flat = (np.indices(spatial) * steps).sum(0)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
     value, place = np.zeros(shape, x.dtype), np.full(shape, -1, np.int64)
-    taps = zip(_taps(attrs, x, 0, shape[2:]), _taps(attrs, flat + planes, -1, shape[2:]), strict=True)
+    taps = zip(_gather_taps(attrs, x, 0, shape[2:]), _gather_taps(attrs, flat + planes, -1, shape[2:]), strict=True)
     for tap, where in taps:  # in the data's own dtype: float64 cannot tell all wide integers apart
         larger = (tap > value) | (np.isnan(tap) & ~np.isnan(value))
         better = (where >= 0) & ((place < 0) | larger)
@@ -179,16 +181,20 @@ def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     return value, place
 
 
-def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
     data, attrs = call.data, call.attrs
     tensor_type, shape = data.type, call.out_types[0].shape
-    extents, steps, size = tensor_type.shape[2:], _strides(attrs, tensor_type.shape[2:]), prod(tensor_type.shape[2:])
+    extents, steps, size = (
+        tensor_type.shape[2:],
+        _flat_index_strides(attrs, tensor_type.shape[2:]),
+        prod(tensor_type.shape[2:]),
+    )
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (values, places) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(shape)))
         taps = [Var(f"t{k}") for k in range(len(extents))]
-        where, inside = _place(attrs, extents, index[2:], taps)
+        where, inside = _tap_index(attrs, extents, index[2:], taps)
         flat: Expr = (index[0] * shape[1] + index[1]) * size
         for place, step in zip(where, steps, strict=True):
             flat = flat + place * step
@@ -207,14 +213,14 @@ def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:
     )
 
 
-def _cases_arg() -> Iterable[Case]:
+def _cases_window_argmax() -> Iterable[Case]:
     for case in _cases():
         for column_major in (False, True):
             attrs = {**case.attrs, "column_major": column_major}
             yield Case(attrs, case.types, arrays=case.arrays, name=f"{case.name} {column_major}")
 
 
-def _reduction(name: str, combine: str) -> OpDef:
+def _define_window_reduction(name: str, combine: str) -> OpDef:
     return OpDef(
         name,
         infer=_infer,
@@ -227,14 +233,14 @@ def _reduction(name: str, combine: str) -> OpDef:
 
 
 OPERATORS: tuple[OpDef, ...] = (
-    _reduction("window_sum", "add"),
-    _reduction("window_max", "maximum"),
+    _define_window_reduction("window_sum", "add"),
+    _define_window_reduction("window_max", "maximum"),
     OpDef(
         "window_argmax",
-        infer=_infer_arg,
-        reference=_reference_arg,
-        compute=_compute_arg,
-        cases=_cases_arg,
+        infer=_infer_window_argmax,
+        reference=_reference_window_argmax,
+        compute=_compute_window_argmax,
+        cases=_cases_window_argmax,
         attrs={**_WINDOW, "column_major": flag("indices count down the columns first")},
         operand_names=("data",),
     ),

@@ -37,7 +37,7 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 _MAX_LEVEL = 127
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _dynamic_quantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data_type, rows = types[0], attrs["rows"]
     if data_type.dtype != "float32" or rows < 1 or not data_type.size or data_type.size % rows:
         raise ModelError(
@@ -47,7 +47,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return TensorType(data_type.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _dynamic_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     rows_of_integers, scales = [], []
     for row in arrays[0].reshape(attrs["rows"], -1):
         low, high = (f.reduce(row, initial=np.float32(0)) for f in (np.fmin, np.fmax))  # ignoring NaN
@@ -77,7 +77,7 @@ def _quantise_asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple
     return clip_nan_low(round_half_away(steps), -128, _MAX_LEVEL) - nudged, np.float32(scale)
 
 
-def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
+def _dynamic_quantize_compute(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build two passes over each row: its least and largest element, then its integers."""
     data = call.data
     rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
@@ -95,7 +95,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
         )
         find = ir.For(i, ir.const(size, "int32"), ir.Let(value, x[n, i], widen))
         start = [ir.Store(buffer, (zero,), ir.const(0.0, "float32")) for buffer in (low, high)]
-        lets, scale, integer = _scaling(least, most, symmetric)
+        lets, scale, integer = _build_row_scaling(least, most, symmetric)
         write = ir.For(j, ir.const(size, "int32"), ir.Store(out, (n, j), ir.cast(dtype, integer(x[n, j]))))
         body: Stmt = ir.seq(ir.Store(scales, (n,), scale), write)
         for var, bound in reversed([(least, low[0]), (most, high[0]), *lets]):
@@ -106,8 +106,10 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.extern("quantise", (data.tensor((rows, size)),), results, build)
 
 
-def _scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
-    """Return definitions of names, the scale of a row, and a function from an element to its integer."""
+def _build_row_scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
+    """Build the scale of a row from its least and its largest element.
+
+    Return ``Let`` definitions, the scale, and a function from an element to its integer."""
     one = ir.const(1.0, "float32")
     factor, scale = Var("factor", "float32"), Var("scale", "float32")
     if symmetric:
@@ -138,7 +140,7 @@ def _scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr
     )
 
 
-def _cases() -> Iterable[Case]:
+def _dynamic_quantize_cases() -> Iterable[Case]:
     rng = np.random.default_rng(1)
     x = np.concatenate([np.zeros((1, 7)), rng.normal(size=(2, 7)), rng.uniform(2, 3, (1, 7))]).astype(np.float32)
     for symmetric in (True, False):
@@ -154,10 +156,10 @@ DYNAMIC_OPERATORS: tuple[OpDef, ...] = (
             "rows": integer("how many rows of one scale each", least=0),
             "symmetric": flag("the zero point is 0", REQUIRED),
         },
-        infer=_infer,
-        reference=_reference,
-        compute=_compute,
-        cases=_cases,
+        infer=_dynamic_quantize_infer,
+        reference=_dynamic_quantize_reference,
+        compute=_dynamic_quantize_compute,
+        cases=_dynamic_quantize_cases,
         operand_names=("data",),
     ),
 )
@@ -250,24 +252,27 @@ _MAX_LEFT_SHIFT = 30
 
 
 def mean_multiplier(mantissa: int, shift: int, count: int) -> tuple[int, int]:
-    """Divide the multiplier by ``count`` as TFLite does: shift it left first for precision, and round the quotient down."""
+    """Divide a mean's multiplier by ``count`` as TFLite does: shift it left first for precision, and round the quotient
+    down."""
     extra = min(count.bit_length() - 1, _max_left_shift(shift))
     return (mantissa << extra) // count, shift - extra
 
 
 def _max_left_shift(shift: int) -> int:
-    """Return the largest left shift of a mantissa."""
+    """Return the largest left shift of the mantissa of a multiplier with exponent ``shift``."""
     return min(_MAX_LEFT_SHIFT, 31 + shift)
 
 
 def mean_scale(scale_in: float, scale_out: float, count: int) -> float:
-    """Return the multiplier, computed in float32 throughout."""
+    """Return scale_in / (scale_out * count), the multiplier of a mean, computed in float32 throughout."""
     with np.errstate(over="ignore"):
         return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(count)))
 
 
-def _multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build the division: 32 bits at once, then bit by bit, because small cores cannot divide 64 bits."""
+def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Build the division of the multiplier by the number of elements.
+
+    32 bits are divided at once, the others bit by bit, because small cores cannot divide 64 bits."""
     mantissa, shift = int(call.attrs["multiplier"]), int(call.attrs["shift"])
     count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
     divisor = ir.cast("uint32", count)
@@ -276,44 +281,54 @@ def _multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
         quotient, rest = (Buffer(name, (1,), "uint32", "register") for name in ("quotient", "rest"))
         places = Buffer("places", (1,), "int32", "register")
 
-        def put(buffer: Buffer, value: ir.Expr) -> Stmt:
+        def store_scalar(buffer: Buffer, value: ir.Expr) -> Stmt:
             return ir.Store(buffer, (zero,), value)
 
-        start = [put(places, zero), put(rest, ir.const(mantissa, "uint32"))]
-        start += [put(quotient, ir.binary("truncdiv", rest[0], divisor)), put(rest, rest[0] - quotient[0] * divisor)]
-        one = ir.seq(put(quotient, quotient[0] + 1), put(rest, rest[0] - divisor))
-        doubled = [put(quotient, quotient[0] << 1), put(rest, rest[0] << 1), put(places, places[0] + 1)]
+        start = [store_scalar(places, zero), store_scalar(rest, ir.const(mantissa, "uint32"))]
+        start += [
+            store_scalar(quotient, ir.binary("truncdiv", rest[0], divisor)),
+            store_scalar(rest, rest[0] - quotient[0] * divisor),
+        ]
+        one = ir.seq(store_scalar(quotient, quotient[0] + 1), store_scalar(rest, rest[0] - divisor))
+        doubled = [
+            store_scalar(quotient, quotient[0] << 1),
+            store_scalar(rest, rest[0] << 1),
+            store_scalar(places, places[0] + 1),
+        ]
         further = ir.seq(*doubled, ir.If(rest[0] >= divisor, one))
         search = ir.loops([(k, _max_left_shift(shift))], ir.If((ir.const(2, "int32") << k) <= count, further))
-        end = [put(results[0], ir.cast("int32", quotient[0])), put(results[1], ir.const(shift, "int32") - places[0])]
+        end = [
+            store_scalar(results[0], ir.cast("int32", quotient[0])),
+            store_scalar(results[1], ir.const(shift, "int32") - places[0]),
+        ]
         body = ir.seq(*start, search, *end)
         return ir.Alloc(quotient, ir.Alloc(rest, ir.Alloc(places, body)))
 
     return te.extern("scale", (), (("multiplier", (1,), "int32"), ("shift", (1,), "int32")), build)
 
 
-def _scale(call: OpCall) -> te.Tensor:
+def _compute_mean_scale(call: OpCall) -> te.Tensor:
     scale_in, scale_out = (ir.const(call.attrs[name], "float32") for name in ("scale_in", "scale_out"))
     count = ir.cast("float32", ir.const(call.attrs["count"], "int32"))
     return te.compute((1,), lambda _: scale_in / (scale_out * count), "scale")
 
 
-def _reference_multiplier(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_mean_multiplier(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
     multiplier, shift = mean_multiplier(attrs["multiplier"], attrs["shift"], attrs["count"])
     return np.array([multiplier], np.int32), np.array([shift], np.int32)
 
 
-def _reference_scale(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_mean_scale(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
     return (np.array([mean_scale(attrs["scale_in"], attrs["scale_out"], attrs["count"])], np.float32),)
 
 
-def _multiplier_cases() -> Iterable[Case]:
+def _mean_multiplier_cases() -> Iterable[Case]:
     for count in (1, 2, 7, 49, 1000, 65535, 65536, (1 << 31) - 1):
         for mantissa, shift in ((1 << 30, -4), ((1 << 31) - 1, 2), (1431655765, -29)):
             yield Case({"multiplier": mantissa, "shift": shift, "count": count}, (), name=f"{count} {shift}")
 
 
-def _scale_cases() -> Iterable[Case]:
+def _mean_scale_cases() -> Iterable[Case]:
     for count in (1, 3, 49, 1 << 24):
         yield Case({"scale_in": 0.0625, "scale_out": 0.0123, "count": count}, (), name=f"{count}")
 
@@ -323,9 +338,9 @@ MEAN_SCALE_OPERATORS: tuple[OpDef, ...] = (
         "mean_multiplier",
         attrs={**SCALED, "count": integer("elements of the mean", least=1, most=(1 << 31) - 1)},
         infer=lambda _, __: (TensorType((1,), "int32"), TensorType((1,), "int32")),
-        reference=_reference_multiplier,
-        compute=_multiplier,
-        cases=_multiplier_cases,
+        reference=_reference_mean_multiplier,
+        compute=_compute_mean_multiplier,
+        cases=_mean_multiplier_cases,
     ),
     OpDef(
         "mean_scale",
@@ -335,9 +350,9 @@ MEAN_SCALE_OPERATORS: tuple[OpDef, ...] = (
             "count": integer("elements of the mean", least=1, most=(1 << 31) - 1),
         },
         infer=lambda _, __: (TensorType((1,), "float32"),),
-        reference=_reference_scale,
-        compute=_scale,
-        cases=_scale_cases,
+        reference=_reference_mean_scale,
+        compute=_compute_mean_scale,
+        cases=_mean_scale_cases,
     ),
 )
 

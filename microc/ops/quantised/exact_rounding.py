@@ -40,13 +40,15 @@ _NEAR_TIE = 1e-5
 
 
 def ratio(*scales: float) -> Fraction:
-    """Return the product of ``scales[:-1]`` over the last one, each a float32 number."""
+    """Return the exact product of ``scales[:-1]`` divided by the last scale, each rounded to float32 first."""
     *factors, divisor = (Fraction(float(np.float32(scale))) for scale in scales)
     return math.prod(factors, start=Fraction(1)) / divisor
 
 
 def exact_levels(terms: Sequence[tuple[Array, Fraction]]) -> Array:
-    """Return the exact sum of ``x * factor`` of int64 ``x``, rounded half to even; beyond 22 bits it is approximate."""
+    """Return the exact sum of ``x * factor`` of the terms, ``x`` in int64, rounded half to even.
+
+    Beyond 22 bits it is approximate."""
     q = math.lcm(*(factor.denominator for _, factor in terms))
     weights = [int(factor * q) for _, factor in terms]
     most = sum(int(abs(x).max(initial=0)) * abs(weight) for (x, _), weight in zip(terms, weights, strict=True))
@@ -65,14 +67,16 @@ def exact_levels(terms: Sequence[tuple[Array, Fraction]]) -> Array:
 
 @frozen
 class Factors:
-    """``round(sum(x * factor) / 2**distance)``: sums within ``near`` of a tie count as ties; if it is negative, ties round up."""
+    """Integers of the formula ``round(sum(x * factor) / 2**distance)``, which rounds half to even.
+
+    Sums within ``near`` of a tie count as ties; if ``near`` is negative, ties round up."""
 
     factors: tuple[int, ...]
     distance: int
     near: int
 
     def levels(self, operands: Sequence[Array]) -> Array:
-        """Compute the levels as the generated code does."""
+        """Compute the rounded sums of operands times factors as the generated code does."""
         total = sum(x * factor for x, factor in zip(operands, self.factors, strict=True))
         return np.asarray(shift_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
 
@@ -80,14 +84,17 @@ class Factors:
 def find_exact_factors(terms: Sequence[tuple[Array, Fraction]], low: int, high: int) -> Factors | None:
     """Return factors that give the exact levels of all operands, clamped to low..high; None if no candidate does."""
     operands, expected = [x for x, _ in terms], np.clip(exact_levels(terms), low, high)
-    for candidate in _candidates(terms):
+    for candidate in _candidate_factors(terms):
         if np.array_equal(np.clip(candidate.levels(operands), low, high), expected):
             return candidate
     return None
 
 
-def _candidates(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Factors]:
-    """Iterate over candidates, of few bits first: without ties, with exact ties, with ties that rounded factors move."""
+def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Factors]:
+    """Iterate over candidates, those of few bits first.
+
+    Of each number of bits there is one without ties to even, one with exact ties, and one with the ties that rounded
+    factors move."""
     largest = max(abs(factor) for _, factor in terms)
     sizes = [int(abs(x).max(initial=0)) for x, _ in terms]
     for bits in _FACTOR_BITS:
@@ -134,12 +141,12 @@ _ROUNDED: Attributes = {
 _FACTOR = {"least": -LARGEST_FACTOR, "most": LARGEST_FACTOR}
 
 
-def _factors(attrs: Mapping[str, Any]) -> tuple[int, ...]:
+def _factors_in_attrs(attrs: Mapping[str, Any]) -> tuple[int, ...]:
     return (attrs["factor"],) if "factor" in attrs else (attrs["factor_a"], attrs["factor_b"])
 
 
-def _operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> list[Any]:
-    """Return the operands that the factors multiply, as int64."""
+def _multiplied_operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> list[Any]:
+    """Return the operands by which the factors are multiplied, as int64."""
     wide = [np.asarray(x, np.int64) for x in arrays]
     if "bound" in attrs:  # larger numbers, which only graphs from elsewhere have, saturate
         return [np.clip(wide[0], -attrs["bound"], attrs["bound"])]
@@ -148,14 +155,16 @@ def _operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> list[Any]:
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    total = sum(x * factor for x, factor in zip(_operands(attrs, arrays), _factors(attrs), strict=True))
+    total = sum(
+        x * factor for x, factor in zip(_multiplied_operands(attrs, arrays), _factors_in_attrs(attrs), strict=True)
+    )
     level = shift_right_even(np.asarray(total, np.int64), attrs["distance"], attrs["near"], NUMPY)
     clipped = np.clip(level + attrs["zero_point"], attrs["minimum"], attrs["maximum"])
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> list[int]:
-    """Return the largest magnitude of each operand of the factors."""
+def _operand_magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> list[int]:
+    """Return the largest magnitude of each operand by which a factor is multiplied."""
     if "bound" in attrs:
         return [attrs["bound"]]
     sizes = []
@@ -165,16 +174,17 @@ def _magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> list[in
     return sizes if "factor_a" in attrs else [sizes[0] * sizes[1]]
 
 
-def _largest(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> int:
+def _largest_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> int:
     """Return a bound of the sum of products plus the addend of rounding."""
     sums = sum(
-        size * abs(factor) for size, factor in zip(_magnitudes(attrs, dtype_names), _factors(attrs), strict=True)
+        size * abs(factor)
+        for size, factor in zip(_operand_magnitudes(attrs, dtype_names), _factors_in_attrs(attrs), strict=True)
     )
     return int(sums + (1 << (attrs["distance"] - 1)) + max(attrs["near"], 0))
 
 
 def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    largest = _largest(attrs, [x.dtype for x in args])
+    largest = _largest_rounded_sum(attrs, [x.dtype for x in args])
     short = largest <= INT32_MAX
     if "bound" in attrs:
         operands = [ir.clamp(ir.cast("int32", args[0]), -attrs["bound"], attrs["bound"])]
@@ -186,7 +196,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     dtype = "int32" if short else "int64"
     terms = [
         ir.cast(dtype, x) * ir.const(factor, dtype) if factor != 1 else ir.cast(dtype, x)
-        for x, factor in zip(operands, _factors(attrs), strict=True)
+        for x, factor in zip(operands, _factors_in_attrs(attrs), strict=True)
     ]
     total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
     level = shift_right_even(total, attrs["distance"], attrs["near"], TIR)
@@ -207,20 +217,20 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(shape, attrs["out_dtype"]),)
 
 
-def _sound(application: Application) -> str:
-    """Check that operands fit int32, and the sum of products with its rounding int64; return the fault."""
+def _rounded_sum_overflow_message(application: Application) -> str:
+    """Return a message if operands can exceed int32, or the sum of products with its rounding int64, else an empty string."""
     attrs, dtype_names = application.attrs, [dtype.dtype for dtype in application.types]
     if any(dtypes.nbytes(dtype) > (4 if "bound" in attrs else 2) or dtype == "uint32" for dtype in dtype_names):
         expected = "signed ones of 32 bits" if "bound" in attrs else "8 or 16 bits"
         return f"operands of {', '.join(dtype_names)}, expected {expected}"
-    if max(_magnitudes(attrs, dtype_names)) > INT32_MAX:
+    if max(_operand_magnitudes(attrs, dtype_names)) > INT32_MAX:
         return f"products of {', '.join(dtype_names)} do not fit int32"
-    if not any(_factors(attrs)):
+    if not any(_factors_in_attrs(attrs)):
         return "factors of zero"
     return (
         ""
-        if _largest(attrs, dtype_names) < 1 << 62
-        else f"sums of up to {_largest(attrs, dtype_names)} do not fit int64"
+        if _largest_rounded_sum(attrs, dtype_names) < 1 << 62
+        else f"sums of up to {_largest_rounded_sum(attrs, dtype_names)} do not fit int64"
     )
 
 
@@ -237,9 +247,9 @@ def emit_sum(
     result: Mapping[str, Attr],
 ) -> bool:
     """Append ``sum_even`` of two 8-bit values; return False if no factors are exact for all of them."""
-    a, b = (_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
+    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
     grid = [np.repeat(a, len(b)), np.tile(b, len(a))]
-    factors = _find_factors(tuple(zip(grid, scales, strict=True)), result)
+    factors = _find_factors_for_result(tuple(zip(grid, scales, strict=True)), result)
     if factors is None:
         return False
     attrs = {
@@ -256,8 +266,8 @@ def emit_product(
     rewrite: Rewrite, operands: Sequence[str], zeros: Sequence[int], scale: Fraction, result: Mapping[str, Attr]
 ) -> bool:
     """Append ``product_even`` of two 8-bit values; return False if no factor is exact for all of them."""
-    a, b = (_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
-    factors = _find_factors(((np.unique(np.multiply.outer(a, b)), scale),), result)
+    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
+    factors = _find_factors_for_result(((np.unique(np.multiply.outer(a, b)), scale),), result)
     if factors is None:
         return False
     attrs = {**_zero_point_attrs(zeros), "factor": factors.factors[0], **_result_attrs(factors, result)}
@@ -269,7 +279,7 @@ def emit_requantize_even(rewrite: Rewrite, x: str, bound: int, scale: Fraction, 
     """Append ``requantize_even`` of integers of a magnitude up to ``bound``; return False if no factor is exact for all."""
     if 2 * bound > LARGEST_DOMAIN:
         return False
-    factors = _find_factors(((np.arange(-bound, bound + 1), scale),), result)
+    factors = _find_factors_for_result(((np.arange(-bound, bound + 1), scale),), result)
     if factors is None:
         return False
     rewrite.emit(
@@ -281,12 +291,12 @@ def emit_requantize_even(rewrite: Rewrite, x: str, bound: int, scale: Fraction, 
     return True
 
 
-def _find_factors(terms: Sequence[tuple[Array, Fraction]], result: Mapping[str, Attr]) -> Factors | None:
+def _find_factors_for_result(terms: Sequence[tuple[Array, Fraction]], result: Mapping[str, Attr]) -> Factors | None:
     low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
     return find_exact_factors(terms, low - zero, high - zero)
 
 
-def _centred_values(rewrite: Rewrite, name: str, zero: int) -> Array:
+def _all_centred_values(rewrite: Rewrite, name: str, zero: int) -> Array:
     low, high = dtypes.int_range(rewrite.type(name).dtype)
     return np.arange(low - zero, high - zero + 1)
 
@@ -343,7 +353,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("sum_even"),
-        sound=(check_stored, *_ZERO_POINTS, _sound),
+        sound=(check_stored, *_ZERO_POINTS, _rounded_sum_overflow_message),
         attrs={
             **_ZEROS,
             "factor_a": integer("of a", **_FACTOR),
@@ -360,7 +370,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("product_even"),
-        sound=(check_stored, *_ZERO_POINTS, _sound),
+        sound=(check_stored, *_ZERO_POINTS, _rounded_sum_overflow_message),
         attrs={**_ZEROS, "factor": integer("of the product", **_FACTOR), **_ROUNDED},
         operand_names=("a", "b"),
         formula="clamp(rint((a - {zero_point_a}) * (b - {zero_point_b}) * {factor} / 2**{distance}) + {zero_point}, {minimum}, "
@@ -372,7 +382,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("requantize_even"),
-        sound=(check_stored, _sound),
+        sound=(check_stored, _rounded_sum_overflow_message),
         attrs={
             "bound": integer("the largest magnitude of x", least=1, most=INT32_MAX),
             "factor": integer("of x", **_FACTOR),

@@ -40,9 +40,11 @@ def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
     bound = max(most - zero_in, zero_in - least)
     if node.op != "leaky_relu":
         assert result.quant is not None
-        low, high = stored_bounds(node.op, node.attrs, result.quant, result.dtype, _rounding(node))
+        low, high = stored_bounds(node.op, node.attrs, result.quant, result.dtype, _multiplier_rounding(node))
         parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
-        emit_requantize(rewrite, node.inputs[0], node.outputs[0], parameters, _rounding(node), bound, zero_in)
+        emit_requantize(
+            rewrite, node.inputs[0], node.outputs[0], parameters, _multiplier_rounding(node), bound, zero_in
+        )
         return rewrite.legalized()
     alpha = node.attr("alpha")
     slope = slope_ratio(scale_in, scale_out, alpha)
@@ -50,15 +52,15 @@ def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
         slope = float(np.float32(scale_in) * abs(np.float32(alpha)) / np.float32(scale_out))
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
-        x = _emit_with_number(rewrite, "sub", x, zero_in)
+        x = _emit_with_constant(rewrite, "sub", x, zero_in)
     parts = [
-        _emit_rescale(rewrite, _emit_with_number(rewrite, op, x, 0), float(real), bound)
+        _emit_rescale(rewrite, _emit_with_constant(rewrite, op, x, 0), float(real), bound)
         for op, real in (("maximum", ratio), ("minimum", slope))
     ]
     total = rewrite.value("sum", source.shape, "int32")
     rewrite.emit("sub" if alpha < 0 else "add", parts, total, {"activation": "", "rounding": Rounding.NONE})
     if zero_out:
-        total = _emit_with_number(rewrite, "add", total, zero_out)
+        total = _emit_with_constant(rewrite, "add", total, zero_out)
     low, high = dtypes.int_range(result.dtype)
     clipped = rewrite.value("clipped", source.shape, "int32")
     rewrite.emit("clip", (total,), clipped, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
@@ -74,17 +76,19 @@ def legalize_int16_abs(node: Node, graph: Graph) -> Legalized:
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
-        x = _emit_with_number(rewrite, "sub", x, zero_in)
+        x = _emit_with_constant(rewrite, "sub", x, zero_in)
     size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": Rounding.NONE})
     ratio = np.float64(scale_in) / np.float64(scale_out)
     low, high = dtypes.int_range(result.dtype)
     parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
-    emit_requantize(rewrite, size, node.outputs[0], parameters, _rounding(node), 1 << 16)
+    emit_requantize(rewrite, size, node.outputs[0], parameters, _multiplier_rounding(node), 1 << 16)
     return rewrite.legalized()
 
 
 def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
-    """Rewrite (a - b) squared: both operands are brought to twice the larger scale, after a left shift by 7 bits (int16: 0)."""
+    """Rewrite (a - b) squared of quantised operands.
+
+    Both are brought to twice the larger scale, after a left shift by 7 bits (int16: 0)."""
     rewrite = Rewrite(node, graph)
     result = graph.types[node.outputs[0]]
     scales = [float(np.float32(scalar_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
@@ -99,37 +103,37 @@ def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
     real = twice * twice / float(np.float32((1 << left * 2) * np.float32(scales[2])))
     low, high = dtypes.int_range(result.dtype)
     parameters = Requantization((real,), zero_out, low, high, result.dtype)
-    emit_requantize(rewrite, square, node.outputs[0], parameters, _rounding(node), INT32_MAX)
+    emit_requantize(rewrite, square, node.outputs[0], parameters, _multiplier_rounding(node), INT32_MAX)
     return rewrite.legalized()
 
 
 def emit_shifted_scale(rewrite: Rewrite, name: str, left: int, real: float) -> str:
-    """Append (value - zero point) << ``left`` times ``real`` (at most one), rounded, in int32."""
+    """Append (value - zero point) << ``left``, multiplied by ``real`` (at most one) and rounded, in int32."""
     value_type = rewrite.type(name)
     zero = scalar_quant(rewrite.node, rewrite.graph, name)[1]
     low, high = dtypes.int_range(value_type.dtype)
     x = rewrite.emit("cast", (name,), rewrite.value("wide", value_type.shape, "int32"), {"dtype": "int32"})
-    x = _emit_with_number(rewrite, "sub", x, zero) if zero else x
-    x = _emit_with_number(rewrite, "mul", x, 1 << left) if left else x
+    x = _emit_with_constant(rewrite, "sub", x, zero) if zero else x
+    x = _emit_with_constant(rewrite, "mul", x, 1 << left) if left else x
     return _emit_rescale(rewrite, x, real, max(high - zero, zero - low) << left)
 
 
-def _rounding(node: Node) -> str:
+def _multiplier_rounding(node: Node) -> str:
     return Rounding(str(node.attr("rounding"))).multiplier
 
 
-def _emit_with_number(rewrite: Rewrite, op: str, value: str, number: int) -> str:
-    """Append an int32 operator on a value and a number."""
-    constant = rewrite.constant("number", np.array(number, np.int32))
+def _emit_with_constant(rewrite: Rewrite, op: str, value: str, right_operand: int) -> str:
+    """Append an int32 operator on a value and a constant scalar."""
+    constant = rewrite.constant("number", np.array(right_operand, np.int32))
     result = rewrite.value(op, rewrite.type(value).shape, "int32")
     return rewrite.emit(op, (value, constant), result, {"activation": "", "rounding": Rounding.NONE})
 
 
 def _emit_rescale(rewrite: Rewrite, value: str, real: float, bound: int) -> str:
-    """Append an int32 value, of a magnitude up to ``bound``, times ``real``, rounded to int32."""
+    """Append the product of an int32 value, of a magnitude up to ``bound``, and ``real``, rounded to int32."""
     output = rewrite.value("scaled", rewrite.type(value).shape, "int32")
     parameters = Requantization((real,), 0, INT32_MIN, INT32_MAX, "int32")
-    emit_requantize(rewrite, value, output, parameters, _rounding(rewrite.node), bound)
+    emit_requantize(rewrite, value, output, parameters, _multiplier_rounding(rewrite.node), bound)
     return output
 
 
@@ -147,10 +151,10 @@ _INDEX_MASK = 511
 
 
 def sigmoid_table() -> Array:
-    """Return TFLite's 256 points (uint16).
+    """Return TFLite's 256 points (uint16) of sigmoid at i / 24.
 
-    Each point is raised by half of the interpolation error in the middle of the segment behind it; the last one is 65535.
-    """
+    Each point is raised by half of the interpolation error in the middle of the segment behind it; the last one is
+    65535."""
     x = np.arange(257) / 24
     exact = 1 / (1 + np.exp(-x))
     middle = 1 / (1 + np.exp(-(x[:-1] + 1 / 48)))
@@ -161,19 +165,19 @@ def sigmoid_table() -> Array:
 
 
 def signed_sigmoid_table() -> Array:
-    """Return points (uint16) for 0 to 256, -255 to -1, and again 0; that of -i is one less that of i.
+    """Return points (uint16) of sigmoid for i from 0 to 256, from -255 to -1, and again 0; that of -i is one minus that of
+    i.
 
-    With them an interpolation does not depend on the sign.
-    """
+    With them an interpolation does not depend on the sign."""
     points = np.append(sigmoid_table(), 65535).astype(np.int64)
     return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
 
 def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
-    """Return (multiplier, right shift) that convert data of ``scale`` to the table's unit; None if they exceed 15 and 31 bits.
+    """Return the multiplier and the right shift that convert data of ``scale`` to the unit of the table of ``curve``.
 
-    The table's unit is 1 / (3 * 4096). Scales within 0.1 % of certain powers of two near it are multiplied exactly.
-    """
+    Return None if they exceed 15 and 31 bits. The table's unit is 1 / (3 * 4096). Scales within 0.1 % of certain powers
+    of two near it are multiplied exactly."""
     log2 = float(np.float32(np.log(np.float32(scale))) * np.float32(1 / np.log(2.0)))
     left = 12 + round(log2)
     if abs(log2 - round(log2)) < 1e-3 and (left == 0 or (left == 1 and curve == "tanh")):
@@ -191,7 +195,7 @@ def _to_table_unit(attrs: Mapping[str, Any], x: Any) -> Any:
 
 
 def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
-    """Return the result in Q0.15, computed from magnitude and sign as TFLite does."""
+    """Return sigmoid or tanh in Q0.15, interpolated from magnitude and sign as TFLite does."""
     scaled = _to_table_unit(attrs, x)
     bits, size = _BITS[attrs["curve"]], np.abs(scaled)
     segment = size >> bits
@@ -204,7 +208,7 @@ def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Ar
     return np.asarray(np.where(scaled < 0, (1 << 23) + (1 << 7) - 1 - value, value - (1 << 23) + (1 << 7)) >> 8)
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _qsigmoid16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype != "int16" or table.shape != (513,):
         raise ModelError(
@@ -213,12 +217,12 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(x.shape, "int16"),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _qsigmoid16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
     return (_interpolate_by_sign(attrs, x, table).astype(np.int16),)
 
 
-def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+def _qsigmoid16_scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     """Build the interpolation without a branch on the sign.
 
     Between points of both signs the line is the same from either end; only ties round away from zero, for which one is subtracted
@@ -235,7 +239,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return ir.cast("int16", rounded if attrs["curve"] == "sigmoid" else rounded - (1 << 15))
 
 
-def _cases() -> Iterable[Case]:
+def _qsigmoid16_cases() -> Iterable[Case]:
     x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
     for curve in ("sigmoid", "tanh"):
         for scale in (1 / 4096, 1 / 2048, 3e-4, 1e-5, 0.01):
@@ -267,8 +271,9 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _sound(application: Application) -> str:
-    """Check that the table is the curve's: the loops rely on its symmetry and its end; return the fault."""
+def _table_mismatch_message(application: Application) -> str:
+    """Return a message if the table is not that of sigmoid, else an empty string: the loops rely on its symmetry and its
+    end."""
     table, points = application.data[1], signed_sigmoid_table()
     if table is None or np.array_equal(table, points):
         return ""
@@ -283,12 +288,12 @@ QSIGMOID16 = OpDef(
         "multiplier": mantissa("of the input, Q0.15", most=(1 << 15) - 1),
         "shift": integer("its exponent, positive to the right", least=0, most=31),
     },
-    infer=_infer,
-    reference=_reference,
-    scalar=_scalar,
-    cases=_cases,
+    infer=_qsigmoid16_infer,
+    reference=_qsigmoid16_reference,
+    scalar=_qsigmoid16_scalar,
+    cases=_qsigmoid16_cases,
     constants={1: Constant(Use.POINT, 0, (1 << 16) - 1)},
-    sound=(_sound,),
+    sound=(_table_mismatch_message,),
     operand_names=("x", "table"),
     whole=(1,),
     repeats=True,

@@ -77,16 +77,16 @@ def _arithmetic_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(shape, attrs["out_dtype"]),)
 
 
-def _centre(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
-    """Return x - zero point in int32, and its range."""
+def _subtract_zero_point(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
+    """Return x minus its zero point in int32, and the least and the largest value of that."""
     low, high = dtypes.int_range(x.dtype)
     wide = ir.cast("int32", x)
     return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
 
 
-def _term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
+def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
     """Return one operand of a sum, shifted and scaled, and a bound of its magnitude."""
-    value, low, high = _centre(x, attrs[f"zero_point_{operand_name}"])
+    value, low, high = _subtract_zero_point(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
     scale = Scale.of(mantissa, attrs[f"shift_{operand_name}"])
     low, high = low << left, high << left
@@ -102,26 +102,26 @@ def _term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, i
 
 def _qadd_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     attrs = {**_DEFAULTS, **attrs}
-    a, bound_a = _term(attrs, args[0], "a")
-    b, bound_b = _term(attrs, args[1], "b")
+    a, bound_a = _scaled_term(attrs, args[0], "a")
+    b, bound_b = _scaled_term(attrs, args[1], "b")
     total = a - b if attrs["negate_b"] else a + b
     return _scale_to_output(attrs, total, -bound_a - bound_b, bound_a + bound_b)
 
 
 def _qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    multiply = _multiplication(attrs)
+    multiply = _multiply_function(attrs)
 
-    def term(x: Any, which: str) -> Any:
-        centred_range = (np.asarray(x, np.int64) - attrs[f"zero_point_{which}"]) << attrs["left_shift"]
-        return multiply(centred_range, attrs[f"multiplier_{which}"], attrs[f"shift_{which}"], NUMPY)
+    def scaled_operand(x: Any, operand_name: str) -> Any:
+        centred_range = (np.asarray(x, np.int64) - attrs[f"zero_point_{operand_name}"]) << attrs["left_shift"]
+        return multiply(centred_range, attrs[f"multiplier_{operand_name}"], attrs[f"shift_{operand_name}"], NUMPY)
 
-    a, b = term(arrays[0], "a"), term(arrays[1], "b")
+    a, b = scaled_operand(arrays[0], "a"), scaled_operand(arrays[1], "b")
     return (_scale_array_to_output(attrs, a - b if attrs["negate_b"] else a + b),)
 
 
 def _qmul_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    a, low_a, high_a = _centre(args[0], attrs["zero_point_a"])
-    b, low_b, high_b = _centre(args[1], attrs["zero_point_b"])
+    a, low_a, high_a = _subtract_zero_point(args[0], attrs["zero_point_a"])
+    b, low_b, high_b = _subtract_zero_point(args[1], attrs["zero_point_b"])
     corners = [x * y for x in (low_a, high_a) for y in (low_b, high_b)]
     return _scale_to_output({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
 
@@ -132,7 +132,7 @@ def _qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
-    """Scale an int32 within low..high to the output."""
+    """Scale an int32 expression within low..high to the output."""
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     if attrs["rounding"] == Multiplier.SINGLE:
@@ -140,13 +140,13 @@ def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> 
     return scale_double_rounding(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
 
 
-def _multiplication(attrs: Mapping[str, Any]) -> Callable[..., Any]:
+def _multiply_function(attrs: Mapping[str, Any]) -> Callable[..., Any]:
     return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
 
 
 def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
     """Scale integers to the output, over numpy (as :func:`_scale_to_output`)."""
-    scaled = _multiplication(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
+    scaled = _multiply_function(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
     shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
     clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
     return np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"]))
@@ -157,20 +157,22 @@ def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
 
 def legalize_add(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite ``add`` to ``qadd``, ``sum_even``, or the float operator and its activation."""
-    return _legalize(node, graph, _emit_sum)
+    return _legalize_arithmetic(node, graph, _emit_sum)
 
 
 def legalize_sub(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite ``sub`` as :func:`legalize_add`, with the second operand negated."""
-    return _legalize(node, graph, _emit_sum)
+    return _legalize_arithmetic(node, graph, _emit_sum)
 
 
 def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite ``mul`` to ``qmul``, ``product_even``, or the float operator and its activation."""
-    return _legalize(node, graph, _emit_product)
+    return _legalize_arithmetic(node, graph, _emit_product)
 
 
-def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, Attr]], None]) -> Legalized | None:
+def _legalize_arithmetic(
+    node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, Attr]], None]
+) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     if node.attrs.get("rounding", Rounding.DOUBLE) == Rounding.EVEN:
@@ -190,7 +192,7 @@ def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, At
 
 
 def _legalize_even(node: Node, graph: Graph) -> Legalized:
-    """Rewrite to ``sum_even`` or ``product_even`` of bytes if exact factors exist, else to float operators."""
+    """Rewrite an operator on bytes to ``sum_even`` or ``product_even`` if exact factors exist, else to float operators."""
     operand_types = [graph.types[name] for name in (*node.inputs, *node.outputs)]
     activation = str(node.attrs.get("activation", ""))
     if any(dtypes.nbytes(tensor_type.dtype) > 1 for tensor_type in operand_types[:2]) or activation in (
@@ -214,7 +216,7 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
 
 def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
     node = rewrite.node
-    a, b, out = _scales(rewrite)
+    a, b, out = _scales_of_node(rewrite)
     left = 15 if any(rewrite.type(name).dtype == "int16" for name in (*node.inputs, *node.outputs)) else 20
     twice = 2.0 * max(a, b)
     attrs: dict[str, Attr] = {**common, "left_shift": left, "negate_b": node.op == "sub"}
@@ -223,7 +225,7 @@ def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
     rewrite.emit("qadd", node.inputs, node.outputs, attrs)
 
 
-def _scales(rewrite: Rewrite) -> tuple[float, ...]:
+def _scales_of_node(rewrite: Rewrite) -> tuple[float, ...]:
     """Return the scales of both operands and the output: float32 values in double arithmetic, as in TFLite Micro."""
     node = rewrite.node
     names = (*node.inputs, *node.outputs)
@@ -232,7 +234,7 @@ def _scales(rewrite: Rewrite) -> tuple[float, ...]:
 
 def _emit_product(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
     node = rewrite.node
-    a, b, out = _scales(rewrite)
+    a, b, out = _scales_of_node(rewrite)
     multiplier, shift = quantize_multiplier(a * b / out)
     rewrite.emit("qmul", node.inputs, node.outputs, {**common, "multiplier": multiplier, "shift": shift})
 
@@ -269,8 +271,8 @@ def _arithmetic_cases(sum_of: bool) -> Iterable[Case]:
         yield Case(attrs, (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype)), name=f"{dtype} both ways")
 
 
-def _sound_sum(application: Application) -> str:
-    """Check that the shifted operands and their scaled sum fit int32; return the fault."""
+def _qadd_overflow_message(application: Application) -> str:
+    """Return a message if the shifted operands or their scaled sum can overflow int32, else an empty string."""
     attrs, bound = application.attrs, 0
     for position, which in enumerate("ab"):
         low, high = centred_range(application, position, f"zero_point_{which}")
@@ -289,7 +291,7 @@ QADD = OpDef(
     reference=_qadd_reference,
     scalar=_qadd_scalar,
     cases=lambda: _arithmetic_cases(True),
-    sound=(check_stored, *_ZERO_POINTS, _sound_sum),
+    sound=(check_stored, *_ZERO_POINTS, _qadd_overflow_message),
     attrs={
         "zero_point_a": integer("of a"),
         "zero_point_b": integer("of b"),
@@ -341,7 +343,7 @@ QMUL = OpDef(
 
 
 def reciprocal_tables() -> tuple[Array, Array]:
-    """Return mantissas (int32) and bits above one (int8) of 1 / d, d = 0 .. 255."""
+    """Return tables of 1 / d for d = 0 .. 255: mantissas (int32), and the bits of d after its first (int8)."""
     bits = np.array([max(d.bit_length() - 1, 0) for d in range(256)], np.int64)
     above = (np.arange(256, dtype=np.int64) << (31 - bits)) - (1 << 31)
     mantissas = saturating_double(reciprocal(half_of_one_plus(np.maximum(above, 0)), NUMPY))
@@ -371,7 +373,7 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _qdiv_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     a, b, mantissas, bits = types
     if (a.dtype, b.dtype) != ("int8", "int8") or mantissas.shape != (256,) or bits.shape != (256,):
         raise ModelError(
@@ -384,7 +386,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(f"qdiv: shapes do not broadcast; got {a.shape} and {b.shape}") from None
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _qdiv_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     a, b = (np.asarray(x, np.int64) - attrs[f"zero_point_{k}"] for x, k in zip(arrays[:2], "ab", strict=True))
     a, b = np.broadcast_arrays(np.where(b < 0, -a, a), np.abs(b))
     mantissa, bits = arrays[2].astype(np.int64)[b], arrays[3].astype(np.int64)[b]
@@ -398,7 +400,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return (np.clip(value + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(np.int8),)
 
 
-def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+def _qdiv_scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     a, b = (ir.cast("int32", x) - attrs[f"zero_point_{k}"] for x, k in zip(args[:2], "ab", strict=True))
     mantissas: te.Tensor = args[2]
     bits: te.Tensor = args[3]
@@ -414,7 +416,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return ir.cast("int8", ir.clamp(value, attrs["minimum"], attrs["maximum"]))
 
 
-def _cases() -> Iterable[Case]:
+def _qdiv_cases() -> Iterable[Case]:
     mantissas, bits = reciprocal_tables()
     low, high = dtypes.int_range("int8")
     common: dict[str, Attr] = {"minimum": low, "maximum": high, "zero_point": 3}
@@ -436,10 +438,10 @@ OPERATORS: tuple[OpDef, ...] = (
             "minimum": STORED["minimum"],
             "maximum": STORED["maximum"],
         },
-        infer=_infer,
-        reference=_reference,
-        scalar=_scalar,
-        cases=_cases,
+        infer=_qdiv_infer,
+        reference=_qdiv_reference,
+        scalar=_qdiv_scalar,
+        cases=_qdiv_cases,
         constants={2: MANTISSA, 3: Constant(Use.SHIFT, 0, 31)},
         sound=(check_stored, zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1)),
         operand_names=("a", "b", "reciprocals", "bits"),

@@ -93,8 +93,10 @@ def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(types[0].shape, "float32"),)
 
 
-def _sound(application: Application) -> str:
-    """Check scales and zero points: one, or one per channel; scales are positive float32, zero points within the dtype."""
+def _scale_error_message(application: Application) -> str:
+    """Return a message if scales or zero points are invalid, else an empty string.
+
+    There is one of each, or one per channel; scales are positive float32, zero points within the dtype."""
     attrs, tensor_type = application.attrs, application.types[0]
     scales, points, axis = np.asarray(attrs["scale"], np.float64), attrs["zero_point"], attrs["axis"]
     count = 1 if axis is None else tensor_type.shape[axis] if 0 <= axis < len(tensor_type.shape) else -1
@@ -111,7 +113,7 @@ def _sound(application: Application) -> str:
 
 
 def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite scales per channel to operands."""
+    """Rewrite a ``dequantize`` with scales per channel to operators that take these as operands."""
     if len(node.attr("scale")) == 1:
         return None
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
@@ -127,7 +129,7 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
 def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite ``quantize`` of integers to ``requantize``, and scales per channel to operands."""
     if dtypes.is_integer(graph.types[node.inputs[0]].dtype):
-        return _legalize_integer(node, graph)
+        return _legalize_integer_quantize(node, graph)
     if len(node.attr("scale")) == 1:
         return None
     if node.attr("rounding") != Ties.EVEN:
@@ -153,7 +155,7 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _legalize_integer(node: Node, graph: Graph) -> Legalized:
+def _legalize_integer_quantize(node: Node, graph: Graph) -> Legalized:
     source, dtype = graph.types[node.inputs[0]], node.attr("out_dtype")
     if source.quant is None or len(source.quant.scale) != 1 or len(node.attr("scale")) != 1:
         raise UnsupportedError(
@@ -192,7 +194,7 @@ OPERATORS = (
         reference=_quantize_reference,
         scalar=_quantize_scalar,
         cases=quantize_cases,
-        sound=(_sound,),
+        sound=(_scale_error_message,),
         attrs={
             **_QUANTISATION,
             "out_dtype": element_type(),
@@ -209,7 +211,7 @@ OPERATORS = (
         reference=_dequantize_reference,
         scalar=_dequantize_scalar,
         cases=dequantize_cases,
-        sound=(_sound,),
+        sound=(_scale_error_message,),
         attrs=_QUANTISATION,
         legalize=_legalize_dequantize,
     ),

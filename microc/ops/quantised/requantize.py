@@ -56,10 +56,9 @@ from microc.tir.ir import Expr
 
 @frozen
 class Requantization:
-    """Real multipliers (one, or one per channel), and zero point, clamp and dtype of the result.
+    """Parameters of a requantisation: real multipliers, and zero point, clamp and dtype of the result.
 
-    ``trailing`` counts the axes after the channels: 0, or 2 for NCHW.
-    """
+    There is one multiplier, or one per channel. ``trailing`` counts the axes after the channels: 0, or 2 for NCHW."""
 
     multipliers: tuple[float, ...]
     zero_point: int
@@ -109,11 +108,11 @@ def emit_requantize(
     bound: int = -1,
     input_zero_point: int = 0,
 ) -> None:
-    """Append the node that scales integers ``x`` to ``output``.
+    """Append the node that scales the integers ``x`` to ``output``.
 
-    ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``bound``: the largest \\|x - input_zero_point\\|, -1 if unknown.
-    Multipliers and shifts that are equal for all channels become attributes, others constants.
-    """
+    ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``bound``: the largest magnitude of x -
+    input_zero_point, -1 if unknown. Multipliers and shifts that are equal for all channels become attributes, others
+    constants."""
     count = len(parameters.multipliers)
     shape = (count,) + (1,) * parameters.trailing
     if rounding == Rounding.EVEN:
@@ -148,7 +147,9 @@ def emit_requantize(
 def _quantize_multipliers(
     multipliers: tuple[float, ...], most: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
-    """Convert multipliers to mantissas and shifts. A zero mantissa gets the shift of another channel: any shift gives 0."""
+    """Convert real multipliers to mantissas and shifts; ``most`` is the largest shift.
+
+    A zero mantissa gets the shift of another channel: any shift gives 0."""
     pairs = [quantize_multiplier(real, most) for real in multipliers]
     common = next((shift for mantissa, shift in pairs if mantissa), 0)
     mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
@@ -361,15 +362,15 @@ def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _scale_parts(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any, Any]:
-    """Return multiplier and shift, from the attributes or from the operands after x."""
+    """Return multiplier and shift of a ``requantize``, from the attributes or from the operands after x."""
     rest = [x for x in operands[1:] if x is not None]
     multiplier = attrs["multiplier"] if attrs["multiplier"] is not None else rest.pop(0)
     shift = attrs["shift"] if attrs["shift"] is not None else rest.pop(0)
     return multiplier, shift
 
 
-def _scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
-    """Return the scale, with numbers for the parts that are constant."""
+def _build_scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
+    """Return the scale of a ``requantize``; its parts that are constant are numbers."""
     multiplier, shift = _scale_parts(attrs, args)
     values = [ir.int_value(x) if isinstance(x, Expr) else x for x in (multiplier, shift)]
     multiplier = values[0] if values[0] is not None else ir.cast("int32", multiplier)
@@ -381,7 +382,7 @@ def _scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
 
 def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     attrs = {**REQUANTIZE, **attrs}
-    scale = _scale(attrs, args)
+    scale = _build_scale(attrs, args)
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
     if attrs["rounding"] == Multiplier.WIDE:
@@ -420,8 +421,9 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _constants(application: Application) -> Constants:
-    """Bound multiplier and shift if they are operands: constants, or results of :mod:`microc.ops.quantised.computed_scales`."""
+def _operand_bounds(application: Application) -> Constants:
+    """Bound multiplier and shift if they are operands: constants, or results of
+    :mod:`microc.ops.quantised.computed_scales`."""
     attrs, means = application.attrs, ("mean_multiplier",)
     most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
     factors = [Constant(Use.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
@@ -430,8 +432,10 @@ def _constants(application: Application) -> Constants:
     return dict(enumerate((*factors, *shifts), 1))
 
 
-def _sound(application: Application) -> str:
-    """Check that multiplier and shift are present once and in range; a wide multiplier is shifted left by 7 bits at most."""
+def _requantize_error_message(application: Application) -> str:
+    """Return a message if multiplier or shift are not present once or out of range, else an empty string.
+
+    A wide multiplier is shifted left by 7 bits at most."""
     attrs = application.attrs
     if len(application.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
         return f"{len(application.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
@@ -465,8 +469,8 @@ def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     return ((round_half_even(scaled).astype(np.int64) + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _sound_scale(application: Application) -> str:
-    """Check that scales are finite float32 numbers and not negative; they may have underflowed to zero."""
+def _float_scale_error_message(application: Application) -> str:
+    """Return a message unless scales are finite float32 numbers and not negative; they may have underflowed to zero."""
     scale = application.attrs["scale"]
     scale_values = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
     if scale_values is None:
@@ -484,8 +488,8 @@ OPERATORS = (
         reference=_requantize_reference,
         scalar=_requantize_scalar,
         cases=requantize_cases,
-        constants=_constants,
-        sound=(check_stored, _sound),
+        constants=_operand_bounds,
+        sound=(check_stored, _requantize_error_message),
         attrs=REQUANTIZE_ATTRS,
         operand_names=("x", "multiplier", "shift"),
         formula="clamp(round({x} * {multiplier} * 2**({shift} - 31)) + {zero_point}, {minimum}, {maximum})",
@@ -496,7 +500,7 @@ OPERATORS = (
         reference=_requantize_float_reference,
         scalar=_requantize_float_scalar,
         cases=requantize_float_cases,
-        sound=(check_stored, _sound_scale),
+        sound=(check_stored, _float_scale_error_message),
         attrs={
             "scale": real("one for all channels; None: an operand", None),
             **STORED,

@@ -38,7 +38,9 @@ _BELOW_HALF = 0.5 - 2.0**-25
 
 @frozen
 class Output:
-    """Result of scaling: ``zero_point`` is added, the sum is clamped to minimum..maximum and stored as ``dtype``."""
+    """Parameters of the result of scaling.
+
+    ``zero_point`` is added, the sum is clamped to minimum..maximum and stored as ``dtype``."""
 
     zero_point: int
     minimum: int
@@ -105,10 +107,9 @@ def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
 
 
 def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
-    """Build ``rounding_shift_right`` of |r| <= bound in int32; also return whether ``out``'s zero point is included.
+    """Build ``rounding_shift_right`` of |r| <= bound in int32 by ``scale.right``.
 
-    bound < 2**31 - 1. Return None if no int32 sequence is exact.
-    """
+    Also return whether ``out``'s zero point is included. bound < 2**31 - 1. Return None if no int32 sequence is exact."""
     least, most = scale.right_range
     if least == most == 0:
         return r, False
@@ -138,10 +139,10 @@ def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: Output | None) 
 
 
 def scale_with_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
-    """Build high product and rounding shift of |x| <= bound as one ``high_mac_round`` and one shift.
+    """Build the high product and the rounding shift of |x| <= bound as one ``high_mac_round`` and one shift.
 
-    Also return whether ``out``'s zero point is included. Return None if that is not exact. Multipliers are not negative.
-    """
+    Also return whether ``out``'s zero point is included. Return None if that is not exact. Multipliers are not
+    negative."""
     least, most = scale.right_range
     if bound >= HALF or least < 1 or most > 30 or scale.multiplier == HALF:
         return None
@@ -164,9 +165,8 @@ def scale_with_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tup
 def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
     """Build ``multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32.
 
-    The forms are tried from the cheapest: no multiplication, one ``high_mac_round``, a high product and an int32 shift, and the
-    definition in 64 bits.
-    """
+    The cheapest form that is exact is used: no multiplication, one ``high_mac_round``, a high product and an int32
+    shift, or the definition in 64 bits."""
     scaled: tuple[Expr, bool] | None = None
     left = max(-scale.right_range[0], 0)
     fits = low << left >= INT32_MIN and high << left <= INT32_MAX
@@ -183,23 +183,23 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Outpu
         scaled = high_mul(x << scale.shift, low << left, high << left, scale.multiplier), False
     if scaled is None:
         scaled = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
-    return _store(scaled, min(max(-low, high) << left, INT32_MAX), out)
+    return _store_scaled(scaled, min(max(-low, high) << left, INT32_MAX), out)
 
 
 def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
-    """Build ``round(x * multiplier / 2**31 / 2**right)``, ties to plus infinity, of |x| <= bound as one ``high_mac`` and one
-    shift.
+    """Build ``round(x * multiplier / 2**31 / 2**right)`` of |x| <= bound as one ``high_mac`` and one shift.
 
-    Also return whether ``out``'s zero point is included. Return None if that is not exact. Multipliers are not negative.
+    Ties round to plus infinity. Also return whether ``out``'s zero point is included. Return None if that is not exact.
+    Multipliers are not negative.
 
-    The high half of the product may be taken first, because the addend of rounding has no lower half: with y = 2**left x,
+    The high half of the product may be taken first, because the addend of rounding has no lower half: with y = 2**left
+    x,
 
-        (y m + 2**(31 + e)) >> (32 + e)  =  ((y m >> 32) + 2**(e - 1)) >> e,    e = right + left - 1 >= 1.
+    (y m + 2**(31 + e)) >> (32 + e)  =  ((y m >> 32) + 2**(e - 1)) >> e,    e = right + left - 1 >= 1.
 
-    The zero point, times 2**e in those units, is added with it. If there is room x is doubled: vector instructions multiply so,
-    cores that multiply by parts can use the knowledge that there is room, and for others ``select_high_mac`` removes the
-    doubling, for which an e that is data must be at least two.
-    """
+    The zero point, times 2**e in those units, is added with it. If there is room x is doubled: vector instructions
+    multiply so, cores that multiply by parts can use the knowledge that there is room, and for others
+    ``select_high_mac`` removes the doubling, for which an e that is data must be at least two."""
     is_constant = isinstance(scale.right, int)
     least, most = scale.right_range
     for left in (max(1, (2 if is_constant else 3) - least), 0):
@@ -237,8 +237,7 @@ def shift_half_up(x: Expr, bound: int, distance: int, out: Output | None) -> tup
 def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: Output | None = None) -> Expr:
     """Build ``multiply_single_rounding`` of an int32 with |x| <= bound; stored to ``out`` if given, else int32.
 
-    The forms are tried from the cheapest: a shift, a high product, one ``high_mac``, and the definition in 64 bits.
-    """
+    The cheapest form that is exact is used: a shift, a high product, one ``high_mac``, or the definition in 64 bits."""
     scaled: tuple[Expr, bool] | None = None
     right, left = scale.right, max(-scale.right_range[0], 0)
     if scale.multiplier == HALF and isinstance(right, int) and -1 <= right <= 30:
@@ -251,11 +250,15 @@ def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: Output | None 
         scaled = ir.call("high_mul_round", x, ir.as_expr(scale.multiplier, "int32")), False
     if scaled is None:
         scaled = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR), False
-    return _store(scaled, min(bound << left, INT32_MAX), out)
+    return _store_scaled(scaled, min(bound << left, INT32_MAX), out)
 
 
-def _store(scaled: tuple[Expr, bool], bound: int, out: Output | None) -> Expr:
-    """Store a scaled value as ``out`` says: it includes the zero point already, or is within ``bound``."""
+def _store_scaled(scaled: tuple[Expr, bool], bound: int, out: Output | None) -> Expr:
+    """Build the stored form of a scaled value: ``out``'s zero point is added, unless it is included, and the sum is
+    clamped.
+
+    ``scaled``: the value, and whether it includes the zero point. ``bound``: largest magnitude of a value that does
+    not."""
     value, complete = scaled
     if out is None:
         return value
@@ -275,7 +278,7 @@ def scale_wide(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
         x, bound if bound >= 0 else INT32_MAX, Scale(mantissa, scale.right, scale.right_range), out
     )
     if once is not None:
-        return _store(once, INT32_MAX, out)
+        return _store_scaled(once, INT32_MAX, out)
     value = multiply_by_reduced(x, multiplier, scale.shift, TIR)
     return out.store(value, INT32_MAX)
 

@@ -20,7 +20,9 @@ from microc.ops.registry import Case, Legalized, OpDef
 
 
 class LoopBodyBuilder:
-    """Builds the graph of an iteration node by node. ``loc``: origin of the nodes, after which their values are named."""
+    """Builds the graph of one iteration of a loop, node by node.
+
+    ``loc``: origin of the nodes, after which their values are named."""
 
     def __init__(self, loc: Loc) -> None:
         self.loc = loc
@@ -39,7 +41,9 @@ class LoopBodyBuilder:
         return name
 
     def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
-        """Append a node and return its result; ``quant`` and ``stored`` (a dtype): for a quantised result."""
+        """Append a node and return its result.
+
+        ``quant`` and ``stored`` (a dtype) are those of a quantised result."""
         whole = {**registry.get(op).defaults, **attrs}
         (tensor_type,) = registry.infer(op, whole, [self.types[name] for name in inputs])
         name = new_value(
@@ -58,11 +62,11 @@ class LoopBodyBuilder:
         return made
 
     def ending(self, name: str, outputs: Sequence[str]) -> Graph:
-        """Return the graph; its outputs keep the names of the values ``outputs``."""
+        """Build the graph; its outputs keep the names of the values ``outputs``."""
         return Graph(name, tuple(self._inputs), tuple(outputs), (), self.types, self._consts).with_nodes(self._nodes)
 
     def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
-        """Return the graph; ``outputs``: values by the names of outputs."""
+        """Build the graph; ``outputs`` maps the names of its outputs to values."""
         made = []
         for label, value in outputs.items():
             made.append(new_value(self.types, label, self.types[value]))
@@ -82,7 +86,9 @@ _FUNCTIONS = ("sigmoid", "sigmoid", "tanh", "sigmoid")
 
 
 def expand_lstm(node: Node, graph: Graph) -> Legalized:
-    """Expand to a loop and a transposition of its rows to the data's order; raise UnsupportedError for computed weights."""
+    """Expand an ``lstm`` to a loop and a transposition of its rows to the order of the data.
+
+    Raise UnsupportedError if weights or a bias are computed."""
     rewrite = Rewrite(node, graph)
     data, _, _, hidden, cell, *_ = node.inputs
     if computed := [name for name in (*node.inputs[1:3], *node.inputs[5:]) if name and name not in graph.consts]:
@@ -107,15 +113,15 @@ def expand_lstm(node: Node, graph: Graph) -> Legalized:
 
 
 def _build_body(node: Node, graph: Graph) -> Graph:
-    """Build the body: from hidden and cell of the last step and the whole data to hidden, cell and hidden as a row.
+    """Build the body of the loop.
 
-    Float data with integer weights are dense layers of floats, or (``dynamic``) of rows that are quantised at run time.
-    """
+    It maps hidden and cell of the last step and the whole data to hidden, cell, and hidden as a row. Float data with
+    integer weights are dense layers of floats, or (``dynamic``) of rows that are quantised at run time."""
     operand_types = [graph.types[name] for name in node.inputs]
     body = LoopBodyBuilder(node.loc)
     iteration = body.input("turn", TensorType((), "int32"))
     hidden, cell, x = (body.input(name, operand_types[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
-    step = _Step(
+    step = _LstmStep(
         body, operand_types[0].dtype == "float32", str(node.attr("rounding")), str(node.attrs.get("dynamic", ""))
     )
     (batch, units), of_cell = operand_types[3].shape, operand_types[4].quant or _ACTIVATED
@@ -136,14 +142,15 @@ def _build_body(node: Node, graph: Graph) -> Graph:
     return body.graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
 
 
-class _Step:
-    """Arithmetic of a step, of floats or of quantised integers."""
+class _LstmStep:
+    """Emits the arithmetic of one LSTM step, of floats or of quantised integers."""
 
     def __init__(self, body: LoopBodyBuilder, real: bool, rounding: str, dynamic: str) -> None:
         self.body, self.real, self.rounding, self.dynamic = body, real, Rounding.NONE if real else rounding, dynamic
 
     def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
-        """Append a surface operator with a quantised result."""
+        """Append an operator of the graph before legalisation; its result is quantised unless the step is computed in
+        floats."""
         if self.real:
             return self.body.emit(op, inputs, rounding=Rounding.NONE)
         return self.body.emit(op, inputs, quant, dtype, rounding=self.rounding)
@@ -157,7 +164,7 @@ class _Step:
         return self.body.emit("dequantize", (made,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
 
     def layer(self, *inputs: str) -> str:
-        """Append the sums of all gates."""
+        """Append the dense layer that computes the sums of all gates."""
         if self.dynamic:
             return self.body.emit("dense", inputs, rounding=Rounding.NONE, dynamic=self.dynamic)
         return self.apply("dense", inputs, _SUMS)
@@ -175,7 +182,7 @@ class _Step:
         return body.emit("cast", (clipped,), quant, dtype="int16")
 
     def limit(self, clip: float, of_cell: Quant) -> float | None:
-        """Return the limit of the cell, in stored integers if it has a scale."""
+        """Return the limit of the cell's values, in stored integers if it has a scale; None if they are not clipped."""
         if not clip > 0:
             return None
         return clip if self.real else float(int(min(clip / of_cell.scale[0], 32767.0)))

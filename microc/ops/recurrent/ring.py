@@ -28,7 +28,7 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
-def _check(history: TensorType, data: TensorType, axis: int) -> None:
+def _check_history(history: TensorType, data: TensorType, axis: int) -> None:
     """Check that data and history differ only in their number of frames; raise ModelError if not."""
     others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history, data)]
     if not 0 <= axis < len(history.shape) or others[0] != others[1] or history.dtype != data.dtype:
@@ -38,17 +38,17 @@ def _check(history: TensorType, data: TensorType, axis: int) -> None:
         )
 
 
-def _planes(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
-    """Return a shape as (outer, frames, elements of a frame)."""
+def _split_frames(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
+    """Return the extents (outer, frames, elements of a frame) of a tensor type whose frames are along ``axis``."""
     return prod(tensor_type.shape[:axis]), tensor_type.shape[axis], prod(tensor_type.shape[axis + 1 :])
 
 
 # ---------------------------------------------------------------- shift_in
 
 
-def _infer_shift(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_shift_in(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     history, data = types
-    _check(history, data, attrs["axis"])
+    _check_history(history, data, attrs["axis"])
     if data.shape[attrs["axis"]] > history.shape[attrs["axis"]]:
         raise ModelError(
             f"shift_in: the data have more frames than the history; got {data.shape[attrs['axis']]}, expected at "
@@ -57,17 +57,17 @@ def _infer_shift(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(history.shape, history.dtype),)
 
 
-def _reference_shift(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_shift_in(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     history, data = arrays
     axis = attrs["axis"]
     kept = np.take(history, range(data.shape[axis], history.shape[axis]), axis)
     return (np.concatenate([kept, data], axis),)
 
 
-def _compute_shift(call: OpCall) -> te.Tensor:
-    """Build a loop over rows: the remaining frames move to the front, the data follows."""
+def _compute_shift_in(call: OpCall) -> te.Tensor:
+    """Build a loop over rows: the remaining frames move to the front, and the data follows."""
     history, data = call.present
-    (outer, frames, inner), fresh = _planes(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
+    (outer, frames, inner), fresh = _split_frames(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
     kept, added = (frames - fresh) * inner, fresh * inner
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -81,7 +81,7 @@ def _compute_shift(call: OpCall) -> te.Tensor:
     return te.extern("shift", tensors, (("out", (outer, frames * inner), history.type.dtype),), build)[0]
 
 
-def _cases_shift() -> Iterable[Case]:
+def _cases_shift_in() -> Iterable[Case]:
     for history, data, axis in (((1, 5, 4), (1, 1, 4), 1), ((2, 6, 3), (2, 2, 3), 1), ((3, 3), (3, 3), 1)):
         for dtype in ("int8", "float32"):
             yield Case({"axis": axis}, (TensorType(history, dtype), TensorType(data, dtype)))
@@ -91,10 +91,10 @@ def _cases_shift() -> Iterable[Case]:
 
 
 def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
-    """Check attributes and types; return the frames of the ring and of the data."""
+    """Check attributes and types of a ring operator; return the number of frames of the ring and of the data."""
     ring, position, data = types
     axis = attrs["axis"]
-    _check(ring, data, axis)
+    _check_history(ring, data, axis)
     whole = 0 < data.shape[axis] <= ring.shape[axis] and ring.shape[axis] % data.shape[axis] == 0
     if (position.size, position.dtype) != (1, "int32") or not whole:
         raise ModelError(
@@ -104,7 +104,7 @@ def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return ring.shape[axis], data.shape[axis]
 
 
-def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_ring_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     kept, fresh = _check_ring(attrs, types)
     axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
     if step < 1 or count < 1 or back > kept + fresh or back - (count - 1) * step < 1:
@@ -116,7 +116,7 @@ def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((*shape[:axis], count, *shape[axis + 1 :]), types[0].dtype),)
 
 
-def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_ring_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     ring, position, data = arrays
     axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
     oldest = int(position.reshape(-1)[0]) * data.shape[axis] % ring.shape[axis]
@@ -125,17 +125,17 @@ def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (np.take(line, range(first, first + (count - 1) * step + 1, step), axis),)
 
 
-def _start(position: Buffer, slots: int, fresh: int) -> Expr:
+def _oldest_frame_index(position: Buffer, slots: int, fresh: int) -> Expr:
     """Build the index of the oldest frame of a ring, which the data will replace."""
     zero = ir.const(0, "int32")
     return zero if slots == 1 else position[zero] % slots * fresh
 
 
-def _compute_slice(call: OpCall) -> te.Tensor:
-    """Build a loop over frames, first those of the ring, then those of the data."""
+def _compute_ring_slice(call: OpCall) -> te.Tensor:
+    """Build a loop over the frames that are read, first those of the ring, then those of the data."""
     ring, position, data = call.present
     axis, back, step, count = (call.attrs[name] for name in ("axis", "back", "step", "count"))
-    (outer, kept, inner), fresh = _planes(ring.type, axis), data.type.shape[axis]
+    (outer, kept, inner), fresh = _split_frames(ring.type, axis), data.type.shape[axis]
     first = kept + fresh - back
     old = len(range(first, kept, step)) if first < kept else 0
     old, rest = min(old, count), first + min(old, count) * step - kept
@@ -151,18 +151,18 @@ def _compute_slice(call: OpCall) -> te.Tensor:
         now = ir.loops([(u, count - old), (j, inner)], take)
         parts = [part for part, size in ((past, old), (now, count - old)) if size]
         body = ir.loops([(n, outer)], ir.seq(*parts))
-        return ir.Let(start, _start(at, kept // fresh, fresh), body) if old else body
+        return ir.Let(start, _oldest_frame_index(at, kept // fresh, fresh), body) if old else body
 
     tensors = (ring.tensor((outer, kept, inner)), position.tensor((1,)), data.tensor((outer, fresh, inner)))
     return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build)[0]
 
 
-def _infer_write(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_ring_write(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     _check_ring(attrs, types)
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
-def _reference_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_ring_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     ring, position, data = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     start = int(position.reshape(-1)[0]) * data.shape[axis] % ring.shape[axis]
@@ -170,17 +170,17 @@ def _reference_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (result,)
 
 
-def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
-    """Build the write of the data, and with ``whole`` the copy of the ring before it."""
+def _compute_ring_write(call: OpCall, whole: bool = True) -> te.Tensor:
+    """Build the loops that write the data into the ring; with ``whole`` they copy the ring first."""
     ring, position, data = call.present
-    (outer, kept, inner), fresh = _planes(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
+    (outer, kept, inner), fresh = _split_frames(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (at, new, *frames), (out,) = operands, results
         n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
         put = ir.loops([(n, outer), (j, fresh * inner)], ir.Store(out, (n, start + j), new[n, j]))
         copies = [ir.loops([(m, outer), (i, kept * inner)], ir.Store(out, (m, i), old[m, i])) for old in frames]
-        return ir.seq(*copies, ir.Let(start, _start(at, kept // fresh, fresh) * inner, put))
+        return ir.seq(*copies, ir.Let(start, _oldest_frame_index(at, kept // fresh, fresh) * inner, put))
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))
     before = (ring.tensor((outer, kept * inner)),) if whole else ()
@@ -199,7 +199,7 @@ def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
             yield axis, types, np.array([position], np.int32)
 
 
-def _cases_slice() -> Iterable[Case]:
+def _cases_ring_slice() -> Iterable[Case]:
     for axis, types, position in _ring_types():
         length = types[0].shape[axis] + types[2].shape[axis]
         for back, step, count in ((length, 1, length), (length, 3, 2), (2, 1, 1), (1, 1, 1), (4, 1, 3)):
@@ -207,7 +207,7 @@ def _cases_slice() -> Iterable[Case]:
             yield Case(attrs, types, arrays=(None, position, None), name=f"{types[0].shape} {back} {step} {count}")
 
 
-def _cases_write() -> Iterable[Case]:
+def _cases_ring_write() -> Iterable[Case]:
     for axis, types, position in _ring_types():
         yield Case({"axis": axis}, types, arrays=(None, position, None))
 
@@ -216,10 +216,10 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "shift_in",
         attrs={"axis": one_axis()},
-        infer=_infer_shift,
-        reference=_reference_shift,
-        compute=_compute_shift,
-        cases=_cases_shift,
+        infer=_infer_shift_in,
+        reference=_reference_shift_in,
+        compute=_compute_shift_in,
+        cases=_cases_shift_in,
         operand_names=("history", "data"),
     ),
     OpDef(
@@ -230,21 +230,21 @@ OPERATORS: tuple[OpDef, ...] = (
             "step": integer("between frames"),
             "count": integer("of frames", least=0),
         },
-        infer=_infer_slice,
-        reference=_reference_slice,
-        compute=_compute_slice,
-        cases=_cases_slice,
+        infer=_infer_ring_slice,
+        reference=_reference_ring_slice,
+        compute=_compute_ring_slice,
+        cases=_cases_ring_slice,
         constants={1: BOUNDED},
         operand_names=("ring", "position", "data"),
     ),
     OpDef(
         "ring_write",
         attrs={"axis": one_axis()},
-        infer=_infer_write,
-        reference=_reference_write,
-        compute=_compute_write,
-        update=lambda call: _compute_write(call, whole=False),
-        cases=_cases_write,
+        infer=_infer_ring_write,
+        reference=_reference_ring_write,
+        compute=_compute_ring_write,
+        update=lambda call: _compute_ring_write(call, whole=False),
+        cases=_cases_ring_write,
         constants={1: BOUNDED},
         operand_names=("ring", "position", "data"),
     ),

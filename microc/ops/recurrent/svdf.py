@@ -40,7 +40,9 @@ SHAPES = ((1, 4, 6, 3, 2), (2, 5, 4, 1, 1), (1, 1, 1, 2, 1), (1, 8, 8, 10, 4))
 
 
 def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer output and new state from data, feature weights, time weights, bias and state."""
+    """Infer the types of output and new state from data, feature weights, time weights, bias and state.
+
+    Raise ModelError if their shapes contradict each other."""
     data, feature, time, bias, state = types
     if len(data.shape) != 2 or len(feature.shape) != 2 or len(time.shape) != 2 or attrs["rank"] < 1:
         raise ModelError(
@@ -63,28 +65,30 @@ def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
 
 
 def step_state(state: Array, feature: Array, time: Array, bias: Array, rank: int) -> tuple[Array, Array]:
-    """Return (sums by time weights, new state) of a state (B, F, M) and new features (B, F), in the arrays' dtype."""
+    """Advance a state (B, F, M) by new features (B, F); return the sums by time weights and the new state.
+
+    Both are computed in the arrays' dtype."""
     following = np.concatenate((state[:, :, 1:], feature[:, :, None]), axis=2)
     by_filter = (following * time).sum(axis=2)
     return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
 def sizes(call: OpCall) -> tuple[int, int, int, int]:
-    """Return (batch, depth, filters, memory)."""
+    """Return the extents (batch, depth, filters, memory) of an SVDF."""
     time = call.operands[-3]
     assert time is not None
     return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
 
 
 def tensors(call: OpCall) -> list[te.Tensor]:
-    """Return the operands' tensors; the state as (batch, filters, memory)."""
+    """Return the tensors of an SVDF's operands; that of the state has the shape (batch, filters, memory)."""
     batch, _, filters, memory = sizes(call)
     *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
 
 def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
-    """Build stage ``state``: the old state without its oldest features, with ``newest(b, f)`` at the end."""
+    """Build stage ``following``, the new state: the old one without its oldest features, and ``newest(b, f)`` at the end."""
     batch, _, filters, memory = sizes(call)
 
     def element(b: Expr, f: Expr, m: Expr) -> Expr:
@@ -94,7 +98,7 @@ def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
 
 
 def sum_over_time(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor, dtype: str) -> te.Tensor:
-    """Build stage ``acc``: bias plus features by time weights."""
+    """Build stage ``acc``: the bias plus the sum of features times time weights."""
     batch, _, filters, memory = sizes(call)
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
@@ -108,7 +112,7 @@ def sum_over_time(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.
 
 
 def feature(call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te.Tensor | None = None) -> te.Tensor:
-    """Build stage ``feature``: data by feature weights."""
+    """Build stage ``feature``: data times feature weights, plus the bias if there is one."""
     batch, depth, filters, _ = sizes(call)
     d = te.reduce_axis(depth, "d")
 
@@ -159,7 +163,7 @@ def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
     x, weights, feature_bias, time, bias, state = tensors(call)
     attrs = call.attrs
-    new = feature(call, x, weights, _sums(attrs["feature_bound"]), feature_bias)
+    new = feature(call, x, weights, _sum_dtype(attrs["feature_bound"]), feature_bias)
 
     def newest(b: Expr, f: Expr) -> Expr:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
@@ -172,7 +176,7 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
 
     memory = following(call, state, newest)
-    acc, bound = sum_over_time(call, memory, time, bias, _sums(attrs["bound"])), min(attrs["bound"], INT32_MAX)
+    acc, bound = sum_over_time(call, memory, time, bias, _sum_dtype(attrs["bound"])), min(attrs["bound"], INT32_MAX)
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
 
@@ -184,8 +188,8 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.compute(acc.shape, element, "svdf", ("b", "u")), memory
 
 
-def _sums(bound: int) -> str:
-    """Return the dtype of sums: uint32, whose overflow C defines, if they may exceed int32."""
+def _sum_dtype(bound: int) -> str:
+    """Return the dtype of sums up to ``bound``: uint32, whose overflow C defines, if they may exceed int32."""
     return "int32" if bound <= INT32_MAX else "uint32"
 
 
@@ -226,15 +230,16 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _constants(application: Application) -> Constants:
-    """Require constant weights and biases if the attributes bound the sums to 32 bits; otherwise these may wrap around."""
+def _operand_bounds(application: Application) -> Constants:
+    """Require that weights and biases are constant if the attributes bound the sums to 32 bits; else these may wrap
+    around."""
     known = Constant(Use.TERM, INT32_MIN, INT32_MAX)
     fits = [application.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
     return {1 + k: known if fits[k // 2] else INT32 for k in range(4)}
 
 
-def _sound(application: Application) -> str:
-    """Check that the sums are within the bounds in the attributes; return the fault."""
+def _qsvdf_error_message(application: Application) -> str:
+    """Return a message if operands have other dtypes or sums exceed the bounds in the attributes, else an empty string."""
     attrs, (data, *operand_types) = application.attrs, application.types
     dtypes_ = [tensor_type.dtype for tensor_type in (data, *operand_types)]
     if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
@@ -301,8 +306,8 @@ QSVDF = OpDef(
     reference=_svdf_fixed_reference,
     compute=_svdf_fixed_compute,
     cases=_svdf_fixed_cases,
-    constants=_constants,
-    sound=(check_stored, zero_point_of("state_zero_point", 5), _sound),
+    constants=_operand_bounds,
+    sound=(check_stored, zero_point_of("state_zero_point", 5), _qsvdf_error_message),
     macs=macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
 )
@@ -344,7 +349,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _split_activation(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a float operator with an activation to the operator and the activation."""
+    """Rewrite a float ``svdf`` with an activation to one without it and the activation."""
     activation = str(node.attr("activation"))
     if not activation:
         return None

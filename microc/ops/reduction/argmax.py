@@ -26,12 +26,12 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
-def _axis(name: str, attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
-    """Return the axis counted from 0; raise ModelError if there is none or it has no elements."""
+def _nonnegative_axis(op_name: str, attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
+    """Return the attribute ``axis`` counted from 0; raise ModelError if there is no such axis or it has no elements."""
     rank = len(tensor_type.shape)
     if not -rank <= attrs["axis"] < rank or not tensor_type.shape[attrs["axis"]] or tensor_type.dtype == "bool":
         raise ModelError(
-            f"{name}: the axis is outside of the data or empty, or the data are bool; got axis={attrs['axis']} of "
+            f"{op_name}: the axis is outside of the data or empty, or the data are bool; got axis={attrs['axis']} of "
             f"{tensor_type.dtype} {tensor_type.shape}"
         )
     return int(attrs["axis"] % rank)
@@ -45,14 +45,14 @@ def _split_shape(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
 # ---------------------------------------------------------------- argmax, argmin
 
 
-def _infer_arg(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    axis = _axis(name, attrs, types[0])
+def _infer_arg_extremum(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    axis = _nonnegative_axis(name, attrs, types[0])
     shape = list(types[0].shape)
     shape[axis : axis + 1] = [1] if attrs["keepdims"] else []
     return (TensorType(tuple(shape), attrs["out_dtype"]),)
 
 
-def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_arg_extremum(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, axis = rank_nan_last(arrays[0], largest), attrs["axis"]
     find = np.argmax if largest else np.argmin
     if attrs["last"]:
@@ -65,10 +65,10 @@ def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any
     return (np.asarray(found).astype(attrs["out_dtype"]),)
 
 
-def _compute_arg(largest: bool, call: OpCall) -> te.Tensor:
+def _compute_arg_extremum(largest: bool, call: OpCall) -> te.Tensor:
     """Build one pass that keeps the best element and its index in scalars."""
     data = call.data
-    axis = _axis("argmax", call.attrs, data.type)
+    axis = _nonnegative_axis("argmax", call.attrs, data.type)
     outer, extent, inner = _split_shape(data.type.shape, axis)
     dtype = call.out_types[0].dtype
     better = "gt" if largest else "lt"
@@ -94,7 +94,7 @@ def _compute_arg(largest: bool, call: OpCall) -> te.Tensor:
     return te.extern("search", (operand,), (("out", (outer, inner), dtype),), build)[0]
 
 
-def _cases_arg() -> Iterable[Case]:
+def _cases_arg_extremum() -> Iterable[Case]:
     for shape, axis in (((2, 5, 3), 1), ((7,), 0), ((3, 4), -1), ((4, 1), 1), ((5, 2), 0)):
         for dtype, out in (("float32", "int32"), ("int8", "int64")):
             for last in (False, True):
@@ -106,13 +106,13 @@ def _cases_arg() -> Iterable[Case]:
         yield Case(attrs, (TensorType((1, 4), "int8"),), arrays=(ties,), name="ties")
 
 
-def _arg(name: str, largest: bool) -> OpDef:
+def _define_arg_extremum(name: str, largest: bool) -> OpDef:
     return OpDef(
         name,
-        infer=lambda attrs, types: _infer_arg(name, attrs, types),
-        reference=lambda attrs, arrays: _reference_arg(largest, attrs, arrays),
-        compute=lambda call: _compute_arg(largest, call),
-        cases=_cases_arg,
+        infer=lambda attrs, types: _infer_arg_extremum(name, attrs, types),
+        reference=lambda attrs, arrays: _reference_arg_extremum(largest, attrs, arrays),
+        compute=lambda call: _compute_arg_extremum(largest, call),
+        cases=_cases_arg_extremum,
         edges="NaN is passed over, but where it comes first nothing beats it",
         attrs={
             "axis": one_axis("along which", -1),
@@ -129,7 +129,7 @@ def _arg(name: str, largest: bool) -> OpDef:
 
 
 def _infer_topk(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    axis = _axis("topk", attrs, types[0])
+    axis = _nonnegative_axis("topk", attrs, types[0])
     shape = list(types[0].shape)
     if not 1 <= attrs["k"] <= shape[axis]:
         raise ModelError(f"topk: k exceeds the elements along the axis; got k={attrs['k']}, expected 1..{shape[axis]}")
@@ -150,9 +150,9 @@ def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build insertion of every element into a sorted list of the best k so far; a displaced element moves down."""
+    """Build the insertion of every element into a sorted list of the best k so far; a displaced element moves down."""
     data = call.data
-    axis, count = _axis("topk", call.attrs, data.type), int(call.attrs["k"])
+    axis, count = _nonnegative_axis("topk", call.attrs, data.type), int(call.attrs["k"])
     outer, extent, inner = _split_shape(data.type.shape, axis)
     data_dtype, dtype = data.type.dtype, call.attrs["out_dtype"]
     better = "gt" if call.attrs["largest"] else "lt"
@@ -205,8 +205,8 @@ def _cases_topk() -> Iterable[Case]:
 
 
 OPERATORS: tuple[OpDef, ...] = (
-    _arg("argmax", True),
-    _arg("argmin", False),
+    _define_arg_extremum("argmax", True),
+    _define_arg_extremum("argmin", False),
     OpDef(
         "topk",
         infer=_infer_topk,

@@ -59,8 +59,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
-def _running(attrs: Mapping[str, Any], x: Array) -> Array:
-    """Return the running sums of float64 or int64 numbers."""
+def _running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
+    """Return the running sums of float64 or int64 numbers along the attribute ``axis``."""
     axis = attrs["axis"]
     ordered = np.flip(x, axis) if attrs["reverse"] else x
     total = np.cumsum(ordered, axis=axis)
@@ -71,16 +71,16 @@ def _running(attrs: Mapping[str, Any], x: Array) -> Array:
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    return (_running(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
+    return (_running_sums(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
 
 
-def _loops(
+def _build_scan(
     call: OpCall, start: ir.Const, term: Callable[[Expr], Expr], result: Callable[[Expr], Expr], combine: str = "add"
 ) -> te.Tensor:
     """Build one pass along the axis.
 
-    A scalar starts from ``start`` and accumulates ``term`` of each element by ``combine``; ``result`` of it is stored.
-    """
+    A scalar starts from ``start`` and accumulates ``term`` of each element by ``combine``; ``result`` of the scalar is
+    stored."""
     data, attrs = call.data, call.attrs
     shape = data.type.shape
     axis = attrs["axis"] % len(shape)
@@ -107,7 +107,7 @@ def _loops(
 def _compute(call: OpCall) -> te.Tensor:
     dtype = call.out_types[0].dtype
     wide = compute_dtype(dtype)
-    return _loops(call, ir.const(0, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total))
+    return _build_scan(call, ir.const(0, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total))
 
 
 def _cases() -> Iterable[Case]:
@@ -119,7 +119,7 @@ def _cases() -> Iterable[Case]:
                     yield Case(attrs, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
 
 
-def _reference_product(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_cumprod(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, axis = arrays[0], attrs["axis"]
     wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
     ordered = np.flip(wide, axis) if attrs["reverse"] else wide
@@ -130,10 +130,10 @@ def _reference_product(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
     return ((np.flip(total, axis) if attrs["reverse"] else total).astype(x.dtype),)
 
 
-def _compute_product(call: OpCall) -> te.Tensor:
+def _compute_cumprod(call: OpCall) -> te.Tensor:
     dtype = call.out_types[0].dtype
     wide = compute_dtype(dtype)
-    return _loops(call, ir.const(1, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total), "mul")
+    return _build_scan(call, ir.const(1, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total), "mul")
 
 
 # ---------------------------------------------------------------- quantised
@@ -169,14 +169,14 @@ def _infer_qcumsum(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
 def _reference_qcumsum(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     start, left = _start_and_shift(attrs)
     x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << left
-    total = (_running(attrs, x) + start).astype(np.int32).astype(np.int64)
+    total = (_running_sums(attrs, x) + start).astype(np.int32).astype(np.int64)
     scaled = Multiplier(attrs["rounding"]).times(total, attrs["multiplier"], attrs["shift"], NUMPY)
     low, high = dtypes.int_range(arrays[0].dtype.name)
     return (np.clip(scaled + attrs["zero_point"], low, high).astype(arrays[0].dtype),)
 
 
 def _start_and_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the initial sum and the left shift of elements in a rounding mode."""
+    """Return the initial sum and the left shift of elements, which depend on the rounding mode."""
     if attrs["rounding"] == Multiplier.SINGLE:
         return 0, 0
     return -attrs["input_zero_point"] << _SHIFT - 1, _SHIFT - 1
@@ -194,7 +194,7 @@ def _compute_qcumsum(call: OpCall) -> te.Tensor:
             return scale_single_rounding(ir.cast("int32", total), bound, scale, out)
         return scale_double_rounding(ir.cast("int32", total), INT32_MIN, INT32_MAX, scale, out)
 
-    return _loops(
+    return _build_scan(
         call,
         ir.const(start % (1 << 32), "uint32"),
         lambda x: ir.cast("uint32", (ir.cast("int32", x) - attrs["input_zero_point"]) << left),
@@ -226,8 +226,8 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "cumprod",
         infer=_infer,
-        reference=_reference_product,
-        compute=_compute_product,
+        reference=_reference_cumprod,
+        compute=_compute_cumprod,
         cases=lambda: (case for case in _cases() if not case.name.startswith("int")),
         attrs=_ATTRS,
         axes=along_axis,

@@ -34,20 +34,20 @@ from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
 
-def _axes(attrs: Mapping[str, Any], shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+def _reduced_axes(attrs: Mapping[str, Any], shape: tuple[int, ...], op_name: str) -> tuple[int, ...]:
     """Return the reduced axes, sorted and counted from the front; raise ModelError if they are not axes of ``shape``."""
     rank = len(shape)
     axes = sorted({axis % rank for axis in attrs["axes"] if -rank <= axis < rank})
     if not axes or len(axes) != len(attrs["axes"]) or 0 in shape:
         raise ModelError(
-            f"{name}: axes must be different axes of data that are not empty; got axes={attrs['axes']} of {shape}"
+            f"{op_name}: axes must be different axes of data that are not empty; got axes={attrs['axes']} of {shape}"
         )
     return tuple(axes)
 
 
 def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
-    axes = _axes(attrs, tensor_type.shape, name)
+    axes = _reduced_axes(attrs, tensor_type.shape, name)
     if tensor_type.dtype == "bool":
         raise ModelError(f"{name}: the data have a wrong dtype; got bool, expected numbers")
     ones = [1 if axis in axes else extent for axis, extent in enumerate(tensor_type.shape)]
@@ -57,7 +57,10 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 @frozen
 class Reduction:
-    """A reduction: its combiner in :func:`microc.te.lower.combine_step`, and numpy's function of (array, axes, keepdims)."""
+    """Kind of reduction over axes.
+
+    ``combine``: its combiner in :func:`microc.te.lower.combine_step`. ``array``: numpy's function of (array, axes,
+    keepdims)."""
 
     name: str
     combine: str
@@ -81,7 +84,7 @@ REDUCTIONS = (
 )
 
 
-def _count(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+def _reduced_count(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
     return prod(shape[axis] for axis in attrs["axes"])
 
 
@@ -93,7 +96,7 @@ def _reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[
         attrs.get("offset", 0)
     ).astype(wide.dtype)
     if reduction.name == "mean":
-        count = _count(attrs, x.shape)
+        count = _reduced_count(attrs, x.shape)
         result = result / count if x.dtype.kind == "f" else np.sign(result) * (abs(result) // count)
     return (np.asarray(result).astype(attrs.get("out_dtype") or x.dtype),)
 
@@ -117,12 +120,12 @@ def merge_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int,
 def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     data = call.data
     tensor_type, attrs = data.type, call.attrs
-    runs = merge_axes(tensor_type.shape, _axes(attrs, tensor_type.shape, reduction.name))
+    runs = merge_axes(tensor_type.shape, _reduced_axes(attrs, tensor_type.shape, reduction.name))
     if not any(reduced for _, reduced in runs):
         runs.append((1, True))
     x = data.tensor(tuple(extent for extent, _ in runs))
     reduced = [te.reduce_axis(extent, f"k{i}") for i, (extent, is_reduced) in enumerate(runs) if is_reduced]
-    dtype = _accumulator(reduction, tensor_type.dtype)
+    dtype = _accumulator_dtype(reduction, tensor_type.dtype)
 
     def element(*index: Expr) -> Expr:
         kept, over = iter(index), iter(reduced)
@@ -138,7 +141,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
         return acc
     if reduction.name != "mean":
         return te.compute(acc.shape, lambda *index: ir.cast(out_dtype, acc[index]), "narrowed")
-    count = _count(attrs, tensor_type.shape)
+    count = _reduced_count(attrs, tensor_type.shape)
 
     def average(*index: Expr) -> Expr:
         if dtypes.is_float(dtype):
@@ -149,8 +152,8 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     return te.compute(acc.shape, average, "average")
 
 
-def _accumulator(reduction: Reduction, dtype: str) -> str:
-    """Return the dtype of sums and products: unsigned if they may overflow, so that they wrap around."""
+def _accumulator_dtype(reduction: Reduction, dtype: str) -> str:
+    """Return the dtype of sums and products of ``dtype``: unsigned if they may overflow, so that they wrap around."""
     if reduction.combine == "mul" and dtypes.is_integer(dtype) and dtypes.nbytes(dtype) < 4:
         return "uint32"
     if (reduction.name, dtype) == ("mean", "uint32"):
@@ -174,7 +177,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite to the extremum of the stored integers, rescaled if the result has another scale."""
+    """Rewrite a quantised max or min to that of the stored integers, rescaled if the result has another scale."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     if source.quant == result.quant and source.dtype == result.dtype:
         return None
@@ -186,10 +189,9 @@ def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_sum(node: Node, graph: Graph) -> Legalized:
-    """Rewrite to sum(x - zero point) scaled to the result, in floats if the sum may exceed 32 bits.
+    """Rewrite a quantised sum or mean to sum(x - zero point), scaled to the result.
 
-    The multiplier of a mean includes 1 / count.
-    """
+    It is computed in floats if the sum may exceed 32 bits. The multiplier of a mean includes 1 / count."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
@@ -248,15 +250,15 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
             yield Case(attrs, (TensorType((1, 7, 7, 5), dtype),), name=f"{dtype} to int32")
 
 
-def _sums_fit(application: Application) -> str:
-    """Check that sums of narrow integers, which are computed in int32, fit it; return the fault."""
+def _narrow_sum_overflow_message(application: Application) -> str:
+    """Return a message if sums of narrow integers, which are computed in int32, can overflow, else an empty string."""
     tensor_type, attrs = application.types[0], application.attrs
     narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
-    count = _count({"axes": _axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
+    count = _reduced_count({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
     return window_fault(application, count, offset=attrs.get("offset", 0)) if narrow else ""
 
 
-def _definition(reduction: Reduction) -> OpDef:
+def _define_reduction(reduction: Reduction) -> OpDef:
     more = (
         {"offset": integer("what a sum begins with", 0), "out_dtype": element_type("empty: the data's", "")}
         if reduction.name == "sum"
@@ -276,10 +278,10 @@ def _definition(reduction: Reduction) -> OpDef:
         },
         axes=along_axes,
         legalize=_legalize,
-        sound=(_sums_fit,) if reduction.combine == "add" else (),
+        sound=(_narrow_sum_overflow_message,) if reduction.combine == "add" else (),
         operand_names=("data",),
         edges="Integers wrap around" if reduction.combine in ("add", "mul") else "NaN goes through",
     )
 
 
-OPERATORS: tuple[OpDef, ...] = tuple(_definition(reduction) for reduction in REDUCTIONS)
+OPERATORS: tuple[OpDef, ...] = tuple(_define_reduction(reduction) for reduction in REDUCTIONS)

@@ -59,7 +59,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Build a loop over bands, each summed in a register."""
+    """Build a loop over bands, each of which is summed in a register."""
     data, weights = call.present
     dtype, size, bands = data.type.dtype, data.type.shape[-1], len(call.attrs["starts"])
     rows, most = prod(data.type.shape[:-1]), max(call.attrs["widths"])
@@ -88,7 +88,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("bands", operands, (("out", (rows, bands), dtype),), build)[0]
 
 
-def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (keep_axes(len(types[0].shape), (-1,)), None)
 
 
@@ -118,7 +118,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        axes=_axes,
+        axes=_map_axes,
         macs=_macs,
         operand_names=("data", "weights"),
     ),

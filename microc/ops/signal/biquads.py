@@ -40,7 +40,7 @@ _ZERO = ir.const(0, "int32")
 
 
 def state_shape(data: Sequence[int], axis: int, sections: int, dtype: str) -> tuple[int, ...]:
-    """Return the shape of the state of a filter over data of a shape and dtype."""
+    """Return the shape of the state of a filter of ``sections`` sections along ``axis`` of data of shape ``data``."""
     channels = [extent for place, extent in enumerate(data) if place != axis % len(data)]
     return (*channels, sections, 4 if dtype == "int16" else 2)
 
@@ -86,18 +86,22 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return np.ascontiguousarray(np.moveaxis(x, -1, axis)).astype(data.dtype), now.astype(state.dtype)
 
 
-def _filter_float(row: Array, x: Array, state: Array) -> Array:
-    """Filter a sample of floats by one section and update its state."""
-    b0, b1, b2, a1, a2 = row
+def _filter_float(coefficients: Array, x: Array, state: Array) -> Array:
+    """Filter one float sample of every channel by one section, and update its state in place.
+
+    ``coefficients``: b0, b1, b2, a1, a2."""
+    b0, b1, b2, a1, a2 = coefficients
     y: Array = b0 * x + state[..., 0]
     state[..., 0] = b1 * x - a1 * y + state[..., 1]
     state[..., 1] = b2 * x - a2 * y
     return y
 
 
-def _filter_fixed_point(row: Array, x: Array, state: Array) -> Array:
-    """Filter a sample of integers by one section and update its state."""
-    b0, b1, b2, a1, a2 = row
+def _filter_fixed_point(coefficients: Array, x: Array, state: Array) -> Array:
+    """Filter one integer sample of every channel by one section, and update its state in place.
+
+    ``coefficients``: b0, b1, b2, a1, a2."""
+    b0, b1, b2, a1, a2 = coefficients
     total = b0 * x + b1 * state[..., 0] + b2 * state[..., 1] - a1 * state[..., 2] - a2 * state[..., 3]
     y: Array = np.clip((total + _HALF) >> COEFFICIENT_BITS, -LIMIT, LIMIT)
     state[..., 1], state[..., 0] = state[..., 0].copy(), x
@@ -106,7 +110,7 @@ def _filter_fixed_point(row: Array, x: Array, state: Array) -> Array:
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build loops over channels, samples and sections; the new state is the working memory."""
+    """Build loops over channels, samples and sections; the new state serves as working memory."""
     data, coefficients, state = call.present
     axis, shape = call.attrs["axis"] % len(data.type.shape), data.type.shape
     outer, samples, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -141,28 +145,34 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.extern("biquads", operands, results, build)
 
 
-def _build_float_section(row: Sequence[Expr], line: Buffer, now: Buffer, places: Sequence[tuple[Expr, ...]]) -> Stmt:
-    """Build a section of floats; its output is stored back to ``line``, the input of the next section."""
+def _build_float_section(
+    coefficients: Sequence[Expr], line: Buffer, now: Buffer, state_indices: Sequence[tuple[Expr, ...]]
+) -> Stmt:
+    """Build one section of floats; it stores its output back to ``line``, the input of the next section."""
     x, y = Var("x", "float32"), Var("y", "float32")
-    b0, b1, b2, a1, a2 = row
+    b0, b1, b2, a1, a2 = coefficients
     stores = (
-        ir.Store(now, places[0], b1 * x - a1 * y + now[places[1]]),
-        ir.Store(now, places[1], b2 * x - a2 * y),
+        ir.Store(now, state_indices[0], b1 * x - a1 * y + now[state_indices[1]]),
+        ir.Store(now, state_indices[1], b2 * x - a2 * y),
         ir.Store(line, (_ZERO,), y),
     )
-    return with_names([(x, line[0]), (y, b0 * x + now[places[0]])], ir.seq(*stores))
+    return with_names([(x, line[0]), (y, b0 * x + now[state_indices[0]])], ir.seq(*stores))
 
 
-def _build_fixed_section(row: Sequence[Expr], line: Buffer, now: Buffer, places: Sequence[tuple[Expr, ...]]) -> Stmt:
-    """Build a section of integers; its output is stored back to ``line``, the input of the next section."""
+def _build_fixed_section(
+    coefficients: Sequence[Expr], line: Buffer, now: Buffer, state_indices: Sequence[tuple[Expr, ...]]
+) -> Stmt:
+    """Build one section of integers; it stores its output back to ``line``, the input of the next section."""
     x, y, total = Var("x"), Var("y"), Var("total", "int64")
-    signals = (x, *(now[place] for place in places))
-    products = [ir.cast("int64", factor) * ir.cast("int64", value) for factor, value in zip(row, signals, strict=True)]
+    signals = (x, *(now[place] for place in state_indices))
+    products = [
+        ir.cast("int64", factor) * ir.cast("int64", value) for factor, value in zip(coefficients, signals, strict=True)
+    ]
     sums = products[0] + products[1] + products[2] - products[3] - products[4]
     rounded = (sums + ir.const(_HALF, "int64")) >> ir.const(COEFFICIENT_BITS, "int64")
     limited = ir.cast("int32", ir.clamp(total, -LIMIT, LIMIT))
-    moved = (now[places[0]], x, now[places[2]], y)
-    stores = [ir.Store(now, places[k], moved[k2]) for k, k2 in ((1, 0), (0, 1), (3, 2), (2, 3))]
+    moved = (now[state_indices[0]], x, now[state_indices[2]], y)
+    stores = [ir.Store(now, state_indices[k], moved[k2]) for k, k2 in ((1, 0), (0, 1), (3, 2), (2, 3))]
     return with_names([(x, line[0]), (total, rounded), (y, limited)], ir.seq(*stores, ir.Store(line, (_ZERO,), y)))
 
 

@@ -38,7 +38,9 @@ def factors(size: int) -> tuple[int, ...]:
 
 
 def twiddles(size: int, count: int, first: float, dtype: str) -> Array:
-    """Return twiddle factors (count, 2): e to the -2 pi i (k + first) / size; fixed point rounds halves up."""
+    """Return the table of twiddle factors (count, 2), e to the -2 pi i (k + first) / size for k = 0 .. count - 1.
+
+    Fixed point rounds halves up."""
     angle = -2 * np.pi * (np.arange(count) + first) / size
     table = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     if dtype.startswith("float"):
@@ -47,12 +49,16 @@ def twiddles(size: int, count: int, first: float, dtype: str) -> Array:
 
 
 def super_twiddles(length: int, dtype: str) -> Array:
-    """Return the twiddle factors that combine the spectrum of reals: those of ``length``, a quarter period ahead."""
+    """Return KISS FFT's super twiddles of a transform of ``length`` reals, which combine their spectrum.
+
+    They are twiddle factors a quarter period ahead."""
     return twiddles(length, length // 4, 1 + length / 4, dtype)
 
 
 def _butterfly(k: Arithmetic, x: Sequence[Complex], twiddle_factors: Sequence[Complex]) -> list[Complex]:
-    """Return sums and differences of two or four numbers, all but the first times a twiddle factor if there are any."""
+    """Return the results of a butterfly of two or four numbers over the arithmetic ``k``.
+
+    These are sums and differences; all inputs but the first are multiplied by a twiddle factor if there are any."""
     first, *others = x
     first = k.divide(first, len(x))
     if twiddle_factors:
@@ -68,7 +74,7 @@ def _butterfly(k: Arithmetic, x: Sequence[Complex], twiddle_factors: Sequence[Co
 
 
 def transform_array(k: Arithmetic, z: Array, table: Array) -> Array:
-    """Transform complex numbers (n, 2) stage by stage, over numpy."""
+    """Transform complex numbers (n, 2) stage by stage, over numpy; ``table`` holds the twiddle factors."""
     size, radices = len(z), factors(len(z))
     steps = [1, *accumulate(radices, mul)]
     parts = [size // step for step in steps[1:]]
@@ -86,7 +92,9 @@ def transform_array(k: Arithmetic, z: Array, table: Array) -> Array:
 
 
 def load_reversed(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
-    """Store complex numbers, given by index and part, in digit-reversed order for the butterflies."""
+    """Build loops that store complex numbers in digit-reversed order, as the butterflies need them, in ``work``.
+
+    ``value`` returns part 0 (real) or 1 (imaginary) of the number at an index."""
     radices = factors(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     part = Var("part")
@@ -101,7 +109,7 @@ def load_reversed(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
 
 
 def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arithmetic) -> Stmt:
-    """Store as :func:`load_reversed`, but through the first stage of butterflies, which has no twiddle factors."""
+    """Build loops that store as :func:`load_reversed` does, but through the first stage, which has no twiddle factors."""
     *radices, last = factors(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     source: Expr = _ZERO
@@ -118,7 +126,9 @@ def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arith
 
 
 def build_stages(work: Buffer, twiddle_table: Buffer, k: Arithmetic | None = None, done: int = 0) -> Iterable[Stmt]:
-    """Build the stages of butterflies, the smallest first, without the first ``done``; ``k``: default the dtype's arithmetic."""
+    """Yield the loops of the stages of butterflies, the smallest first, without the first ``done``.
+
+    ``k``: the arithmetic (default: that of the dtype)."""
     k = k or arithmetic(work.dtype, loops=True)
     size, radices = work.shape[0], factors(work.shape[0])
     steps = [1, *accumulate(radices, mul)]
@@ -148,7 +158,7 @@ def build_stages(work: Buffer, twiddle_table: Buffer, k: Arithmetic | None = Non
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``rfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fft.c``, ``kiss_fftr.c``.
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_rfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
@@ -163,7 +173,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*tensor_type.shape[:-1], length + 2), tensor_type.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_rfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, length = arrays[0], attrs["fft_length"]
     if x.dtype == np.float32:
         spectrum = np.fft.rfft(x.astype(np.float64), length)
@@ -173,7 +183,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _transform_row(x: Array, length: int, dtype: str) -> Array:
-    """Transform one row in fixed point, over numpy."""
+    """Transform one row of reals in fixed point, over numpy."""
     k, half = arithmetic(dtype, loops=False), length // 2
     pairs = np.zeros(length, np.int64)
     pairs[: x.size] = x
@@ -188,14 +198,14 @@ def _transform_row(x: Array, length: int, dtype: str) -> Array:
 
 
 def combine_frequencies(k: Arithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
-    """Return frequencies k and n - k of the reals from those of the complex numbers."""
+    """Return frequencies k and n - k of a spectrum of reals from those of the spectrum of half as many complex numbers."""
     low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
     total, rotated = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
     below = k.half(total[0], rotated[0]), k.half(total[1], rotated[1])
     return below, (k.half(total[0], k.negative(rotated[0])), k.half(k.negative(total[1]), rotated[1]))
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_rfft(call: OpCall) -> te.Tensor:
     """Build a loop over rows, each transformed in a workspace of complex numbers."""
     data = call.data
     length, dtype, size = int(call.attrs["fft_length"]), data.type.dtype, data.type.shape[-1]
@@ -212,15 +222,19 @@ def _compute(call: OpCall) -> te.Tensor:
 
         return ir.loops(
             [(n, rows)],
-            ir.seq(load_reversed(sample, work), *build_stages(work, twiddle_table), _combine_rows(work, last, out, n)),
+            ir.seq(
+                load_reversed(sample, work),
+                *build_stages(work, twiddle_table),
+                _build_real_spectrum(work, last, out, n),
+            ),
         )
 
     results = (("out", (rows, half + 1, 2), dtype), ("work", (half, 2), dtype))
     return te.extern("transform", (data.tensor((rows, size)), *tables), results, build)[0]
 
 
-def _combine_rows(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
-    """Build the spectrum of the reals from that of the complex numbers."""
+def _build_real_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
+    """Build the spectrum of a row of reals from that of half as many complex numbers."""
     k, half, i, held = arithmetic(work.dtype, loops=True), work.shape[0], Var("f"), NamedValues("r")
     first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
     ends = (
@@ -245,7 +259,7 @@ def _combine_rows(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
     return ir.seq(edge, ir.loops([(i, half // 2)], held.around(ir.seq(*stores))))
 
 
-def _cases() -> Iterable[Case]:
+def _cases_rfft() -> Iterable[Case]:
     for shape, length in (((4,), 4), ((2, 7), 8), ((30,), 32), ((64,), 64), ((2, 3, 16), 16)):
         for dtype in DTYPES:
             yield Case({"fft_length": length}, (TensorType(shape, dtype),), tolerance=2e-5, name=f"{dtype} {length}")
@@ -255,10 +269,10 @@ FFT_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "rfft",
         attrs={"fft_length": integer("a power of two", least=1)},
-        infer=_infer,
-        reference=_reference,
-        compute=_compute,
-        cases=_cases,
+        infer=_infer_rfft,
+        reference=_reference_rfft,
+        compute=_compute_rfft,
+        cases=_cases_rfft,
         operand_names=("data",),
     ),
 )
@@ -272,7 +286,7 @@ FFT_OPERATORS: tuple[OpDef, ...] = (
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``irfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fftr.c``.
 
 
-def _infer_inverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_irfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
@@ -287,7 +301,7 @@ def _infer_inverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     return (TensorType((*tensor_type.shape[:-1], length), tensor_type.dtype),)
 
 
-def _reference_inverse(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_irfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, length = arrays[0], attrs["fft_length"]
     pairs = x.reshape(-1, length // 2 + 1, 2)
     if x.dtype == np.float32:
@@ -298,7 +312,7 @@ def _reference_inverse(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 
 def _inverse_row(x: Array, length: int, dtype: str) -> Array:
-    """Transform one row back in fixed point, over numpy; complex numbers are stored as (imaginary, real)."""
+    """Transform one spectrum back in fixed point, over numpy; complex numbers are stored as (imaginary, real)."""
     k, half = arithmetic(dtype, loops=False), length // 2
     z, table = np.zeros((half, 2), np.int64), super_twiddles(length, dtype).astype(np.int64)
     z[0] = _combine_ends(k, x[0, 0], x[half, 0])[::-1]
@@ -316,14 +330,14 @@ def _combine_ends(k: Arithmetic, first: Any, last: Any) -> Complex:
 
 
 def _split_frequencies(k: Arithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
-    """Return the complex numbers k and n - k of frequencies k and n - k."""
+    """Return the complex numbers k and n - k from frequencies k and n - k of a spectrum of reals."""
     low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
     even, odd = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
     above = k.subtract(even, odd)
     return k.add(even, odd), (above[0], k.negative(above[1]))
 
 
-def _compute_inverse(call: OpCall) -> te.Tensor:
+def _compute_irfft(call: OpCall) -> te.Tensor:
     """Build a loop over rows, each transformed in two workspaces of complex numbers."""
     data = call.data
     length, dtype = int(call.attrs["fft_length"]), data.type.dtype
@@ -346,7 +360,7 @@ def _compute_inverse(call: OpCall) -> te.Tensor:
 
 
 def _load_frequencies(x: Buffer, last: Buffer, front: Buffer, n: Var) -> Iterable[Stmt]:
-    """Build the complex numbers (imaginary, real) whose transform are the samples."""
+    """Yield the loops that build the complex numbers (imaginary, real) whose transform is the samples."""
     k, half, i, held = arithmetic(front.dtype, loops=True), front.shape[0], Var("f"), NamedValues("a")
     ends = enumerate(_combine_ends(k, x[n, 0, 0], x[n, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
@@ -361,7 +375,7 @@ def _load_frequencies(x: Buffer, last: Buffer, front: Buffer, n: Var) -> Iterabl
     yield ir.loops([(i, half // 2)], held.around(ir.seq(*stores)))
 
 
-def _cases_inverse() -> Iterable[Case]:
+def _cases_irfft() -> Iterable[Case]:
     rng = np.random.default_rng(6)
     for shape, length in (((6,), 4), ((2, 10), 8), ((34,), 32), ((66,), 64)):
         for dtype in DTYPES:
@@ -376,10 +390,10 @@ FFT_INVERSE_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "irfft",
         attrs={"fft_length": integer("a power of two", least=1)},
-        infer=_infer_inverse,
-        reference=_reference_inverse,
-        compute=_compute_inverse,
-        cases=_cases_inverse,
+        infer=_infer_irfft,
+        reference=_reference_irfft,
+        compute=_compute_irfft,
+        cases=_cases_irfft,
         operand_names=("data",),
     ),
 )

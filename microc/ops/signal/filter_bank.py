@@ -27,10 +27,10 @@ _ZERO = ir.const(0, "int32")
 
 
 def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the type from energies, weights, their complements, and first frequency, first weight and width of each channel.
+    """Infer the type from energies, weights, their complements, and first frequency, first weight and width of each
+    channel.
 
-    There is one channel more, in front.
-    """
+    There is one channel more, in front."""
     check_dtypes("filter_bank", types, "uint32", *("int16",) * 5)
     if any(len(tensor_type.shape) != 1 for tensor_type in types[:3]):
         raise ModelError(
@@ -95,8 +95,8 @@ _PLACE = Constant(Use.OFFSET, 0, (1 << 15) - 1)
 _TABLES = {3: _PLACE, 4: _PLACE, 5: Constant(Use.COUNT, 0, (1 << 15) - 1)}
 
 
-def _sound_bank(application: Application) -> str:
-    """Check that every channel's part is inside of the energies, the weights and their complements; return the fault."""
+def _bank_range_error_message(application: Application) -> str:
+    """Return a message if a channel's part exceeds the energies, the weights or their complements, else an empty string."""
     energies, weights, complements = (tensor_type.size for tensor_type in application.types[:3])
     places, firsts, widths = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
     for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
@@ -187,7 +187,9 @@ _LOG_SEGMENTS, _LOG_SCALE, _LN2 = 7, 16, 45426
 
 
 def log_table() -> Array:
-    """Return 65536 (log2(1 + i / 128) - i / 128), i = 0 .. 128."""
+    """Return 65536 (log2(1 + i / 128) - i / 128), rounded, for i = 0 .. 128 (uint16).
+
+    It corrects the straight line between powers of two."""
     x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
     return np.floor((1 << _LOG_SCALE) * (np.log2(1 + x) - x) + 0.5).astype(np.uint16)
 
@@ -266,7 +268,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_bank,
         cases=_cases_bank,
         constants=_TABLES,
-        sound=(_sound_bank,),
+        sound=(_bank_range_error_message,),
         operand_names=("energies", "weights", "complements", "frequencies", "firsts", "widths"),
     ),
     OpDef(

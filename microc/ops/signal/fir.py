@@ -28,15 +28,15 @@ def count_frames(samples: int, length: int, step: int) -> int:
     return max(0, (samples - length) // step + 1)
 
 
-def _axis(attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
+def _nonnegative_axis(attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
     return int(attrs["axis"]) % len(tensor_type.shape)
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _frame_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (data,), length = types, attrs["length"]
     if not -len(data.shape) <= attrs["axis"] < len(data.shape):
         raise ModelError(f"frame: the axis is outside of the data; got axis={attrs['axis']} of {data.shape}")
-    axis = _axis(attrs, data)
+    axis = _nonnegative_axis(attrs, data)
     count = count_frames(data.shape[axis], length, attrs["step"])
     if not count:
         raise ModelError(
@@ -46,16 +46,16 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*data.shape[:axis], count, length, *data.shape[axis + 1 :]), data.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _frame_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, length, step = arrays[0], attrs["length"], attrs["step"]
     axis = attrs["axis"] % data.ndim
     places = np.arange(count_frames(data.shape[axis], length, step))[:, None] * step + np.arange(length)
     return (np.take(data, places, axis),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _frame_compute(call: OpCall) -> te.Tensor:
     (data,) = call.present
-    axis, length, step = _axis(call.attrs, data.type), call.attrs["length"], call.attrs["step"]
+    axis, length, step = _nonnegative_axis(call.attrs, data.type), call.attrs["length"], call.attrs["step"]
     outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
     count = count_frames(samples, length, step)
 
@@ -69,19 +69,21 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("frame", (data.tensor((outer, samples * inner)),), results, build)[0]
 
 
-def _alias(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> Alias | None:
-    """Return the alias of frames that do not overlap, or of a single one: they are the samples themselves."""
-    axis = _axis(attrs, types[0])
+def _frame_alias(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> Alias | None:
+    """Return the alias if frames do not overlap or there is only one, so that they are the samples' memory; else None."""
+    axis = _nonnegative_axis(attrs, types[0])
     single = out_types[0].shape[axis] == 1 or attrs["step"] == attrs["length"]
     return Alias(source=0) if single and prod(types[0].shape[:axis]) == 1 else None
 
 
-def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    axis = _axis(attrs, types[0])
+def _frame_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    axis = _nonnegative_axis(attrs, types[0])
     return (tuple(None if k == axis else k + (k > axis) for k in range(len(types[0].shape))),)
 
 
-def _cases() -> Iterable[Case]:
+def _frame_cases() -> Iterable[Case]:
     for shape, axis, length, step in (
         ((10,), 0, 4, 3),
         ((2, 10), 1, 4, 2),
@@ -102,12 +104,12 @@ FRAMES_OPERATORS: tuple[OpDef, ...] = (
             "length": integer("of a frame, in samples", least=1),
             "step": integer("from a frame's beginning to the next one's", least=1),
         },
-        infer=_infer,
-        reference=_reference,
-        compute=_compute,
-        alias=_alias,
-        cases=_cases,
-        axes=_axes,
+        infer=_frame_infer,
+        reference=_frame_reference,
+        compute=_frame_compute,
+        alias=_frame_alias,
+        cases=_frame_cases,
+        axes=_frame_axes,
         moves=True,
         operand_names=("data",),
     ),
@@ -164,17 +166,17 @@ def _fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     places = np.arange(count)[:, None] * attrs["down"] + np.arange(taps.shape[1])
     made = (x[..., places] @ taps.T.astype(wide)).reshape(*x.shape[:-1], count * len(taps))
     if wide is np.int64:
-        made = np.clip((made + _half(attrs["shift"])) >> attrs["shift"], -32768, 32767)
+        made = np.clip((made + _rounding_addend(attrs["shift"])) >> attrs["shift"], -32768, 32767)
     return (np.ascontiguousarray(np.moveaxis(made, -1, attrs["axis"])).astype(data.dtype),)
 
 
-def _half(shift: int) -> int:
-    """Return the addend that rounds halves up before a shift."""
+def _rounding_addend(shift: int) -> int:
+    """Return the addend that rounds halves up before a right shift by ``shift``."""
     return 1 << shift - 1 if shift else 0
 
 
 def _fir_compute(call: OpCall) -> te.Tensor:
-    """Build sums (outer, steps, phases, inner), and for integers their rounding."""
+    """Build the sums (outer, steps, phases, inner), and for integers their rounding."""
     data, taps = call.present
     axis, shift, down = call.attrs["axis"] % len(data.type.shape), call.attrs["shift"], call.attrs["down"]
     outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
@@ -183,7 +185,7 @@ def _fir_compute(call: OpCall) -> te.Tensor:
     sums = dtype if dtype == "float32" else "int64"
     if sums == "int64" and taps.data is not None:
         largest = int(np.abs(taps.data.astype(np.int64)).sum(axis=1).max())
-        sums = "int32" if (largest << 15) + _half(shift) < 1 << 31 else sums
+        sums = "int32" if (largest << 15) + _rounding_addend(shift) < 1 << 31 else sums
 
     def term(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
         factors = (x[n, i * down + k.var, c], w[p, k.var])
@@ -198,7 +200,7 @@ def _fir_compute(call: OpCall) -> te.Tensor:
         return acc
 
     def round_sum(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
-        moved = (acc[n, i, p, c] + _half(shift)) >> shift if shift else acc[n, i, p, c]
+        moved = (acc[n, i, p, c] + _rounding_addend(shift)) >> shift if shift else acc[n, i, p, c]
         return ir.cast("int16", ir.clamp(moved, -32768, 32767))
 
     return te.compute(shape, round_sum, "out", ("n", "i", "p", "c"))
@@ -208,7 +210,7 @@ def _fir_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (keep_axes(len(types[0].shape), (attrs["axis"],)), None)
 
 
-def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _fir_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return out_types[0].size * types[1].shape[1]
 
 
@@ -244,7 +246,7 @@ FIR_OPERATORS: tuple[OpDef, ...] = (
         compute=_fir_compute,
         cases=_fir_cases,
         axes=_fir_axes,
-        macs=_macs,
+        macs=_fir_macs,
         operand_names=("data", "taps"),
     ),
 )

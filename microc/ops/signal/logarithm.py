@@ -95,7 +95,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("log2", (data.tensor((size,)), table), (("out", (size,), "int16"),), build)[0]
 
 
-def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (tuple(range(len(types[0].shape))),)
 
 
@@ -119,7 +119,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        axes=_axes,
+        axes=_map_axes,
         operand_names=("data",),
     ),
 )

@@ -65,7 +65,7 @@ def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
     attrs, size = call.attrs, data.type.size
     smooth, bits = ir.const(attrs["smoothing_bits"], "uint32"), ir.const(attrs["spectral_subtraction_bits"], "uint64")
 
-    def factor(i: Expr, name: str) -> Expr:
+    def channel_weight(i: Expr, name: str) -> Expr:
         values = [ir.const(attrs[f"{prefix}{name}"], "uint64") for prefix in ("", "alternate_")]
         return ir.select((i % 2).eq(0), values[0], values[1])
 
@@ -75,8 +75,8 @@ def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
             Var("i"),
             *(Var(n, "uint32") for n in ("value", "scaled", "estimate", "less")),
         )
-        total = ir.cast("uint64", scaled) * factor(i, "smoothing")
-        total = total + ir.cast("uint64", old[i]) * factor(i, "one_minus_smoothing")
+        total = ir.cast("uint64", scaled) * channel_weight(i, "smoothing")
+        total = total + ir.cast("uint64", old[i]) * channel_weight(i, "one_minus_smoothing")
         least = ir.cast("uint64", value) * ir.const(attrs["min_signal_remaining"], "uint64") >> bits
         kept = ir.maximum((scaled - less) >> smooth, ir.cast("uint32", least))
         stores = ir.seq(ir.Store(out, (i,), kept), ir.Store(new, (i,), less if attrs["clamping"] else estimate))
@@ -123,7 +123,7 @@ def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
 def _reference_pcan(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     table, word, made = [int(v) for v in arrays[2]], (1 << 32) - 1, []
     for value, noise in zip(*([int(v) for v in a.reshape(-1)] for a in arrays[:2]), strict=True):
-        gain = table[noise] if noise <= 2 else _gain(noise, table)
+        gain = table[noise] if noise <= 2 else _interpolate_gain(noise, table)
         snr = (value * (gain & word) >> attrs["snr_shift"]) & word
         small = snr < 2 << _SNR_BITS
         square = (snr * snr & word) >> 2 + 2 * _SNR_BITS - _OUTPUT_BITS
@@ -131,8 +131,8 @@ def _reference_pcan(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     return (np.array(made, np.uint32).reshape(arrays[0].shape),)
 
 
-def _gain(noise: int, table: Sequence[int]) -> int:
-    """The table's parabola for the noise's highest bit."""
+def _interpolate_gain(noise: int, table: Sequence[int]) -> int:
+    """Return the gain for a noise above 2, by the parabola that the table holds for the noise's highest bit."""
     bits = noise.bit_length()
     first = 4 * bits - 6
     share = (noise << 11 - bits if bits < 11 else noise >> bits - 11) & 0x3FF

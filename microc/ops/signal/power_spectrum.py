@@ -77,12 +77,12 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*data.shape[:-1], length // 2 + 1), RESULTS[data.dtype]),)
 
 
-def _arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
+def _spectrum_arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
     return arithmetic(dtype, loops=loops) if dtype == "float32" else high_arithmetic(loops=loops)
 
 
-def _tables(length: int, dtype: str) -> tuple[Array, Array]:
-    """Return twiddle factors of the butterflies, and those that combine the spectrum of reals."""
+def _twiddle_tables(length: int, dtype: str) -> tuple[Array, Array]:
+    """Return the twiddle factors of the butterflies, and those that combine the spectrum of reals."""
     half = length // 2
     if dtype == "float32":
         return twiddles(half, half, 0, dtype), super_twiddles(length, dtype)
@@ -97,14 +97,16 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         spectrum = np.fft.rfft(data.astype(np.float64) * window, length)
         return ((spectrum.real**2 + spectrum.imag**2).astype(np.float32),)
     rows = data.reshape(-1, data.shape[-1]).astype(np.int64) * window
-    made = [_row_powers(row, length, attrs["shift"]) for row in rows]
+    made = [_row_power_spectrum(row, length, attrs["shift"]) for row in rows]
     return (np.array(made, np.uint64).reshape(shape),)
 
 
-def _row_powers(products: Array, length: int, shift: int) -> Array:
-    """Compute the power spectrum of a row of integers, over numpy."""
-    k, half = _arithmetic("int16", loops=False), length // 2
-    twiddle_table, last = (table.astype(np.int64) for table in _tables(length, "int16"))
+def _row_power_spectrum(products: Array, length: int, shift: int) -> Array:
+    """Compute the power spectrum of a row of integers, over numpy.
+
+    ``products``: the samples times the window."""
+    k, half = _spectrum_arithmetic("int16", loops=False), length // 2
+    twiddle_table, last = (table.astype(np.int64) for table in _twiddle_tables(length, "int16"))
     pairs = np.zeros(length, np.int64)
     pairs[: products.size] = products
     z = transform_array(k, pairs.reshape(half, 2), twiddle_table)
@@ -123,8 +125,8 @@ def _compute(call: OpCall) -> te.Tensor:
     length, size = int(call.attrs["fft_length"]), data.type.shape[-1]
     rows, half, out_dtype = prod(data.type.shape[:-1]), length // 2, call.out_types[0].dtype
     floats = data.type.dtype == "float32"
-    k = _arithmetic(data.type.dtype, loops=True)
-    twiddle_table, last = _tables(length, data.type.dtype)
+    k = _spectrum_arithmetic(data.type.dtype, loops=True)
+    twiddle_table, last = _twiddle_tables(length, data.type.dtype)
     tables = (data.packed(twiddle_table[: max(3 * half // 4, 1)]), data.packed(last))
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -148,10 +150,10 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithmetic, call: OpCall) -> Stmt:
-    """Build the squares of the spectrum of the reals, two frequencies at a time."""
+    """Build the squared magnitudes of the spectrum of a row of reals, two frequencies at a time."""
     half, f, held = work.shape[0], Var("f"), NamedValues("r")
 
-    def square(x: Complex) -> Expr:
+    def squared_magnitude(x: Complex) -> Expr:
         if out.dtype == "float32":
             return ir.as_expr(x[0] * x[0] + x[1] * x[1], "float32")
         real, imaginary = (ir.cast("int64", part) for part in x)
@@ -161,7 +163,7 @@ def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithme
     none = ir.const(0, work.dtype)
     ends = (first[0] + first[1], first[0] - first[1])
     stores = [
-        ir.Store(out, (n, ir.const(place, "int32")), square((held.name(end), none)))
+        ir.Store(out, (n, ir.const(place, "int32")), squared_magnitude((held.name(end), none)))
         for place, end in zip((0, half), ends, strict=True)
     ]
     edge = held.around(ir.seq(*stores))
@@ -169,11 +171,11 @@ def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithme
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
     pairs = combine_frequencies(NamingArithmetic(k, held), low, high, (last[f, 0], last[f, 1]))
     places = (f + 1, half - 1 - f)
-    stores = [ir.Store(out, (n, place), square(pair)) for place, pair in zip(places, pairs, strict=True)]
+    stores = [ir.Store(out, (n, place), squared_magnitude(pair)) for place, pair in zip(places, pairs, strict=True)]
     return ir.seq(edge, ir.loops([(f, half // 2)], held.around(ir.seq(*stores))))
 
 
-def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (keep_axes(len(types[0].shape), (-1,)), None)
 
 
@@ -204,7 +206,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        axes=_axes,
+        axes=_map_axes,
         operand_names=("data", "window"),
     ),
 )

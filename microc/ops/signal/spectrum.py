@@ -62,12 +62,12 @@ def _cases_window() -> Iterable[Case]:
     yield Case({"shift": 12}, (TensorType((1, 5), "int16"), TensorType((1, 5), "int16")))
 
 
-def _infer_scale(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_auto_scale(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     check_dtypes("fft_auto_scale", types, "int16")
     return TensorType(types[0].shape, "int16"), TensorType((), "int32")
 
 
-def _reference_scale(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference_auto_scale(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     largest = 0
     for value in (int(v) for v in arrays[0].reshape(-1)):
         if max(value, -value) > largest:
@@ -76,8 +76,9 @@ def _reference_scale(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (arrays[0].astype(np.int32) << bits).astype(np.int16), np.array(bits, np.int32)
 
 
-def _compute_scale(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build the largest magnitude, an int16 that wraps around as in TFLite Micro, and the left shift of all elements."""
+def _compute_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Build the largest magnitude, an int16 that wraps around as in TFLite Micro, and the left shift of all elements by
+    it."""
     (data,) = call.present
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -104,7 +105,7 @@ def _compute_scale(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.extern("scale", (data.tensor((size,)),), results, build)
 
 
-def _cases_scale() -> Iterable[Case]:
+def _cases_auto_scale() -> Iterable[Case]:
     for values in ([3, -5, 0, 2], [0, 0], [-32768, 1], [20000, -32768, 4], [1, -1, 16383]):
         x = np.array(values, np.int16)
         yield Case({}, (TensorType(x.shape, "int16"),), arrays=(x,), name=f"{values}")
@@ -129,7 +130,9 @@ def _reference_energy(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 def _compute_energy(call: OpCall) -> te.Tensor:
-    """Build squared magnitudes from ``start`` to ``end``; elsewhere zeros, where TFLite Micro writes nothing."""
+    """Build the squared magnitudes of the frequencies from ``start`` to ``end``.
+
+    Elsewhere the result is zero; TFLite Micro writes nothing there."""
     (data,) = call.present
     count, first, last = data.type.size // 2, call.attrs["start"], call.attrs["end"]
     x = data.tensor((count, 2))
@@ -161,10 +164,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "fft_auto_scale",
-        infer=_infer_scale,
-        reference=_reference_scale,
-        compute=_compute_scale,
-        cases=_cases_scale,
+        infer=_infer_auto_scale,
+        reference=_reference_auto_scale,
+        compute=_compute_auto_scale,
+        cases=_cases_auto_scale,
         operand_names=("data",),
     ),
     OpDef(

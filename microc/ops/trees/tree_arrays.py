@@ -79,22 +79,25 @@ class TreeArrays:
     def attrs(self) -> dict[str, Attr]:
         """Return the attributes of the operator, which follow from the arrays."""
         modes = {} if isinstance(self.mode, np.ndarray) else {"mode": self.mode}
-        return {"depth": self.depth, "tables": tuple(self._tables()), **modes}
+        return {"depth": self.depth, "tables": tuple(self._present_tables()), **modes}
 
     def operands(self) -> tuple[Array, ...]:
         """Return the constant operands, in order."""
         fixed = (self.feature, self.threshold, self.left_leaves, self.leaves, self.values)
-        return (*fixed, *self._tables().values())
+        return (*fixed, *self._present_tables().values())
 
-    def _tables(self) -> dict[str, Array]:
-        """Return the tables that are needed, in the operator's order."""
+    def _present_tables(self) -> dict[str, Array]:
+        """Return the optional tables that are needed, by name, in the operator's order."""
         found = {"target": self.target, "leaf": self.leaf, "mode": self.mode}
         return {name: table for name, table in found.items() if isinstance(table, np.ndarray)}
 
 
 @frozen
-class _Node:
-    """A node of the simplified tree: ``leaves`` and levels (``depth``) below, ``first`` leaves of these on the left."""
+class _SimplifiedNode:
+    """Node of a simplified tree.
+
+    ``place``: its index in the :class:`Tree`. ``leaves`` and ``depth``: numbers of leaves and of levels below.
+    ``first``: number of these leaves on the left."""
 
     place: int
     leaves: int = 1
@@ -103,25 +106,24 @@ class _Node:
     feature: int = 0
     threshold: float | int = 0
     mode: int = AT_MOST
-    left: _Node | None = None
-    right: _Node | None = None
+    left: _SimplifiedNode | None = None
+    right: _SimplifiedNode | None = None
 
 
 def flatten(trees: Sequence[Tree], dtype: str, where: str = "", features: int | None = None) -> TreeArrays:
     """Convert an ensemble to flat arrays, for rows of ``features`` numbers of ``dtype`` (floats or integers).
 
-    Thresholds become numbers of ``dtype`` that separate its numbers as the float64 thresholds do, so decisions stay exact.
-    Splits that are constant for ``dtype``, and splits between equal leaves, are removed. Raise ModelError for arrays that are
-    no tree.
-    """
-    inner: list[_Node] = []
+    Thresholds become numbers of ``dtype`` that separate its numbers as the float64 thresholds do, so decisions stay
+    exact. Splits that are constant for ``dtype``, and splits between equal leaves, are removed. Raise ModelError for
+    arrays that are no tree."""
+    inner: list[_SimplifiedNode] = []
     rows: list[Array] = []
     roots = []
     for tree in trees:
-        _check_numbers(tree, where, features)
-        root = _simplify(tree, dtype, where)
+        _check_tree(tree, where, features)
+        root = _simplify_tree(tree, dtype, where)
         roots.append(root)
-        for node in _walk(root):
+        for node in _preorder_nodes(root):
             if node.left is None:
                 rows.append(tree.values[node.place])
             else:
@@ -151,11 +153,10 @@ def smallest(numbers: Sequence[int]) -> Array:
     return found.astype(dtype)
 
 
-def _check_numbers(tree: Tree, where: str, features: int | None) -> None:
-    """Reject a tree whose nodes read features that do not exist, or whose leaves hold no numbers.
+def _check_tree(tree: Tree, where: str, features: int | None) -> None:
+    """Raise ModelError if a tree's nodes read features that do not exist, or if its leaves hold no numbers.
 
-    Frontends of all formats call this: a feature that they let pass would become an index in the C code.
-    """
+    Frontends of all formats call this: a feature that they let pass would become an index in the C code."""
     inner = np.asarray(tree.left) >= 0
     asked = np.asarray(tree.feature)[inner]
     most = _LARGEST["int32"] if features is None else features - 1
@@ -177,7 +178,7 @@ def _check_numbers(tree: Tree, where: str, features: int | None) -> None:
         )
 
 
-def _walk(root: _Node) -> Iterator[_Node]:
+def _preorder_nodes(root: _SimplifiedNode) -> Iterator[_SimplifiedNode]:
     """Iterate over the nodes in preorder."""
     stack = [root]
     while stack:
@@ -186,16 +187,20 @@ def _walk(root: _Node) -> Iterator[_Node]:
         stack += [child for child in (node.right, node.left) if child is not None]
 
 
-def _simplify(tree: Tree, dtype: str, where: str) -> _Node:
+def _simplify_tree(tree: Tree, dtype: str, where: str) -> _SimplifiedNode:
     """Simplify a tree from the leaves up; return its root."""
-    known: dict[int, _Node] = {}
-    for place in reversed(_order(tree, where)):
-        known[place] = _Node(place) if tree.left[place] < 0 else _split(tree, place, known, dtype, where)
+    known: dict[int, _SimplifiedNode] = {}
+    for place in reversed(_top_down_order(tree, where)):
+        known[place] = (
+            _SimplifiedNode(place) if tree.left[place] < 0 else _simplify_split(tree, place, known, dtype, where)
+        )
     return known[0]
 
 
-def _order(tree: Tree, where: str) -> list[int]:
-    """Return the indices of all nodes below the root, parents first."""
+def _top_down_order(tree: Tree, where: str) -> list[int]:
+    """Return the indices of the root and all nodes below it, parents first.
+
+    Raise ModelError if they form a cycle or a child does not exist."""
     order, stack, count = [], [0], len(tree.left)
     while stack:
         place = stack.pop()
@@ -217,8 +222,10 @@ def _order(tree: Tree, where: str) -> list[int]:
     return order
 
 
-def _split(tree: Tree, index: int, simplified: Mapping[int, _Node], dtype: str, where: str) -> _Node:
-    """Return an inner node, or the child to which it always leads."""
+def _simplify_split(
+    tree: Tree, index: int, simplified: Mapping[int, _SimplifiedNode], dtype: str, where: str
+) -> _SimplifiedNode:
+    """Return the simplified inner node ``index``, or the child to which it always leads."""
     left, right = simplified[int(tree.left[index])], simplified[int(tree.right[index])]
     threshold, mode = float(tree.threshold[index]), int(tree.mode[index])
     if isnan(threshold):
@@ -233,7 +240,7 @@ def _split(tree: Tree, index: int, simplified: Mapping[int, _Node], dtype: str, 
         if values[left.place].tobytes() == values[right.place].tobytes():
             return left
     leaves, depth = left.leaves + right.leaves, 1 + max(left.depth, right.depth)
-    return _Node(index, leaves, depth, left.leaves, int(tree.feature[index]), bound, mode, left, right)
+    return _SimplifiedNode(index, leaves, depth, left.leaves, int(tree.feature[index]), bound, mode, left, right)
 
 
 def _round_threshold(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]:
@@ -263,7 +270,9 @@ def _round_threshold(threshold: float, mode: int, dtype: str) -> tuple[float | i
 
 
 def _deduplicate_leaves(rows: Array) -> tuple[Array, Array | None]:
-    """Return the distinct values of leaves, and each leaf's row of these; None if one row per leaf takes no more bytes."""
+    """Return the distinct values of leaves, and each leaf's row of these.
+
+    The latter is None if one row per leaf takes no more bytes."""
     seen: dict[bytes, int] = {}
     places = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
     kept = np.unique(places, return_index=True)[1]
@@ -324,11 +333,11 @@ def cases() -> Iterable[Case]:
     yield case_of(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
     yield case_of([random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone")
     yield case_of([random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables")
-    yield from _comparisons(rng)
+    yield from _comparison_mode_cases(rng)
 
 
-def _comparisons(rng: np.random.Generator) -> Iterable[Case]:
-    """Yield all modes, on features that equal their thresholds, are next to them, infinite or NaN."""
+def _comparison_mode_cases(rng: np.random.Generator) -> Iterable[Case]:
+    """Yield cases of all modes, on features that equal their thresholds, are next to them, infinite or NaN."""
     x = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0)), 0.0, -0.0, np.inf, -np.inf, np.nan, 7], np.float32)
     for mode in range(LESS, 16):
         left, right = np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1])

@@ -34,8 +34,8 @@ _FIXED = 6
 """Number of operands that are always present."""
 
 
-def _tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
-    """Return the tables that are present, by name."""
+def _optional_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
+    """Return the optional operands that are present, by name."""
     return dict(zip(attrs["tables"], operands[_FIXED:], strict=True))
 
 
@@ -53,7 +53,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
             f"{threshold.dtype} and values {values.shape}, expected two axes for data and values, thresholds in the "
             "data's dtype"
         )
-    found = _tables(attrs, types)
+    found = _optional_tables(attrs, types)
     per_node = [tensor_type.size for tensor_type in (feature, threshold, left_leaves, found.get("mode", feature))]
     if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
         raise ModelError(
@@ -77,8 +77,8 @@ def _result_dtype(values: str) -> str:
     return values if dtypes.is_float(values) else "int32"
 
 
-def _start(combine: str, dtype: str) -> int | float:
-    """Return the result without any tree."""
+def _initial_result(combine: str, dtype: str) -> int | float:
+    """Return the result of an ensemble without any tree."""
     if combine == "sum":
         return 0
     low, high = (float("-inf"), float("inf")) if dtypes.is_float(dtype) else dtypes.int_range(dtype)
@@ -88,26 +88,26 @@ def _start(combine: str, dtype: str) -> int | float:
 # ---------------------------------------------------------------- reference
 
 
-def _compare_with_threshold(x: Any, threshold: Any) -> int:
+def _comparison_outcome(x: Any, threshold: Any) -> int:
     return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, feature, threshold, left_leaves, leaves, values = arrays[:_FIXED]
-    tables = _tables(attrs, arrays)
+    tables = _optional_tables(attrs, arrays)
     dtype = dtypes.to_numpy(_result_dtype(values.dtype.name))
     target = tables.get("target", np.zeros(len(leaves), np.int64))
     rows = tables.get("leaf", np.arange(len(values)))
     mode = tables.get("mode", np.full(len(feature), attrs["mode"]))
     combine = {"sum": np.add, "min": np.minimum, "max": np.maximum}[attrs["combine"]]
-    out = np.full((len(data), attrs["targets"]), _start(attrs["combine"], dtype.name), dtype)
+    out = np.full((len(data), attrs["targets"]), _initial_result(attrs["combine"], dtype.name), dtype)
     for x, result in zip(data, out, strict=True):
         first_node = first_leaf = 0
         for tree, count in enumerate(leaves.astype(int)):
             node, leaf, left = first_node, first_leaf, count
             while left > 1:
                 below = int(left_leaves[node])
-                if mode[node] & _compare_with_threshold(x[feature[node]], threshold[node]):
+                if mode[node] & _comparison_outcome(x[feature[node]], threshold[node]):
                     node, left = node + 1, below
                 else:
                     node, leaf, left = node + below, leaf + below, left - below
@@ -122,8 +122,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 _WAYS = LESS | EQUAL | GREATER | UNORDERED
 
 
-def _constants(application: Application) -> Constants:
-    """Require constant tables and bound the indices that they contain."""
+def _operand_bounds(application: Application) -> Constants:
+    """Require constant tables, and bound the indices and counts that they contain."""
     data, feature, *_, values = application.types[:_FIXED]
     found = {
         1: Constant(Use.INDEX, 0, data.shape[1] - 1),
@@ -138,10 +138,10 @@ def _constants(application: Application) -> Constants:
     return {**found, **{_FIXED + k: tables[name] for k, name in enumerate(application.attrs["tables"])}}
 
 
-def _sound(application: Application) -> str:
-    """Check every tree: from its root all nodes and leaves are within the tables, and its depth is that of the attribute."""
+def _tree_error_message(application: Application) -> str:
+    """Return a message if a tree's walk can leave the tables or its depth exceeds the attribute, else an empty string."""
     attrs, (data, feature, *_, values) = application.attrs, application.types[:_FIXED]
-    tables = _tables(attrs, application.types)
+    tables = _optional_tables(attrs, application.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
     counts, below = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (4, 3))
     if len(counts) and (int(counts.sum()) - len(counts) > size or int(counts.sum()) > rows):
@@ -160,11 +160,11 @@ def _sound(application: Application) -> str:
         nodes, left = np.concatenate([nodes + 1, nodes + first]), np.concatenate([first, left - first])
     if not depth <= attrs["depth"] <= size:
         return f"depth={attrs['depth']}, expected {depth}"
-    return _sum_fault(application, counts)
+    return _leaf_sum_overflow_message(application, counts)
 
 
-def _sum_fault(application: Application, counts: Array) -> str:
-    """Check that sums of integers fit the result; return the fault."""
+def _leaf_sum_overflow_message(application: Application, counts: Array) -> str:
+    """Return a message if sums of integer leaves can overflow the result, else an empty string."""
     values, attrs = application.data[5], application.attrs
     if attrs["combine"] != "sum" or dtypes.is_float(application.types[5].dtype):
         return ""
@@ -172,7 +172,7 @@ def _sum_fault(application: Application, counts: Array) -> str:
     largest = float(max(-low, high)) * len(counts)
     if values is not None and largest > INT32_MAX and len(counts):
         rows = np.abs(np.asarray(values, np.float64)).max(axis=1)
-        leaf = _tables(attrs, application.data).get("leaf", np.arange(len(rows)))
+        leaf = _optional_tables(attrs, application.data).get("leaf", np.arange(len(rows)))
         largest = float(np.maximum.reduceat(rows[leaf], np.cumsum(counts) - counts).sum())
     return "" if largest <= INT32_MAX else f"sums of leaves of up to {largest:.0f} do not fit int32"
 
@@ -181,7 +181,7 @@ def _sum_fault(application: Application, counts: Array) -> str:
 
 
 def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, known: frozenset[int]) -> Expr:
-    """Build the test whether a comparison's outcome is in the mode, which is one of the ``known`` modes."""
+    """Build the test whether the outcome of comparing x with the threshold is in ``mode``, which is one of ``known``."""
     if known == {AT_MOST}:
         return x <= threshold
     if known == {EQUAL}:
@@ -199,20 +199,20 @@ def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, known: frozenset[int]
 def _compute(call: OpCall) -> te.Tensor:
     attrs, operands = call.attrs, call.present
     out = call.out_types[0]
-    table = _tables(attrs, operands).get("mode")
+    table = _optional_tables(attrs, operands).get("mode")
     modes = (
         np.arange(16) if table is not None and table.data is None else attrs["mode"] if table is None else table.data
     )
     known = frozenset(np.unique(modes).tolist())
 
     def build(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
-        return _Walk(attrs, buffers, results[0], known).rows()
+        return _TreeWalkBuilder(attrs, buffers, results[0], known).rows()
 
     tensors = [operand.tensor() for operand in operands]
     return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build)[0]
 
 
-class _Walk:
+class _TreeWalkBuilder:
     """Builds the loops: for every row and tree a walk from the root to a leaf, whose values are added to the result."""
 
     def __init__(
@@ -220,7 +220,7 @@ class _Walk:
     ) -> None:
         self.attrs, self.out, self.modes = attrs, out, modes
         self.data, self.feature, self.threshold, self.left_leaves, self.leaves, self.values = buffers[:_FIXED]
-        self.tables = _tables(attrs, buffers)
+        self.tables = _optional_tables(attrs, buffers)
         names = ("node", "leaf", "below", "first_node", "first_leaf")
         self.node, self.leaf, self.below, self.first_node, self.first_leaf = (
             ir.Buffer(name, (1,), "int32", "register") for name in names
@@ -229,13 +229,13 @@ class _Walk:
 
     def rows(self) -> ir.Stmt:
         k = ir.Var("k")
-        start = ir.const(_start(self.attrs["combine"], self.out.dtype), self.out.dtype)
+        start = ir.const(_initial_result(self.attrs["combine"], self.out.dtype), self.out.dtype)
         clear = ir.loops([(k, self.out.shape[1])], ir.Store(self.out, (self.row, k), start))
         rows = [(self.row, self.data.shape[0])]
         if not self.attrs["depth"]:
             return ir.loops(rows, ir.seq(clear, ir.loops([(self.tree, self.leaves.size)], self.add(self.tree))))
         trees = ir.loops([(self.tree, self.leaves.size)], self.one_tree())
-        body = ir.seq(clear, _set(self.first_node, 0), _set(self.first_leaf, 0), trees)
+        body = ir.seq(clear, _set_register(self.first_node, 0), _set_register(self.first_leaf, 0), trees)
         for buffer in (self.first_leaf, self.first_node):
             body = ir.Alloc(buffer, body)
         return ir.loops(rows, body)
@@ -245,11 +245,11 @@ class _Walk:
         count = ir.cast("int32", self.leaves[self.tree])
         steps = ir.loops([(ir.Var("level"), self.attrs["depth"])], ir.If(self.below[0] > 1, self.step()))
         body = ir.seq(
-            _set(self.node, self.first_node[0]),
-            _set(self.leaf, self.first_leaf[0]),
-            _set(self.below, count),
-            _set(self.first_node, self.first_node[0] + count - 1),
-            _set(self.first_leaf, self.first_leaf[0] + count),
+            _set_register(self.node, self.first_node[0]),
+            _set_register(self.leaf, self.first_leaf[0]),
+            _set_register(self.below, count),
+            _set_register(self.first_node, self.first_node[0] + count - 1),
+            _set_register(self.first_leaf, self.first_leaf[0] + count),
             steps,
             self.add(self.leaf[0]),
         )
@@ -262,9 +262,11 @@ class _Walk:
         node = self.node[0]
         feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
         mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
-        down = ir.seq(_set(self.below, left), _set(self.node, node + 1))
+        down = ir.seq(_set_register(self.below, left), _set_register(self.node, node + 1))
         across = ir.seq(
-            _set(self.below, self.below[0] - left), _set(self.leaf, self.leaf[0] + left), _set(self.node, node + left)
+            _set_register(self.below, self.below[0] - left),
+            _set_register(self.leaf, self.leaf[0] + left),
+            _set_register(self.node, node + left),
         )
         goes = _goes_left(self.data[self.row, feature], self.threshold[node], mode, self.modes)
         return ir.If(goes, down, across)
@@ -280,7 +282,7 @@ class _Walk:
         return ir.loops([(k, self.values.shape[1])], ir.Store(self.out, (self.row, target), joined))
 
 
-def _set(register: ir.Buffer, value: Expr | int) -> ir.Stmt:
+def _set_register(register: ir.Buffer, value: Expr | int) -> ir.Stmt:
     return ir.Store(register, (ir.const(0, "int32"),), ir.as_index(value))
 
 
@@ -291,8 +293,8 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=cases,
-        constants=_constants,
-        sound=(_sound,),
+        constants=_operand_bounds,
+        sound=(_tree_error_message,),
         attrs={
             "combine": choice("of the trees' values", "sum", "min", "max", default="sum"),
             "mode": integer(

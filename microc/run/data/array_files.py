@@ -48,20 +48,21 @@ _ZIP64_LOCATOR = 20
 
 
 def load_numpy(file: BinaryIO) -> Array | dict[str, Array]:
-    """Load the array of a .npy file, or the arrays of a .npz file by name."""
+    """Load the array of a .npy file, or the arrays of a .npz file by name. ValueError for a file that is refused; see
+    above for damaged ones."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(len(_MAGIC))
     file.seek(0)
     if start == _MAGIC:
-        return _load_array(file, size, "it")
+        return _load_npy(file, size, "it")
     if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         raise ValueError("it begins neither like a .npy nor like a .npz file")
-    return _load_archive(file, size)
+    return _load_npz(file, size)
 
 
-def _load_archive(file: BinaryIO, size: int) -> dict[str, Array]:
-    """Load the members of an archive, after checking their number and total size."""
-    _check_directory(file, size)
+def _load_npz(file: BinaryIO, size: int) -> dict[str, Array]:
+    """Load the arrays of a .npz archive by name, after checking their number and total size."""
+    _check_archive_directory(file, size)
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:
@@ -75,12 +76,12 @@ def _load_archive(file: BinaryIO, size: int) -> dict[str, Array]:
             if name in arrays:
                 raise ValueError(f"it has two arrays {name[:80]!r}")
             with archive.open(member) as stream:
-                arrays[name] = _load_array(cast(BinaryIO, stream), member.file_size, repr(name[:80]))
+                arrays[name] = _load_npy(cast(BinaryIO, stream), member.file_size, repr(name[:80]))
         return arrays
 
 
-def _check_directory(file: BinaryIO, size: int) -> None:
-    """Raise ValueError if the archive's directory is too large to read."""
+def _check_archive_directory(file: BinaryIO, size: int) -> None:
+    """Raise ValueError if the central directory of an archive is too large to read."""
     longest = 22 + (1 << 16) + _ZIP64_LOCATOR
     file.seek(max(0, size - longest))
     tail = file.read(longest)
@@ -98,35 +99,36 @@ def _check_directory(file: BinaryIO, size: int) -> None:
         raise ValueError(f"its list of arrays has {max(sizes):,} bytes; the most are {_MAX_DIRECTORY:,}")
 
 
-def _load_array(file: BinaryIO, size: int, what: str) -> Array:
-    """Load an array from ``size`` bytes, header included."""
+def _load_npy(file: BinaryIO, size: int, array_name: str) -> Array:
+    """Load a .npy array from ``size`` bytes, header included. ValueError if it does not hold numbers or text, or if the
+    header promises more than these bytes. ``what``: its name in errors."""
     version = npy.read_magic(file)
     if version not in _HEADERS:  # version 3.0 is for records only
-        raise ValueError(f"{what} is of version {version}, expected 1.0 or 2.0")
+        raise ValueError(f"{array_name} is of version {version}, expected 1.0 or 2.0")
     shape, by_columns, dtype = _HEADERS[version](file)
     if dtype.hasobject:
-        raise ValueError(f"{what} holds Python objects, which would be run: save numbers")
+        raise ValueError(f"{array_name} holds Python objects, which would be run: save numbers")
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
-        raise ValueError(f"{what} is of dtype {dtype}, expected numbers")
+        raise ValueError(f"{array_name} is of dtype {dtype}, expected numbers")
     if len(shape) > _MAX_AXES or any(type(extent) is not int or extent < 0 for extent in shape):
-        raise ValueError(f"{what} has the shape {str(shape)[:80]}")
+        raise ValueError(f"{array_name} has the shape {str(shape)[:80]}")
     count, header_size = prod(shape), file.tell()
     if count * dtype.itemsize > size - header_size or max(shape, default=0) > 1 << 62:
         raise ValueError(
-            f"{what} promises {count:,} numbers of {dtype}; there are {max(size - header_size, 0):,} bytes"
+            f"{array_name} promises {count:,} numbers of {dtype}; there are {max(size - header_size, 0):,} bytes"
         )
     data = _read_exactly(file, count * dtype.itemsize)
     array = np.frombuffer(data, dtype) if dtype.itemsize else np.zeros(0 if not count else 1, dtype)
     if array.size != count:
-        raise ValueError(f"{what} holds empty texts")
+        raise ValueError(f"{array_name} holds empty texts")
     return array.reshape(shape[::-1]).T if by_columns else array.reshape(shape)
 
 
-def _read_exactly(file: BinaryIO, count: int) -> bytearray:
-    """Read ``count`` bytes; EOFError if there are fewer."""
+def _read_exactly(file: BinaryIO, nbytes: int) -> bytearray:
+    """Read ``count`` bytes of a file; EOFError if there are fewer."""
     data, step = bytearray(), 1 << 20
-    while len(data) < count:
-        block = file.read(min(step, count - len(data)))
+    while len(data) < nbytes:
+        block = file.read(min(step, nbytes - len(data)))
         if not block:
             raise EOFError("the file ends before its numbers do")
         data += block
@@ -144,8 +146,8 @@ def is_sound(path: Path) -> bool:
 
 
 def read_sound(path: Path) -> Array:
-    """Read samples in float32 from -1 to 1, shape (frames,) or (frames, channels). UsageError for anything but linear
-    PCM."""
+    """Read the samples of a WAV file in float32 from -1 to 1, shape (frames,) or (frames, channels). UsageError for
+    anything but linear PCM."""
     try:
         with open_regular(path) as opened, wave.open(opened, "rb") as file:
             width, channels = file.getsampwidth(), file.getnchannels()
@@ -192,17 +194,17 @@ def holds_pictures(path: Path) -> bool:
 
 
 def read_arrays(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]:
-    """Read arrays by name from a file or folder. ``picture`` reads pictures if the input can take them. UsageError for what
-    cannot be read."""
+    """Read arrays by name from a file or folder; :data:`ROWS` is the name of one without a name. ``picture``: reader of
+    pictures, if the input can take them. UsageError for what cannot be read."""
     try:
         if path.is_dir():
-            return _read_folder(path, picture)
+            return _read_sample_folder(path, picture)
         if picture and pictures.is_picture(path):
             return {ROWS: picture.read(path)[np.newaxis]}
         if is_sound(path):
             return {ROWS: read_sound(path)[np.newaxis]}
         if is_table(path):
-            return _read_table(path)
+            return _read_number_table(path)
         with open_regular(path) as file:
             loaded = load_numpy(file)
             return {ROWS: loaded} if isinstance(loaded, np.ndarray) else loaded
@@ -214,22 +216,22 @@ def read_arrays(path: Path, picture: pictures.Reader | None = None) -> dict[str,
         raise UsageError(
             f"{path} holds no arrays that can be read{printable(reason, 300)}",
             where=str(path),
-            hint=_rename_hint(path) or _HINT,
+            hint=_table_suffix_hint(path) or _HINT,
         ) from error
 
 
-def _rename_hint(path: Path) -> str:
-    """Return the hint for a table whose suffix says something else; empty if it is none."""
+def _table_suffix_hint(path: Path) -> str:
+    """Return the hint to rename a file that holds a table but has another suffix; empty if it holds none."""
     try:
-        _read_table(path)
+        _read_number_table(path)
     except (OSError, ValueError, UsageError):
         return ""
     return f"it holds a table: mv {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.csv')))}"
 
 
-def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Array]:
-    """Read one file per sample. Subfolders are classes: numbered by their names if all are numbers, else in alphabetical
-    order."""
+def _read_sample_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Array]:
+    """Read a folder with one file per sample. Its subfolders are classes: numbered by their names if all are numbers, else
+    in alphabetical order."""
     class_folders = sorted(path for path in folder.iterdir() if path.is_dir() and _sample_files(path))
     numbers = (
         [int(k.name) for k in class_folders]
@@ -249,7 +251,7 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
         )
     if picture is None and any(map(pictures.is_picture, files)):
         raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_HINT)
-    arrays = [_read_sample(path, picture) for path in files]
+    arrays = [_read_sample_file(path, picture) for path in files]
     for path, array in zip(files, arrays, strict=True):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
             raise UsageError(
@@ -262,7 +264,7 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
 
 
 def _sample_files(folder: Path) -> list[Path]:
-    """List the files of samples in a folder."""
+    """List the files of samples in a folder, sorted."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -270,8 +272,8 @@ def _sample_files(folder: Path) -> list[Path]:
     )
 
 
-def _read_sample(path: Path, picture: pictures.Reader | None) -> Array:
-    """Read the array of one sample."""
+def _read_sample_file(path: Path, picture: pictures.Reader | None) -> Array:
+    """Read the array of one sample from a picture, sound or .npy file."""
     if picture and pictures.is_picture(path):
         return picture.read(path)
     if is_sound(path):
@@ -283,9 +285,9 @@ def _read_sample(path: Path, picture: pictures.Reader | None) -> Array:
     return loaded
 
 
-def _read_table(path: Path) -> dict[str, Array]:
-    """Read reals separated by commas, tabs or semicolons, one sample per row. If the first row has names, columns are also
-    returned by name."""
+def _read_number_table(path: Path) -> dict[str, Array]:
+    """Read a table of reals separated by commas, tabs or semicolons, one sample per row. If the first row has names,
+    columns are also returned by name. UsageError if a cell is no number."""
     text = read_text(path, encoding="utf-8-sig")
     mark = next((m for m in "\t;" if m in text), ",")
     rows = [row for row in csv.reader(text.splitlines(), delimiter=mark) if row]

@@ -24,8 +24,9 @@ FINITE = "leave these samples out: array[numpy.isfinite(array).reshape(len(array
 
 
 def reshape_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
-    """Reshape samples to a tensor's shape. The axis of a batch of one may be missing, and rows may be flat. A tensor with
-    ``sequences`` also accepts sequences of samples, with one more axis."""
+    """Reshape samples, counted by the first axis, to a tensor's shape. The axis of a batch of one may be missing, and rows
+    may be flat. A tensor with ``sequences`` also accepts sequences of samples, with one more axis. UsageError, with the
+    reshape to do, for another shape."""
     shape = tuple(tensor["shape"])
     if _is_batch_of(array, shape):
         return np.ascontiguousarray(array).reshape(len(array), *shape)
@@ -34,19 +35,21 @@ def reshape_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> Arra
     shape_text = "x".join(map(str, ("N", *shape)))
     raise UsageError(
         f"{tensor['name']} takes samples of shape {shape_text}, {array.shape} was given", where=str(path),
-        hint=_reshape_hint(array, shape),
+        hint=_samples_shape_hint(array, shape),
     )  # fmt: skip
 
 
 def _is_batch_of(array: Array, shape: tuple[int, ...]) -> bool:
-    """Test whether an array consists of samples of a shape along its first axis."""
+    """Test whether an array consists of samples of a shape along its first axis; they may be flat, or lack the axis of a
+    batch of one."""
     is_flat = array.ndim == 2 and array.shape[1] == prod(shape)
     lacks_batch = shape[:1] == (1,) and array.shape[1:] == shape[1:]
     return array.ndim > 0 and (array.shape[1:] == shape or lacks_batch or is_flat)
 
 
 def reshape_expression(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Return the numpy expression that converts an array to the shape of an input, as far as the shapes tell."""
+    """Return the numpy expression that converts an array of shape ``given`` to the shape ``wanted`` of an input, as far as
+    the shapes tell."""
     if prod(given) != prod(wanted):
         return f"give {prod(wanted)} elements of shape {wanted}; there are {prod(given)}"
     is_permutation = len(given) == len(wanted) and sorted(given) == sorted(wanted)
@@ -64,19 +67,21 @@ def _axis_permutation(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[
     )
 
 
-def _reshape_hint(array: Array, shape: tuple[int, ...]) -> str:
-    """Return the hint that converts an array to samples, as far as its shape tells."""
+def _samples_shape_hint(array: Array, shape: tuple[int, ...]) -> str:
+    """Return the hint how to convert an array to samples of a shape, as far as both shapes tell."""
 
-    def extents(of: tuple[int, ...]) -> list[int]:
-        return [extent for extent in of if extent != 1]
+    def extents_above_one(shape: tuple[int, ...]) -> list[int]:
+        return [extent for extent in shape if extent != 1]
 
-    samples = extents(array.shape[1:])
-    if array.shape in (shape, shape[1:]) or (array.ndim > 1 and sorted(extents(array.shape)) == sorted(extents(shape))):
+    samples = extents_above_one(array.shape[1:])
+    if array.shape in (shape, shape[1:]) or (
+        array.ndim > 1 and sorted(extents_above_one(array.shape)) == sorted(extents_above_one(shape))
+    ):
         return "that is one sample: put an axis in front, which counts them (array[None])"
-    if array.ndim > 1 and samples == extents(shape):
+    if array.ndim > 1 and samples == extents_above_one(shape):
         wanted = ", ".join(map(str, (-1, *shape[shape[:1] == (1,) :])))
         return f"an axis of one element is missing or too many: array.reshape({wanted})"
-    if array.ndim > 1 and sorted(samples) == sorted(extents(shape)):
+    if array.ndim > 1 and sorted(samples) == sorted(extents_above_one(shape)):
         axes = (
             0,
             *(
@@ -89,7 +94,8 @@ def _reshape_hint(array: Array, shape: tuple[int, ...]) -> str:
 
 
 def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str]:
-    """Convert samples to a tensor's shape and dtype; return them with a note on the conversion of dtype."""
+    """Convert samples to a tensor's shape and dtype; return them with a note on the conversion of dtype, empty if none was
+    needed. UsageError if the conversion would lose or invent numbers. ``path``: of the data, for errors."""
     array_in_shape, dtype = reshape_samples(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
     name, given = tensor["name"], array_in_shape.dtype
     if given == dtype:
@@ -148,7 +154,7 @@ def is_picture(path: Path) -> bool:
 
 @frozen
 class Geometry:
-    """Layout of a picture in a tensor: extents in pixels, 1 or 3 channels; ``first``: channels precede the rows (CHW)."""
+    """Layout of a picture in a tensor: extents in pixels, 1 or 3 channels. ``first``: channels precede the rows (CHW)."""
 
     height: int
     width: int
@@ -161,8 +167,8 @@ class Geometry:
 
 
 def geometry(tensor: Mapping[str, Any]) -> Geometry:
-    """Derive the layout from a tensor's shape: HxW, HxWxC or CxHxW, with or without a batch of one. UsageError for any
-    other."""
+    """Derive the layout of a picture from a tensor's shape: HxW, HxWxC or CxHxW, with or without a batch of one.
+    UsageError for any other."""
     shape = tuple(tensor["shape"])
     match shape[1:] if len(shape) in (3, 4) and shape[0] == 1 else shape:
         case (height, width, channels) if channels in _MODES:
@@ -179,38 +185,36 @@ def geometry(tensor: Mapping[str, Any]) -> Geometry:
 
 
 def add_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Add to the inputs of a manifest the ``colour`` that its ``options`` give: ``NAME=bgr``, or ``*=rgb`` for all
-    others."""
+    """Copy the inputs of a manifest with the order of their colour channels, ``channel_order_of``, that its ``options`` give:
+    ``NAME=bgr``, or ``*=rgb`` for all others."""
     colours = options.get("input_colour", "")
 
-    def colour(name: str) -> str:
+    def channel_order_of(name: str) -> str:
         match = re.search(rf"(?:^| ){re.escape(name)}=(\w+)(?: |$)", colours)
         return match[1] if match else ""
 
-    return [{**tensor, "colour": colour(tensor["name"]) or colour("*")} for tensor in tensors]
+    return [{**tensor, "colour": channel_order_of(tensor["name"]) or channel_order_of("*")} for tensor in tensors]
 
 
 @frozen
 class Reader:
-    """Reads pictures for an input, with channels in the order of its ``colour``.
-
-    ``span``: the reals for pixels 0 and 255. None: 8-bit integers take the pixel's value in order (0 becomes the lowest),
-    other inputs take 0 to 1.
-    """
+    """Reader of picture files for an input, with channels in the order of its ``channel_order_of``.
+    ``span``: the reals for pixels 0 and 255. None: 8-bit integers take the pixel's value in order (0 becomes the
+    lowest), other inputs take 0 to 1."""
 
     tensor: Mapping[str, Any]
     span: tuple[float, float] | None = None
 
     def read(self, path: Path) -> Array:
-        """Read a picture in the tensor's shape and dtype; UsageError if it is none."""
+        """Read a picture file as an array in the tensor's shape and dtype; UsageError if it is no picture."""
         layout = geometry(self.tensor)
         pixels = _read_pixels(path, layout)
         if self._is_bgr:
             pixels = pixels[:, :, ::-1]
-        return self._convert(layout.transpose_pixels(pixels)).reshape(self.tensor["shape"])
+        return self._convert_pixels(layout.transpose_pixels(pixels)).reshape(self.tensor["shape"])
 
     def note(self) -> str:
-        """Describe the conversion."""
+        """Describe how pictures are converted for the input: size, channels, range of numbers."""
         layout, name = geometry(self.tensor), self.tensor["name"]
         mode = "BGR" if self._is_bgr and layout.channels == 3 else _MODES[layout.channels]
         what = f"{name}: pictures in {layout.width}x{layout.height}, {mode}, pixels of 0 to 255 taken as"
@@ -228,7 +232,9 @@ class Reader:
     def _takes_raw_pixels(self) -> bool:
         return self.span is None and self.tensor["dtype"] in ("int8", "uint8")
 
-    def _convert(self, pixels: Array) -> Array:
+    def _convert_pixels(self, pixels: Array) -> Array:
+        """Convert pixels (0 to 255) to the numbers and the dtype of the input. UsageError if its integers stand for no
+        reals."""
         dtype = dtypes.to_numpy(self.tensor["dtype"])
         if self._takes_raw_pixels:
             return (pixels.astype(np.int16) + dtypes.int_range(self.tensor["dtype"])[0]).astype(dtype)
@@ -246,7 +252,8 @@ class Reader:
 
 
 def _read_pixels(path: Path, layout: Geometry) -> Array:
-    """Read pixels (height, width, channels), scaled if the picture has another size."""
+    """Read the pixels of a picture file (height, width, channels), scaled if the picture has another size. ToolError
+    without Pillow, UsageError for anything but a picture."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

@@ -46,7 +46,7 @@ class Samples:
         return len(self.inputs[0])
 
     def sample(self, number: int) -> tuple[Array, ...]:
-        """Return the inputs of one inference."""
+        """Return the inputs of sample ``number``, for one inference."""
         return tuple(array[number] for array in self.inputs)
 
 
@@ -69,28 +69,34 @@ def read_samples(
     # A picture does not say which input it is for, so networks with several inputs do not take pictures.
     picture = Reader(inputs[0], pixels) if len(inputs) == 1 else None
     arrays = read_arrays(data, picture)
-    truth = _labels(arrays, labels, data)
+    truth = _take_labels(arrays, labels, data)
     # Labels may be in the same file; they must not be mistaken for the only array of an input.
     input_arrays = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
-    converted = [convert_samples(_pick(input_arrays, tensor, len(inputs), data), tensor, data) for tensor in inputs]
+    converted = [
+        convert_samples(_array_for_tensor(input_arrays, tensor, len(inputs), data), tensor, data) for tensor in inputs
+    ]
     expected_arrays = read_arrays(expected) if expected else {}
     answers = {
-        t["name"]: reshape_samples(_pick(expected_arrays, t, len(outputs), expected or data), t, expected or data)
+        t["name"]: reshape_samples(
+            _array_for_tensor(expected_arrays, t, len(outputs), expected or data), t, expected or data
+        )
         for t in outputs
-        if expected_arrays and (len(outputs) == 1 or _array_name(expected_arrays, t))
+        if expected_arrays and (len(outputs) == 1 or _name_of_tensor_array(expected_arrays, t))
     }
     # If no name matches, _pick raises the error that lists the names.
     if expected_arrays and not answers:
-        _pick(expected_arrays, outputs[0], len(outputs), expected or data)
+        _array_for_tensor(expected_arrays, outputs[0], len(outputs), expected or data)
     notes = [picture.note()] if picture and holds_pictures(data) else []
     notes += [note for _, note in converted if note]
     samples = Samples(tuple(array for array, _ in converted), truth, answers, tuple(notes))
-    _check_lengths(samples, inputs, data)
+    _check_sample_counts(samples, inputs, data)
     return samples
 
 
-def _labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
-    """Return class numbers: integers, not negative. A column that holds them is removed from the table of samples."""
+def _take_labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
+    """Return the class numbers that ``labels`` names: an array or column of the data, or a file; without it, those of
+    folders, or None. A column that holds them is removed from the table of samples. UsageError if they are no integers
+    from 0 on."""
     if not labels:
         return arrays.get(CLASSES)
     if labels in arrays:
@@ -115,19 +121,20 @@ def _labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
     return flat.astype(np.int64)
 
 
-def _array_name(arrays: Mapping[str, Array], tensor: Mapping[str, Any]) -> str:
+def _name_of_tensor_array(arrays: Mapping[str, Array], tensor: Mapping[str, Any]) -> str:
     """Return the name, or label, under which a tensor's array is stored; empty if it is not."""
     return next((name for name in (tensor["name"], tensor["label"]) if name and name in arrays), "")
 
 
-def _pick(arrays: Mapping[str, Array], tensor: Mapping[str, Any], count: int, path: Path) -> Array:
-    """Return the array for a tensor: by name, or the only one if there is one tensor."""
-    name = _array_name(arrays, tensor)
+def _array_for_tensor(arrays: Mapping[str, Array], tensor: Mapping[str, Any], tensor_count: int, path: Path) -> Array:
+    """Return the array for a tensor: by name, or the only array if the network has ``count`` = 1 such tensor. UsageError
+    if there is none."""
+    name = _name_of_tensor_array(arrays, tensor)
     if name:
         return arrays[name]
-    if count == 1 and ROWS in arrays:
+    if tensor_count == 1 and ROWS in arrays:
         return arrays[ROWS]
-    if count == 1 and len(arrays) == 1:
+    if tensor_count == 1 and len(arrays) == 1:
         return next(iter(arrays.values()))
     names = ", ".join(n or "one without a name" for n in arrays) or "none"
     raise UsageError(
@@ -137,8 +144,8 @@ def _pick(arrays: Mapping[str, Array], tensor: Mapping[str, Any], count: int, pa
     )
 
 
-def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: Path) -> None:
-    """Raise UsageError unless all arrays have the same number of samples, at least one."""
+def _check_sample_counts(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: Path) -> None:
+    """Raise UsageError unless inputs, labels and expected outputs all have the same number of samples, at least one."""
     lengths = {t["name"]: len(a) for t, a in zip(inputs, samples.inputs, strict=True)}
     lengths |= {f"expected {name}": len(array) for name, array in samples.expected.items()}
     if samples.labels is not None:
@@ -161,12 +168,10 @@ other C libraries stay below it; a wrong weight that matters does not."""
 
 
 def with_self_test(module: Module, data: Path) -> Module:
-    """Add a self-test to a module: the samples of a file (:func:`read_samples`) and the outputs that they give on this
-    computer. For a network with state the samples are one sequence.
-
+    """Return a module with a self-test added: the samples of a file (:func:`read_samples`) and the outputs that they give
+    on this computer. For a network with state the samples are one sequence.
     Outputs in the file must match the computed ones: integers exactly, floats within :data:`SELF_TEST_TOLERANCE`; else
-    VerificationError. UsageError for data that do not fit or take more than :data:`MAX_SELF_TEST_BYTES`.
-    """
+    VerificationError. UsageError for data that do not fit or take more than :data:`MAX_SELF_TEST_BYTES`."""
     if module.options["protocol"] == "mlperf":
         raise UsageError(
             "self_test cannot be combined with protocol mlperf, whose firmware has no self-test",
@@ -179,7 +184,7 @@ def with_self_test(module: Module, data: Path) -> Module:
                 where=module.source,
                 hint="convert it: --output-dtype float32",
             )
-    samples = _read_test_samples(module, data)
+    samples = _read_self_test_samples(module, data)
     size = len(samples) * sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
     if size > MAX_SELF_TEST_BYTES:
         raise UsageError(
@@ -187,15 +192,15 @@ def with_self_test(module: Module, data: Path) -> Module:
             where=str(data),
             hint="give fewer samples; microc verify --data measures accuracy",
         )
-    outputs = _run_samples(module, samples)
+    outputs = _run_samples_on_host(module, samples)
     for name, expected in samples.expected.items():
-        _check_expected(name, expected, outputs[name], data)
+        _check_expected_output(name, expected, outputs[name], data)
     bounds = {
         name: SELF_TEST_TOLERANCE * float(np.abs(array).max(initial=0))
         for name, array in outputs.items()
         if dtypes.is_float(module.values[name].dtype)
     }
-    names = _constant_names(module)
+    names = _self_test_constant_names(module)
     inputs = dict(zip(module.inputs, samples.inputs, strict=True))
     stored, answers = (
         {name: _samples_constant(names[name], array) for name, array in values.items()} for values in (inputs, outputs)
@@ -203,7 +208,7 @@ def with_self_test(module: Module, data: Path) -> Module:
     return replace(module, self_test=SelfTest(len(samples), stored, answers, bounds))
 
 
-def _read_test_samples(module: Module, data: Path) -> Samples:
+def _read_self_test_samples(module: Module, data: Path) -> Samples:
     """Read the samples of a self-test. The file may contain expected outputs."""
     inputs, outputs = ([tensor_data(module, name) for name in names] for names in (module.inputs, module.outputs))
     if not inputs:
@@ -216,8 +221,9 @@ def _read_test_samples(module: Module, data: Path) -> Samples:
     return read_samples(inputs, outputs, data, expected=data if output_names & set(read_arrays(data)) else None)
 
 
-def _run_samples(module: Module, samples: Samples) -> dict[str, Array]:
-    """Run all samples on this computer; return the outputs by name."""
+def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
+    """Run all samples in order on this computer; return the outputs by name, samples along the first axis. UsageError if
+    an output is not finite."""
     library = build_library(shared_files(module.own or module, __version__), f"-D{PORTABLE}")
     library.reset()
     rows: list[Sequence[Array]] = []
@@ -235,12 +241,12 @@ def _run_samples(module: Module, samples: Samples) -> dict[str, Array]:
     return outputs
 
 
-def _check_expected(name: str, expected: Array, found: Array, data: Path) -> None:
-    """Raise VerificationError if an output is not the expected one."""
-    if found.dtype.kind == "f":
-        near = np.abs(expected.astype(np.float64) - found) <= SELF_TEST_TOLERANCE * np.abs(found).max(initial=0)
+def _check_expected_output(name: str, expected: Array, computed: Array, data: Path) -> None:
+    """Raise VerificationError if the computed output ``found`` is not the expected one."""
+    if computed.dtype.kind == "f":
+        near = np.abs(expected.astype(np.float64) - computed) <= SELF_TEST_TOLERANCE * np.abs(computed).max(initial=0)
     else:
-        near = expected == found
+        near = expected == computed
     if not near.all():
         sample = int(np.argwhere(~near)[0][0])
         wrong = int(np.count_nonzero(~near[sample]))
@@ -252,19 +258,19 @@ def _check_expected(name: str, expected: Array, found: Array, data: Path) -> Non
         )
 
 
-def _constant_names(module: Module) -> Mapping[str, str]:
-    """Choose unused names for the constants, by input or output."""
+def _self_test_constant_names(module: Module) -> Mapping[str, str]:
+    """Choose unused names for the self-test's constants, by the input or output that each holds."""
     taken = set(module.values)
 
     def claim_name(stem: str) -> str:
-        name = next(candidate for candidate in _name_candidates(stem) if candidate not in taken)
+        name = next(candidate for candidate in _numbered_names(stem) if candidate not in taken)
         taken.add(name)
         return name
 
     return {name: claim_name(f"test_{name}") for name in (*module.inputs, *module.outputs)}
 
 
-def _name_candidates(stem: str) -> Iterable[str]:
+def _numbered_names(stem: str) -> Iterable[str]:
     """Yield a stem, then the stem with numbers from 2."""
     yield stem
     number = 2
@@ -274,7 +280,7 @@ def _name_candidates(stem: str) -> Iterable[str]:
 
 
 def _samples_constant(name: str, array: Any) -> Value:
-    """Flatten all samples into one constant; 16-bit floats are stored as their bits."""
+    """Flatten an array of all samples into one constant; 16-bit floats are stored as their bits."""
     flat: Array = np.ascontiguousarray(array).reshape(-1)
     stored = flat.view(np.uint16) if str(flat.dtype) in dtypes.HALF else flat
     return Value(name, stored.shape, str(stored.dtype), "const", stored)

@@ -41,7 +41,8 @@ _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
 
 @frozen
 class Level:
-    """The kernels for one core: their manifest, their folder in a source archive, their entry points."""
+    """A level of a library: the kernels for one core, with their manifest, their folder in a source archive, and their
+    entry points."""
 
     manifest: dict[str, Any]
     folder: str
@@ -59,12 +60,11 @@ class Level:
 
 
 def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
-    """Select the kernels of ``core``, or the first that this computer has the instructions for.
-
+    """Select the level of a library whose kernels are for ``core``, or the first that this computer has the instructions
+    for.
     ModelError if the file is no library of this version, or this computer can run none of its levels; UsageError if the
-    library was not compiled for ``core``.
-    """
-    levels = _levels(library, path)
+    library was not compiled for ``core``."""
+    levels = _library_levels(library, path)
     if core and core not in {level.core for level in levels}:
         known = ", ".join(level.core for level in levels)
         raise UsageError(
@@ -82,8 +82,9 @@ def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
     return level
 
 
-def _levels(library: ctypes.CDLL, path: Path) -> list[Level]:
-    """List all levels of a library in order, without calling a kernel."""
+def _library_levels(library: ctypes.CDLL, path: Path) -> list[Level]:
+    """List all levels of a library in order, without calling a kernel. ModelError if the file is no library of this
+    version."""
     levels: list[Level] = []
     for number in range(MOST_CORES):
         suffix = entry_suffix(number)
@@ -114,7 +115,7 @@ def _levels(library: ctypes.CDLL, path: Path) -> list[Level]:
 
 
 def export_shared(library: Path, target: Path) -> Path:
-    """Copy the built shared library."""
+    """Copy a built shared library to ``target``."""
     with replace_atomically(target) as temporary:
         shutil.copyfile(library, temporary)
         os.chmod(temporary, 0o755)
@@ -122,7 +123,8 @@ def export_shared(library: Path, target: Path) -> Path:
 
 
 def export_tar(sources: Mapping[str, str], target: Path) -> Path:
-    """Write the C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes."""
+    """Write C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes. OutputError
+    for a library without sources or with external code."""
     if not sources:
         raise OutputError(
             f"{target.name}: a library loaded from .so has no sources, expected a name in .so",
@@ -151,8 +153,8 @@ Tensors = Sequence[Mapping[str, Any]]
 
 
 def find_position(key: int | str, tensors: Tensors, what: str) -> int:
-    """Return the position of a tensor given by position, C name or label; ``what``: ``input`` or ``output``, for the error.
-    UsageError if there is no such tensor."""
+    """Return the position of the tensor that ``key`` names by position, C name or label; ``what``: ``input`` or
+    ``output``, for the error. UsageError if there is no such tensor."""
     names = [t["name"] for t in tensors]
     labels = [t["label"] for t in tensors]
     if isinstance(key, str) and (key in names or key in labels):
@@ -201,7 +203,7 @@ class TimingResult:
 
 
 def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResult:
-    """Time ``repeats`` x ``number`` runs, after one warm-up run."""
+    """Time ``repeats`` measurements of ``number`` calls of ``run`` each, after one warm-up call."""
     run()
     seconds = []
     for _ in range(repeats):
@@ -253,8 +255,8 @@ class Library:
         self.outputs = tuple(self._tensors[n] for n in self.manifest["outputs"])
         self._arena = np.zeros(max(16, self.manifest["arena_size"]) + 64, dtype=np.uint8)
         self._start = -self._arena.ctypes.data % 64
-        self._in = [_empty(t) for t in self.inputs]
-        self._out = [_empty(t) for t in self.outputs]
+        self._in = [_zeros_for_tensor(t) for t in self.inputs]
+        self._out = [_zeros_for_tensor(t) for t in self.outputs]
         self._buffers = {"arena": self._arena[self._start :]} | {
             t["name"]: a.reshape(-1).view(np.uint8)
             for t, a in zip((*self.inputs, *self.outputs), (*self._in, *self._out), strict=True)
@@ -262,11 +264,11 @@ class Library:
         self._shapes = RunShapes(self.manifest)
         self._input_shapes = [self._shapes.of(t) for t in self.inputs]
         self._memory = ctypes.c_void_p(self._arena.ctypes.data + self._start)
-        self._in_pointers, self._out_pointers = _pointers(self._in), _pointers(self._out)
+        self._in_pointers, self._out_pointers = _pointer_array(self._in), _pointer_array(self._out)
         self._input_types, self._output_types = (
             [(a.shape, a.dtype) for a in arrays] for arrays in (self._in, self._out)
         )
-        self._call_in, self._call_out = _pointers(self._in), _pointers(self._out)
+        self._call_in, self._call_out = _pointer_array(self._in), _pointer_array(self._out)
         # Inputs and outputs of the last call, until a step needs them and copies them.
         self._last_call: tuple[Sequence[Array], Sequence[Array]] | None = None
         self.reset()
@@ -278,7 +280,7 @@ class Library:
 
     @property
     def _sizes(self) -> tuple[Any, ...]:
-        """Extra arguments of the entry points: the sizes of the run, if they vary."""
+        """Additional arguments of the entry points: the sizes of the run, if they vary."""
         return (self._shapes.vector.ctypes,) if self._shapes.sizes else ()
 
     def set_input(self, key: int | str, value: Any) -> None:
@@ -287,37 +289,37 @@ class Library:
         If sizes vary, its shape determines some of them.
         """
         index = find_position(key, self.inputs, "input")
-        self._keep_call()
+        self._copy_last_call()
         self._shapes.learn([self.inputs[index]], [value])
-        self._keep_input(index, self._shapes.check_array(value, self.inputs[index]))
+        self._copy_into_input(index, self._shapes.check_array(value, self.inputs[index]))
 
-    def _keep_input(self, index: int, array: Array) -> None:
+    def _copy_into_input(self, index: int, array: Array) -> None:
         """Copy an array into an input's own memory."""
         self._in[index].reshape(-1)[: array.size] = array.reshape(-1)
         self._input_shapes[index] = array.shape
 
-    def _keep_call(self) -> None:
+    def _copy_last_call(self) -> None:
         """Copy inputs and outputs of the last call into memory of our own, since the caller may change its arrays."""
         if self._last_call is not None:
             (inputs, outputs), self._last_call = self._last_call, None
             for index, array in enumerate(inputs):
-                self._keep_input(index, array)
+                self._copy_into_input(index, array)
             for buffer, array in zip(self._out, outputs, strict=True):
                 buffer.reshape(-1)[: array.size] = array.reshape(-1)
 
     def run(self) -> None:
         """Run one inference on the inputs that were set."""
-        self._keep_call()
+        self._copy_last_call()
         for tensor, shape in zip(self.inputs, self._input_shapes, strict=True) if self._shapes.sizes else ():
             if shape != self._shapes.of(tensor):
                 raise UsageError(
                     f"input {tensor['name']} of shape {shape} does not fit the sizes {self._shapes.sizes} of other inputs",
                     hint="set all inputs whose shapes change",
                 )
-        self._check(self._level.run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
+        self._check_status(self._level.run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
 
-    def _check(self, status: int) -> None:
-        """Raise UsageError if an entry point returned an error."""
+    def _check_status(self, status: int) -> None:
+        """Raise UsageError if the status that an entry point returned is an error."""
         if status != 0:
             raise UsageError(
                 f"the network returned error {status}, expected 0",
@@ -327,7 +329,7 @@ class Library:
     def run_kernel(self, kernel: int) -> None:
         """Run one kernel of the call sequence; all kernels in order are one inference."""
         number = validation.integer("a kernel", kernel, most=(1 << 32) - 1)
-        self._keep_call()
+        self._copy_last_call()
         status = self._level.run_kernel(
             self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
         )
@@ -335,10 +337,10 @@ class Library:
             raise UsageError(f"there is no kernel {kernel}", hint="give a position in the sequence of calls, from 0 on")
 
     def get_output(self, key: int | str) -> Array:
-        """Copy an output, by position or name."""
+        """Return a copy of an output, by position or name."""
         index = find_position(key, self.outputs, "output")
-        self._keep_call()
-        return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
+        self._copy_last_call()
+        return _leading_elements(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
     def instance(self) -> Library:
         """Return the same network with memory and state of its own, for use in another thread."""
@@ -363,7 +365,7 @@ class Library:
             arrays = order_inputs(self.inputs, arrays, named)
         if (
             len(arrays) == len(self._input_types)
-            and all(map(_is_ready, arrays, self._input_types))
+            and all(map(_is_readable_in_place, arrays, self._input_types))
             and not self._shapes.sizes
         ):
             inputs: Sequence[Array] = arrays
@@ -373,15 +375,15 @@ class Library:
             inputs = [np.require(a, requirements=("C", "A")) for a in self._shapes.fitting(self.inputs, arrays)]
             outputs = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         for k, array in enumerate(inputs):
-            self._call_in[k] = _address(array)
+            self._call_in[k] = _array_address(array)
         for k, array in enumerate(outputs):
-            self._call_out[k] = _address(array)
+            self._call_out[k] = _array_address(array)
         self._last_call = inputs, outputs
-        self._check(self._level.run(self._memory, self._call_in, self._call_out, *self._sizes))
+        self._check_status(self._level.run(self._memory, self._call_in, self._call_out, *self._sizes))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _check_single_sample(self, arrays: Sequence[Any]) -> None:
-        """Raise UsageError that suggests :meth:`batch` for a call with several samples."""
+        """Raise UsageError, which suggests :meth:`batch`, if a call's arrays hold several samples."""
         for tensor, array in zip(self.inputs, arrays, strict=False):
             shape, given = self._shapes.of(tensor), tuple(getattr(array, "shape", ()))
             if self._shapes.sizes or given == shape or not given or given[0] < 2:
@@ -409,17 +411,17 @@ class Library:
             )
         count = next(iter(counts), 0) or 0
         for tensor, array in zip(self.inputs, inputs, strict=False):
-            self._check_samples(tensor, array)
+            self._check_batch_shape(tensor, array)
         self._shapes.fitting(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in inputs])
         inputs = [np.require(array, requirements=("C", "A")) for array in inputs]
         outputs = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         steps = [(ctypes.c_size_t * max(1, len(group)))(*(a[:1].nbytes for a in group)) for group in (inputs, outputs)]
-        pointers = _pointers(inputs), steps[0], _pointers(outputs), steps[1], ctypes.c_size_t(count)
-        self._check(self._level.run_batch(self._memory, *pointers, *self._sizes))
+        pointers = _pointer_array(inputs), steps[0], _pointer_array(outputs), steps[1], ctypes.c_size_t(count)
+        self._check_status(self._level.run_batch(self._memory, *pointers, *self._sizes))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _check_samples(self, tensor: Mapping[str, Any], array: Array) -> None:
-        """Raise UsageError, with the reshape to do, for samples that do not have the input's shape."""
+    def _check_batch_shape(self, tensor: Mapping[str, Any], array: Array) -> None:
+        """Raise UsageError, with the reshape to do, if the samples of a batch do not have the input's shape."""
         shape = self._shapes.of(tensor)
         if self._shapes.sizes or array.shape[1:] == shape:
             return
@@ -432,9 +434,11 @@ class Library:
         )
 
     def tensor(self, name: str) -> Array:
-        """Copy any tensor of the manifest. An intermediate tensor is valid only until its memory is reused."""
+        """Return a copy of any tensor of the manifest. An intermediate tensor is valid only until its memory is reused."""
         tensor, memory = self._tensor_memory(name)
-        return _front(np.frombuffer(memory.tobytes(), dtypes.to_numpy(tensor["dtype"])), self._shapes.of(tensor))
+        return _leading_elements(
+            np.frombuffer(memory.tobytes(), dtypes.to_numpy(tensor["dtype"])), self._shapes.of(tensor)
+        )
 
     def set_tensor(self, name: str, value: Any) -> None:
         """Overwrite any tensor of the manifest, for verification."""
@@ -443,15 +447,15 @@ class Library:
         memory[: data.size] = data
 
     def _tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
-        """Find a tensor of the manifest and its bytes."""
+        """Return a tensor of the manifest and its bytes in memory. UsageError if there is no such tensor."""
         tensor = self._tensors.get(validation.text("a tensor", name))
         if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint=suggestion(name, self._tensors, "tensors"))
-        self._keep_call()
+        self._copy_last_call()
         return tensor, self._buffers[tensor["buffer"]][tensor["offset"] :][: tensor["bytes"]]
 
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
-        """Time ``repeats`` x ``number`` runs on the inputs that were set."""
+        """Time ``repeats`` measurements of ``number`` runs each on the inputs that were set."""
         number, repeats = validation.integer("number", number, 1), validation.integer("repeats", repeats, 1)
         return time_runs(self.run, number, repeats)
 
@@ -483,16 +487,17 @@ class Library:
         return export_shared(exported.path, target)
 
 
-def _empty(tensor: Mapping[str, Any]) -> Array:
+def _zeros_for_tensor(tensor: Mapping[str, Any]) -> Array:
+    """Return an array of zeros in a tensor's shape and dtype."""
     return np.zeros(tensor["shape"], dtype=dtypes.to_numpy(tensor["dtype"]))
 
 
-def _pointers(arrays: Sequence[Array]) -> Any:
+def _pointer_array(arrays: Sequence[Array]) -> Any:
     """Return the addresses of arrays as a C array of at least one element."""
-    return (ctypes.c_void_p * max(1, len(arrays)))(*map(_address, arrays))
+    return (ctypes.c_void_p * max(1, len(arrays)))(*map(_array_address, arrays))
 
 
-def _address(array: Any) -> int:
+def _array_address(array: Any) -> int:
     """Return the address of an array's elements. ``ctypes.from_buffer`` is faster than numpy's own ``ctypes.data``, which
     takes about a microsecond, but works for writable arrays only."""
     try:
@@ -501,16 +506,17 @@ def _address(array: Any) -> int:
         return int(array.ctypes.data)
 
 
-def _is_ready(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
-    """Test whether C can read an array in place. Other arrays need checks or a copy."""
+def _is_readable_in_place(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
+    """Test whether C can read an array in place: it has the ``wanted`` shape and dtype, and is contiguous and aligned.
+    Other arrays need checks or a copy."""
     if type(array) is not np.ndarray or (array.shape, array.dtype) != wanted:
         return False
     flags = array.flags
     return bool(flags.c_contiguous and flags.aligned)
 
 
-def _front(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the first elements of an array in a shape."""
+def _leading_elements(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return the first elements of an array, as many as a shape has, in that shape."""
     return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 

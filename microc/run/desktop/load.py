@@ -23,11 +23,9 @@ _FOLDERS = tuple(str(level) for level in range(1, MOST_CORES))
 
 
 def load_library(path: str | Path, core: str = "") -> Library:
-    """Load what :meth:`Library.export_library` wrote to ``path``; a source archive is compiled first.
-
-    If the library has several cores, the kernels of ``core`` run, or of the first that this computer can run. ModelError if
-    it can run none of them, or if the file is no library.
-    """
+    """Load the library that :meth:`Library.export_library` wrote to ``path``; a source archive is compiled first.
+    If the library has several cores, the kernels of ``core`` run, or of the first that this computer can run.
+    ModelError if it can run none of them, or if the file is no library."""
     source, core_name = validation.path("a library", path), validation.text("a core", core)
     if not source.is_file():
         raise OutputError(
@@ -38,11 +36,12 @@ def load_library(path: str | Path, core: str = "") -> Library:
     sources = _read_tar(source)
     if any("/" in name for name in sources):
         return build_levels(sources, core_name)
-    return build_library(sources, *_core_flags(sources["manifest.json"], source), core=core_name)
+    return build_library(sources, *_compiler_flags_of_core(sources["manifest.json"], source), core=core_name)
 
 
-def _core_flags(manifest: str, path: Path) -> tuple[str, ...]:
-    """Return the compiler options of the core that sources were generated for, if this computer can run it."""
+def _compiler_flags_of_core(manifest: str, path: Path) -> tuple[str, ...]:
+    """Return the compiler flags for the core that C sources were generated for; empty if this computer cannot run it or it
+    needs none. ``manifest``: its text; ``path``: of the archive, for errors."""
     try:
         core = CORES.get(json.loads(manifest)["options"]["cpu"])
     except (ValueError, KeyError, TypeError) as error:
@@ -51,7 +50,8 @@ def _core_flags(manifest: str, path: Path) -> tuple[str, ...]:
 
 
 def _read_tar(path: Path) -> dict[str, str]:
-    """Read the members of an archive that microc writes, and no others. Names are compared, never used as paths."""
+    """Read the files of a source archive that microc writes, and no others. Names are compared, never used as paths.
+    ModelError if one is missing."""
     member_names = {*MEMBERS, *(f"{folder}/{name}" for folder in _FOLDERS for name in MEMBERS)}
     try:
         archive_size = path.stat().st_size

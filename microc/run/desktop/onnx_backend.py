@@ -38,7 +38,7 @@ _LARGE = 1 << 16
 
 @frozen
 class Network:
-    """One network of a batch, called with its inputs in the module's order."""
+    """A network of a batch that is compiled into one library; called with its inputs in the module's order."""
 
     module: Module
     library: ctypes.CDLL
@@ -61,15 +61,15 @@ class Network:
         inputs = [np.ascontiguousarray(array) for array in arrays]
         outputs = [np.empty(v.shape, to_numpy(v.dtype)) for v in (module.values[name] for name in module.outputs)]
         getattr(self.library, f"{module.name}_reset")(arena)
-        status = getattr(self.library, f"{module.name}_run")(arena, _pointers(inputs), _pointers(outputs))
+        status = getattr(self.library, f"{module.name}_run")(arena, _pointer_struct(inputs), _pointer_struct(outputs))
         if status != 0:
             raise InternalError(f"{module.name} returned {status}")
         return tuple(outputs)
 
 
-def _pointers(arrays: Sequence[Array]) -> Any:
-    """Return the addresses of arrays. ``struct <name>_inputs`` and ``_outputs`` contain only pointers, so an array of them
-    has the same layout."""
+def _pointer_struct(arrays: Sequence[Array]) -> Any:
+    """Return the addresses of arrays as a C array. ``struct <name>_inputs`` and ``_outputs`` contain only pointers, so
+    that an array of pointers has the same layout."""
     return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
 
 
@@ -84,14 +84,14 @@ def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str
     for module in modules:
         root = Path(folder.name) / module.name
         root.mkdir()
-        sources += _sources(module, root)
+        sources += _write_network_sources(module, root)
     path = compile_shared(Path(folder.name), sources, Path(folder.name) / "batch.so", optimize)
     library = ctypes.CDLL(str(path))
     return {module.name: Network(module, library, folder) for module in modules}
 
 
-def _sources(module: Module, root: Path) -> list[Path]:
-    """Write the sources of a network into its folder; return the files to compile."""
+def _write_network_sources(module: Module, root: Path) -> list[Path]:
+    """Write the sources of a network into its folder, large constants as binary files; return the files to compile."""
     large = {n for n, value in module.values.items() if value.storage == "const" and value.nbytes >= _LARGE}
     lines = ['.section .note.GNU-stack, "", %progbits', ".section .rodata"]
     for name in sorted(large):
@@ -117,14 +117,14 @@ Runner = Callable[..., tuple[Array, ...]]
 
 @frozen
 class Compiled:
-    """A compiled model, with the numpy dtypes that callers use for its inputs and outputs."""
+    """A compiled ONNX model, with the numpy dtypes that callers use for its inputs and outputs."""
 
     module: Module
     inputs: tuple[np.dtype[Any], ...]
     outputs: tuple[np.dtype[Any], ...]
 
     def run(self, network: Runner, arrays: Sequence[Any]) -> tuple[Array, ...]:
-        """Run one inference."""
+        """Run one inference by ``network``: convert the inputs to the stored dtypes, and the outputs to the callers'."""
         stored_dtypes = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
         converted = [np.asarray(array).astype(dtype) for array, dtype in zip(arrays, stored_dtypes, strict=True)]
         shapes = (
@@ -139,7 +139,8 @@ class Compiled:
 
 
 def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
-    """Fix some inputs of a model as constants, such as shapes and axes, which microc must know at compile time."""
+    """Return a copy of a model in which some inputs are constants with the given values, such as shapes and axes, which
+    microc must know at compile time."""
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
     inputs = [value for value in bound.graph.input if value.name not in values]
@@ -150,22 +151,23 @@ def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto
 
 
 def compile_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> Compiled:
-    """Compile a model for a core under the C prefix ``name``; MicrocError if microc does not support it."""
+    """Compile an ONNX model for a core under the C prefix ``name``; MicrocError if microc does not support it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     graph = onnx_reader.read_onnx(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)
     module = compile_model(graph, target_for(cpu), options)
-    inputs = tuple(_dtype(value) for value in model.graph.input if value.name not in constants)
-    return Compiled(module, inputs, tuple(_dtype(value) for value in model.graph.output))
+    inputs = tuple(_numpy_dtype_of_value(value) for value in model.graph.input if value.name not in constants)
+    return Compiled(module, inputs, tuple(_numpy_dtype_of_value(value) for value in model.graph.output))
 
 
-def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+def _numpy_dtype_of_value(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+    """Return the numpy dtype of an ONNX input or output."""
     dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
     return dtype
 
 
 class MicrocRep(BackendRep):  # type: ignore[misc]
-    """One model, ready to run."""
+    """A compiled model in the interface of ONNX's backends, ready to run."""
 
     def __init__(self, compiled: Compiled, network: Network) -> None:
         self._compiled, self._network = compiled, network
@@ -175,7 +177,7 @@ class MicrocRep(BackendRep):  # type: ignore[misc]
 
 
 class MicrocBackend(Backend):  # type: ignore[misc]
-    """Backend for ``onnx.backend.test.BackendTest(MicrocBackend, __name__)``; runs the C compiler once per model."""
+    """ONNX backend for ``onnx.backend.test.BackendTest(MicrocBackend, __name__)``; runs the C compiler once per model."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:

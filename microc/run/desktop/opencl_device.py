@@ -22,11 +22,10 @@ _DRIVERS = "install a driver: the vendor's, or one for the processor (apt instal
 
 
 class OpenCLFunction:
-    """A function as an OpenCL kernel. ``source``: its text. ``groups`` of ``items`` run it, along x, y and z.
-
-    Called with numpy arrays in the order of its inputs, it returns an array, or a tuple if there are several outputs. The
-    first call needs PyOpenCL and a driver: ToolError if they are missing or the driver rejects the kernel.
-    """
+    """A function that runs as an OpenCL kernel. ``source``: its OpenCL C. ``groups``: number of work-groups along x, y and
+    z; ``items``: work-items of each group.
+    Called with numpy arrays in the order of its inputs, it returns an array, or a tuple if there are several outputs.
+    The first call needs PyOpenCL and a driver: ToolError if they are missing or the driver rejects the kernel."""
 
     def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
         ends = boundary_graph(schedule, constants)
@@ -53,37 +52,40 @@ class OpenCLFunction:
         return str(self._device.name)
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        memory = self._upload(arrays)
-        self._launch(memory)
-        outputs = tuple(self._read(memory[name], name) for name in self.outputs)
+        memory = self._upload_parameters(arrays)
+        self._launch_and_wait(memory)
+        outputs = tuple(self._read_buffer(memory[name], name) for name in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def time_evaluator(self, *arrays: Any, number: int = 10, repeats: int = 5) -> TimingResult:
-        """Time launches, waiting for each, with the arrays already on the device."""
-        memory = self._upload(arrays)
-        return time_runs(lambda: self._launch(memory), number, repeats)
+        """Time ``repeats`` measurements of ``number`` launches each, with the arrays already on the device; every launch
+        is waited for."""
+        memory = self._upload_parameters(arrays)
+        return time_runs(lambda: self._launch_and_wait(memory), number, repeats)
 
     def __repr__(self) -> str:
-        return f"<OpenCLFunction {self._signature()}, {self.groups} groups of {self.items}>"
+        return f"<OpenCLFunction {self._function_signature()}, {self.groups} groups of {self.items}>"
 
     def _repr_html_(self) -> str:
         rows = [("groups", " x ".join(map(str, self.groups))), ("items", " x ".join(map(str, self.items)))]
-        return table(self._signature(), rows)
+        return table(self._function_signature(), rows)
 
-    def _signature(self) -> str:
+    def _function_signature(self) -> str:
+        """Return the function's name with its inputs and outputs."""
         tensors = {p.name: {"name": p.name, "dtype": p.dtype, "shape": p.shape} for p in self._params}
         inputs, outputs = ([tensors[name] for name in names] for names in (self.inputs, self.outputs))
         return signature(self._name, inputs, outputs)
 
-    def _upload(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Copy every parameter to the device's memory; return the buffers by name. Outputs start as zeros."""
+    def _upload_parameters(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Copy the arrays of a call and the constants to buffers on the device; return the buffers by parameter. Outputs
+        start as zeros."""
         if len(arrays) != len(self.inputs):
             raise UsageError(
                 f"{self._name} takes {len(self.inputs)} arrays, {len(arrays)} were given",
                 hint=f"give {', '.join(self.inputs)}",
             )
         arrays_by_name = {name: as_array(f"input {name!r}", a) for name, a in zip(self.inputs, arrays, strict=True)}
-        cl, memory = _opencl(), {}
+        cl, memory = _import_pyopencl(), {}
         for param in self._params:
             array = self._constants.get(param.name, arrays_by_name.get(param.name))
             if array is None:
@@ -97,19 +99,21 @@ class OpenCLFunction:
             memory[param.name] = cl.Buffer(self._context, flags, hostbuf=np.ascontiguousarray(array))
         return memory
 
-    def _launch(self, memory: Mapping[str, Any]) -> None:
+    def _launch_and_wait(self, memory: Mapping[str, Any]) -> None:
+        """Launch the kernel on buffers on the device, and wait for its end."""
         total = tuple(groups * items for groups, items in zip(self.groups, self.items, strict=True))
         self._program_kernel(self._queue, total, self.items, *(memory[p.name] for p in self._params)).wait()
 
-    def _read(self, buffer: Any, name: str) -> Array:
+    def _read_buffer(self, buffer: Any, name: str) -> Array:
+        """Copy the buffer of parameter ``name`` from the device to a new array."""
         param = next(p for p in self._params if p.name == name)
         array = np.empty(param.shape, dtypes.to_numpy(param.dtype))
-        _opencl().enqueue_copy(self._queue, array, buffer)
+        _import_pyopencl().enqueue_copy(self._queue, array, buffer)
         return array
 
     @cached_property
     def _device(self) -> Any:
-        cl = _opencl()
+        cl = _import_pyopencl()
         try:
             return next(d for platform in cl.get_platforms() for d in platform.get_devices())
         except (cl.Error, StopIteration) as error:
@@ -117,15 +121,15 @@ class OpenCLFunction:
 
     @cached_property
     def _context(self) -> Any:
-        return _opencl().Context([self._device])
+        return _import_pyopencl().Context([self._device])
 
     @cached_property
     def _queue(self) -> Any:
-        return _opencl().CommandQueue(self._context)
+        return _import_pyopencl().CommandQueue(self._context)
 
     @cached_property
     def _program_kernel(self) -> Any:
-        cl = _opencl()
+        cl = _import_pyopencl()
         try:
             return cl.Kernel(cl.Program(self._context, self.source).build(), self._kernel.name)
         except cl.Error as error:
@@ -137,7 +141,8 @@ class OpenCLFunction:
             ) from error
 
 
-def _opencl() -> Any:
+def _import_pyopencl() -> Any:
+    """Import PyOpenCL; ToolError if it is missing."""
     try:
         import pyopencl
     except ImportError as error:

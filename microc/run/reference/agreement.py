@@ -73,8 +73,8 @@ class Agreement:
 
 @dataclass(slots=True)
 class Tally:
-    """Collects a tensor's differences. ``tolerance``: for floats relative to the largest magnitude, for integers in
-    quanta."""
+    """Collector of the differences between a tensor of the network and the framework's. ``tolerance``: for floats relative
+    to the largest magnitude, for integers in quanta."""
 
     tensor: str
     dtype: str
@@ -84,15 +84,16 @@ class Tally:
     pairs: list[tuple[Array, Array, Array | None]] = field(default_factory=list)
 
     def add(self, ours: Array, theirs: Array, undecided: Array | None = None) -> None:
-        """Add both values for one sample, in the same shape."""
+        """Add the values of one sample, the network's and the framework's, in the same shape. ``undecided``: elements that
+        depend on rounding alone."""
         self.pairs.append((ours, theirs, undecided))
 
     def agreement(self) -> Agreement:
-        """Compute the figures over all samples."""
+        """Compute the agreement over all samples that were added."""
         is_float = dtypes.is_float(self.dtype)
         elements = differing = wrong = undecided_count = rows = same_count = 0
         largest = dot = our_square = their_square = 0.0
-        magnitude = max((_largest(theirs) for _, theirs, _ in self.pairs), default=0.0)
+        magnitude = max((_largest_finite_magnitude(theirs) for _, theirs, _ in self.pairs), default=0.0)
         bound = self.tolerance * magnitude if is_float else self.tolerance
         for ours, theirs, undecided in self.pairs:
             a, b = (
@@ -101,7 +102,7 @@ class Tally:
                 else x.astype(object if x.dtype.kind == "u" and x.itemsize == 8 else np.int64)
                 for x in (ours, theirs)
             )
-            distance, is_special = _distance(a, b)
+            distance, is_special = _differences_and_mismatches(a, b)
             beyond = is_special | (distance > bound)
             is_undecided = np.zeros(beyond.shape, bool) if undecided is None else undecided.reshape(beyond.shape)
             elements, differing = elements + a.size, differing + int(np.count_nonzero(is_special | (distance != 0)))
@@ -133,16 +134,17 @@ class Tally:
         )
 
 
-def _largest(x: Array) -> float:
-    """Return the largest finite magnitude."""
-    if x.dtype.kind in "biu":
-        return float(max((abs(int(x.max())), abs(int(x.min()))), default=0)) if x.size else 0.0
-    wide = np.abs(x.astype(np.float64))
+def _largest_finite_magnitude(array: Array) -> float:
+    """Return the largest finite magnitude of an array; 0 if it has none."""
+    if array.dtype.kind in "biu":
+        return float(max((abs(int(array.max())), abs(int(array.min()))), default=0)) if array.size else 0.0
+    wide = np.abs(array.astype(np.float64))
     return float(wide[np.isfinite(wide)].max(initial=0.0))
 
 
-def _distance(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return absolute differences (0 if an element is not finite), and where NaN or an infinity meets something else."""
+def _differences_and_mismatches(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the absolute differences of two arrays (0 where an element is not finite), and a mask of the elements where
+    NaN or an infinity meets something else."""
     if a.dtype.kind != "f":
         return np.abs((a - b).astype(np.float64)), np.zeros(a.shape, bool)
     finite = np.isfinite(a) & np.isfinite(b)
@@ -262,16 +264,16 @@ def compare_with_reference(
         if layers:
             for k, kernel in enumerate(kernels):
                 library.run_kernel(k)
-                _add_layers(library, kernel, tensors, tallies, tally_of)
+                _tally_kernel_outputs(library, kernel, tensors, tallies, tally_of)
         else:
             library.run()
-        theirs = _outputs(answer, names, len(outputs))
+        theirs = _framework_outputs(answer, names, len(outputs))
         output_count = len(theirs)
         for k, (tally, array) in enumerate(zip(outputs, theirs, strict=False)):
             ours = library.get_output(k)
             tally.add(
                 ours,
-                _reshape_output(array, ours, tally.tensor, reference),
+                _reshape_framework_output(array, ours, tally.tensor, reference),
                 answer.undecided.get(k) if not names else None,
             )
     return Comparison(
@@ -295,10 +297,11 @@ def _run_reference(reference: Reference, arrays: Sequence[Array]) -> Answer:
         ) from error
 
 
-def _outputs(answer: Answer, names: Sequence[str], count: int) -> Sequence[Array]:
-    """Return the framework's values for the network's outputs; fewer if it returns fewer."""
+def _framework_outputs(answer: Answer, names: Sequence[str], output_count: int) -> Sequence[Array]:
+    """Return the framework's values for the network's outputs; fewer if it returns fewer. ``names``: values of the model
+    that are the network's outputs, if it was cut out of the model. UsageError if the framework does not show one."""
     if not names:
-        return answer.outputs[:count]
+        return answer.outputs[:output_count]
     missing = [name for name in names if name not in answer.tensors]
     if missing:
         raise UsageError(
@@ -308,30 +311,31 @@ def _outputs(answer: Answer, names: Sequence[str], count: int) -> Sequence[Array
     return [answer.tensors[name] for name in names]
 
 
-def _reshape_output(theirs: Array, ours: Array, name: str, reference: Reference) -> Array:
-    """Reshape the framework's output to the network's."""
+def _reshape_framework_output(theirs: Array, ours: Array, name: str, reference: Reference) -> Array:
+    """Reshape an output of the framework to the network's shape; VerificationError if their sizes differ."""
     if theirs.size != ours.size:
         raise VerificationError(f"output {name} has shape {ours.shape}, that of {reference.name} {theirs.shape}")
     return np.asarray(theirs).reshape(ours.shape)
 
 
-def _add_layers(
+def _tally_kernel_outputs(
     library: Library,
     kernel: Mapping[str, Any],
     framework_tensors: Mapping[str, Array],
     tallies: dict[str, Tally],
     tally_of: Callable[[Mapping[str, Any], str, str], Tally],
 ) -> None:
-    """Compare a kernel's outputs now, before a later kernel reuses their memory."""
+    """Add a kernel's outputs to the tallies of the layers that the framework shows. It is done right after the kernel,
+    before a later one reuses their memory."""
     tensors_by_name = {tensor["name"]: tensor for tensor in library.manifest["tensors"]}
     for name in kernel["outputs"]:
         tensor = tensors_by_name[name]
-        label, is_permuted = _model_name(tensor["label"])
+        label, is_permuted = _label_before_permutation(tensor["label"])
         theirs = framework_tensors.get(label)
         if theirs is None:
             continue
         ours = library.tensor(name)
-        permuted = _permute_to(theirs, ours, is_permuted)
+        permuted = _permute_to_kernel_shape(theirs, ours, is_permuted)
         if permuted is None or (permuted.dtype.kind == "f") != (ours.dtype.kind not in "biu"):
             continue
         if name not in tallies:
@@ -339,27 +343,28 @@ def _add_layers(
         tallies[name].add(ours, permuted)
 
 
-def _model_name(label: str) -> tuple[str, bool]:
-    """Return the model's name of a value, and True if its axes were permuted."""
+def _label_before_permutation(label: str) -> tuple[str, bool]:
+    """Return a value's name in the model, without the suffixes that the compiler adds for permuted axes, and True if there
+    were any."""
     is_permuted = False
     while label.endswith(_PERMUTED_SUFFIXES):
         label, is_permuted = label.rpartition(".")[0], True
     return label, is_permuted
 
 
-def _permute_to(theirs: Array, ours: Array, is_permuted: bool) -> Array | None:
+def _permute_to_kernel_shape(theirs: Array, ours: Array, is_permuted: bool) -> Array | None:
     """Permute the framework's tensor to the kernel's shape. If several permutations fit, take the one with the least
     difference; None if none fits."""
     if not is_permuted:
         return theirs.reshape(ours.shape) if theirs.size == ours.size else None
     if theirs.ndim != ours.ndim or theirs.ndim > _MOST_AXES:
         return None
-    candidates = list(_permutations_to(theirs, ours.shape))
+    candidates = list(_permutations_with_shape(theirs, ours.shape))
     return min(candidates, key=lambda x: float(np.nansum(np.abs(x.astype(np.float64) - ours))), default=None)
 
 
-def _permutations_to(theirs: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yield all permutations with a given shape."""
+def _permutations_with_shape(theirs: Array, shape: tuple[int, ...]) -> Iterator[Array]:
+    """Yield all permutations of a tensor's axes that give it a shape."""
     for axes in permutations(range(theirs.ndim)):
         if tuple(theirs.shape[axis] for axis in axes) == shape:
             yield theirs.transpose(axes)

@@ -35,7 +35,8 @@ from microc.run.reference.frameworks import Answer, RuntimeRefusal, flatten_resu
 
 
 class RoundedWeights:
-    """Runs ``graph``, which has been through the passes, and shows every value."""
+    """Reference for a network with rounded weights: runs ``graph``, to which all passes were applied, by numpy, and shows
+    every value."""
 
     name, version = "the network of rounded weights", __version__
 
@@ -60,7 +61,8 @@ class RoundedWeights:
 
 
 class Estimator:
-    """A fitted estimator, or a LightGBM booster: maps rows of features to a prediction, or to a label and probabilities."""
+    """A fitted scikit-learn or LightGBM estimator, or a LightGBM booster, as a reference: maps rows of features to a
+    prediction, or to a label and probabilities."""
 
     def __init__(self, estimator: Any) -> None:
         homes = {kind.__module__.split(".")[0] for kind in type(estimator).__mro__}
@@ -80,7 +82,8 @@ class Estimator:
             raise RuntimeRefusal(str(error)) from error
 
     def _booster_answer(self, scores: Array) -> Answer:
-        """Add the label to a booster's scores if the network computes one; the booster itself does not."""
+        """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one; the
+        booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post
         if post not in ("sigmoid", "softmax"):
             return Answer((scores,))
@@ -92,7 +95,7 @@ class Estimator:
 
 
 def load_lightgbm_booster(text: bytes, file: str) -> Estimator:
-    """Load the booster of a LightGBM text model."""
+    """Load the booster of a LightGBM text model; ToolError if LightGBM is missing or rejects it."""
     package = import_framework("lightgbm", "LightGBM")
     try:
         return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
@@ -108,7 +111,7 @@ _CLASS_OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")
 
 
 class Booster:
-    """A booster, or a fitted estimator's booster with the number of rounds that the estimator uses."""
+    """An XGBoost booster as a reference, or that of a fitted estimator, with the number of rounds that the estimator uses."""
 
     name = "xgboost"
 
@@ -119,20 +122,20 @@ class Booster:
         self._booster = model.get_booster() if is_estimator else model
         best = self._booster.attr("best_iteration") if is_estimator or file_of_estimator else None
         self._rounds = (0, 0 if best is None else int(best) + 1)
-        self._objective = _objective(self._booster)
+        self._booster_objective = _booster_objective(self._booster)
 
     def run(self, arrays: Sequence[Array]) -> Answer:
         (x,) = arrays
         try:
             rows = self._package.DMatrix(x, feature_types=self._booster.feature_types)
             rows.feature_names = self._booster.feature_names
-            margin = self._objective == "multi:softmax"
+            margin = self._booster_objective == "multi:softmax"
             scores = self._booster.predict(rows, iteration_range=self._rounds, output_margin=margin)
         except (ValueError, self._package.core.XGBoostError) as error:
             raise RuntimeRefusal(str(error)) from error
-        if self._objective not in _CLASS_OBJECTIVES:
+        if self._booster_objective not in _CLASS_OBJECTIVES:
             return Answer((scores,))
-        probabilities = _softmax(scores) if margin else scores
+        probabilities = _softmax_rows(scores) if margin else scores
         probabilities = (
             np.stack([1 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
         )
@@ -142,18 +145,19 @@ class Booster:
         """Do nothing: trees have no state."""
 
 
-def _objective(booster: Any) -> str:
-    """Read the objective of a booster."""
+def _booster_objective(booster: Any) -> str:
+    """Return the name of an XGBoost booster's objective."""
     return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
 
 
-def _softmax(scores: Array) -> Array:
+def _softmax_rows(scores: Array) -> Array:
+    """Compute the softmax of each row of scores."""
     powers: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def load_xgboost_booster(data: bytes, file: str) -> Booster:
-    """Load the booster of a model file."""
+    """Load the booster of an XGBoost model file; ToolError if XGBoost is missing or rejects it."""
     package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
     try:
         booster = package.Booster()
@@ -169,7 +173,7 @@ KERAS_MODEL_EXTRA = "pip install keras and a backend (torch, jax or tensorflow)"
 
 
 class KerasModel:
-    """A model. Shows the results of layers that are called once, under the layers' names."""
+    """A Keras model as a reference. Shows the results of layers that are called once, under the layers' names."""
 
     name = "keras"
 
@@ -178,10 +182,10 @@ class KerasModel:
         self.version = str(keras.__version__)
         self._model, self._inside = model, None
         if inside:
-            self._build_inside_model(keras)
+            self._build_layer_outputs_model(keras)
 
-    def _build_inside_model(self, keras: Any) -> None:
-        """Make a model that returns every layer's result, if the model is a graph of layers."""
+    def _build_layer_outputs_model(self, keras: Any) -> None:
+        """Build the model that returns every layer's result, if the model is a graph of layers."""
         model = self._model
         try:
             layers = [layer for layer in model.layers if len(layer._inbound_nodes) == 1]
@@ -195,11 +199,11 @@ class KerasModel:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras warns about a single input without a list around it
-                outputs = tuple(map(_array, flatten_results(self._model(inputs, training=False))))
+                outputs = tuple(map(_backend_tensor_to_numpy, flatten_results(self._model(inputs, training=False))))
                 layer_values: dict[str, Any] = {} if self._inside is None else self._inside(inputs, training=False)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-        return Answer(outputs, {name: _array(value) for name, value in layer_values.items()})
+        return Answer(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
 
     def reset(self) -> None:
         """Do nothing: layers that keep state are refused when they are read."""
@@ -233,7 +237,7 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
 
 
 def _foreign(config: Any) -> list[str]:
-    """List modules and registered classes outside of Keras that a configuration names; loading would import them."""
+    """List the modules and registered classes outside of Keras that a configuration names; loading would import them."""
     if isinstance(config, list):
         return [name for item in config for name in _foreign(item)]
     if not isinstance(config, dict):
@@ -246,19 +250,19 @@ def _foreign(config: Any) -> list[str]:
     return foreign + [name for value in config.values() for name in _foreign(value)]
 
 
-def _array(value: Any) -> Array:
-    """Convert a tensor of any backend."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    return np.asarray(value)
+def _backend_tensor_to_numpy(tensor: Any) -> Array:
+    """Convert a tensor of any Keras backend to a numpy array."""
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach().cpu()
+    return np.asarray(tensor)
 
 
 # ---- PyTorch programs in PyTorch, node by node of the program after the reader's decomposition.
 
 
 class TorchProgram:
-    """An ``ExportedProgram``. Outputs come from the program itself; intermediate values from its decomposition, as the
-    reader sees it."""
+    """An ``ExportedProgram`` of PyTorch as a reference. Outputs come from the program itself; intermediate values from its
+    decomposition, as the reader sees it."""
 
     name = "torch"
 
@@ -279,20 +283,21 @@ class TorchProgram:
             with torch.no_grad():
                 outputs_tree = self._module(*tensors)
                 if self._inside is not None:
-                    _recorder(torch, self._inside, node_values).run(*tensors)
+                    _recording_interpreter(torch, self._inside, node_values).run(*tensors)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
         outputs = tuple(
-            _torch_program_array(torch, value) for value in flatten_results(outputs_tree) if value is not None
+            _torch_tensor_to_numpy(torch, value) for value in flatten_results(outputs_tree) if value is not None
         )
-        return Answer(outputs, {name: _torch_program_array(torch, value) for name, value in node_values.items()})
+        return Answer(outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()})
 
     def reset(self) -> None:
         """Do nothing: programs that change their buffers are refused when they are read."""
 
 
 def load_torch_program(data: bytes, file: str) -> TorchProgram:
-    """Load a ``.pt2`` file through the harmless archive that the reader makes of it, so that nothing is unpickled."""
+    """Load a ``.pt2`` file of PyTorch from an archive that the reader has sanitised, so that nothing is unpickled.
+    ToolError if PyTorch is missing or rejects it."""
     torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
     checked = sanitise_archive(data, file)
@@ -303,8 +308,8 @@ def load_torch_program(data: bytes, file: str) -> TorchProgram:
     return TorchProgram(program, file)
 
 
-def _recorder(torch: Any, module: Any, seen: dict[str, Any]) -> Any:
-    """Create an interpreter of PyTorch graphs that records the tensor of every node in ``seen``."""
+def _recording_interpreter(torch: Any, module: Any, seen: dict[str, Any]) -> Any:
+    """Create an interpreter of a PyTorch graph that records the tensor of every node in ``seen``."""
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         def run_node(self, node: Any) -> Any:
@@ -316,8 +321,9 @@ def _recorder(torch: Any, module: Any, seen: dict[str, Any]) -> Any:
     return Recorder(module)
 
 
-def _torch_program_array(torch: Any, value: Any) -> Array:
-    """Convert a tensor. numpy lacks bfloat16, so that is converted to float32, which represents it exactly."""
+def _torch_tensor_to_numpy(torch: Any, value: Any) -> Array:
+    """Convert a PyTorch tensor to a numpy array. numpy lacks bfloat16, so that is converted to float32, which represents
+    it exactly."""
     tensor = torch.as_tensor(value).detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
@@ -328,11 +334,10 @@ def _torch_program_array(torch: Any, value: Any) -> Array:
 
 
 class OnnxRuntime:
-    """A model in a session. Shows the values of operators, unless the runtime does not know their types.
-
-    ``state``: maps inputs to outputs. Such an input is zero at first, then the output's value of the previous run. Neither
-    is an input or output of the network.
-    """
+    """An ONNX model in a session of ONNX Runtime as a reference. Shows the values of operators, unless the runtime does
+    not know their types.
+    ``state``: maps inputs to outputs. Such an input is zero at first, then the output's value of the previous run.
+    Neither is an input or output of the network."""
 
     name = "onnxruntime"
 
@@ -359,7 +364,7 @@ class OnnxRuntime:
         names = [output.name for output in plain.get_outputs()]  # type: ignore[attr-defined]
         self._outputs = [name for name in names if name not in state.values()]
         try:
-            self._session = open_session(_with_all_values(data))
+            self._session = open_session(_with_all_values_as_outputs(data))
         except Exception:  # noqa: BLE001 - some value cannot be an output: compare without layers
             self._session = plain
 
@@ -370,7 +375,7 @@ class OnnxRuntime:
         if len(names) != len(arrays):
             raise UsageError(f"the model takes {len(names)} inputs, the compiled network {len(arrays)}")
         try:
-            state = self._state or {x.name: _initial_state(x) for x in inputs if x.name in self._feedback}
+            state = self._state or {x.name: _initial_state_of_input(x) for x in inputs if x.name in self._feedback}
             values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
@@ -389,14 +394,14 @@ class OnnxRuntime:
         self._state = {}
 
 
-def _initial_state(info: Any) -> Array:
-    """Return the initial state of an input; TypeError if its size is variable."""
+def _initial_state_of_input(info: Any) -> Array:
+    """Return the initial state of a session's input, which is zeros; TypeError if its size is variable."""
     element = info.type.removeprefix("tensor(").removesuffix(")")
     return np.zeros(info.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))
 
 
-def _with_all_values(data: bytes) -> bytes:
-    """Add every operator's results to the model's outputs."""
+def _with_all_values_as_outputs(data: bytes) -> bytes:
+    """Return a serialised ONNX model with every operator's results among its outputs."""
     onnx = import_framework("onnx", "onnx")
     model = onnx.load_from_string(data)
     output_names = {output.name for output in model.graph.output}
@@ -416,7 +421,7 @@ _ARENA = (16 << 20, 512 << 20)
 
 
 class TfliteMicro:
-    """TFLite Micro's interpreter in its Python package."""
+    """A TFLite model in TFLite Micro's interpreter, from its Python package, as a reference."""
 
     name = "tflm"
 
@@ -468,11 +473,9 @@ differently."""
 
 
 class LiteRT:
-    """LiteRT's interpreter with the first set of kernels that supports all operators of a model: reference kernels lack
-    ELU, for example.
-
-    ``own``: try default kernels first. They differ from the reference kernels in quantising floats to int16.
-    """
+    """A TFLite model in LiteRT's interpreter as a reference, with the first set of kernels that supports all operators of
+    the model: reference kernels lack ELU, for example.
+    ``own``: try default kernels first. They differ from the reference kernels in quantising floats to int16."""
 
     name = "litert"
 
@@ -529,7 +532,7 @@ class LiteRT:
 
 
 def _count_outputs(data: bytes) -> int:
-    """Count the outputs of the first subgraph, which TFLite Micro's interpreter does not tell."""
+    """Count the outputs of a TFLite model's first subgraph, which TFLite Micro's interpreter does not tell."""
     import tflite
 
     graph = tflite.Model.GetRootAs(data, 0).Subgraphs(0)
@@ -537,7 +540,7 @@ def _count_outputs(data: bytes) -> int:
 
 
 def quantises_to_int16(data: bytes) -> bool:
-    """Test whether an operator of the first subgraph quantises float32 to int16."""
+    """Test whether an operator of a TFLite model's first subgraph quantises float32 to int16."""
     import tflite
 
     parts = tflite.Model.GetRootAs(data, 0)

@@ -43,23 +43,27 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
         raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
     data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
     file = Path(model).name if data else type(model).__name__
-    format_name = _check_format(against, _format_of_file(data, file) if data else _format_of_object(model), file)
+    format_name = _format_if_supported(against, _format_of_file(data, file) if data else _format_of_object(model), file)
     first, *others = _natural_runtimes(format_name, options) if against == NATURAL else (against,)
     try:
-        return _load_file(first, data, file, options) if data else _wrap_object(first, model, file, inside, options)
+        return (
+            _load_file_in_runtime(first, data, file, options)
+            if data
+            else _wrap_object_in_framework(first, model, file, inside, options)
+        )
     except ToolError:
         for name in others:
-            return _load_file(name, data, file, options)
+            return _load_file_in_runtime(name, data, file, options)
         raise
 
 
 def check_runtime(model: Path, against: str) -> None:
-    """Raise UsageError, before the work begins, if a framework cannot run the model of a file."""
-    _check_format(against, _format_of_file(read_model_bytes(model), model.name), model.name)
+    """Raise UsageError, before the work begins, if the framework ``against`` cannot run the model of a file."""
+    _format_if_supported(against, _format_of_file(read_model_bytes(model), model.name), model.name)
 
 
-def _check_format(against: str, format_name: str, file: str) -> str:
-    """Return the format, after checking that the framework can run it."""
+def _format_if_supported(against: str, format_name: str, file: str) -> str:
+    """Return a model's format, after checking that the framework ``against`` can run it; UsageError if not."""
     if against not in (NATURAL, *RUNTIMES[format_name]):
         hint = "choose one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
         raise UsageError(f"{against} does not run this model, which is of {format_name}", where=file, hint=hint)
@@ -72,7 +76,7 @@ def _natural_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
 
 
 def _format_of_file(data: bytes, file: str) -> str:
-    """Detect the format of a file's bytes."""
+    """Detect the format of a model file from its bytes; UsageError for a graph file of microc."""
     if is_tflite(data):
         return "tflite"
     if is_graph_file(data):
@@ -91,7 +95,7 @@ def _format_of_file(data: bytes, file: str) -> str:
 
 
 def _format_of_object(model: Any) -> str:
-    """Detect the framework of an object from the modules of its base classes."""
+    """Detect the framework of a model object from the modules of its base classes; UsageError if it is unknown."""
     modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
     framework = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in modules), None)
     if framework is None:
@@ -99,8 +103,8 @@ def _format_of_object(model: Any) -> str:
     return framework
 
 
-def _load_file(runtime: str, data: bytes, file: str, options: Options) -> Reference:
-    """Load the model of a file in a runtime."""
+def _load_file_in_runtime(runtime: str, data: bytes, file: str, options: Options) -> Reference:
+    """Load the model of a file in a runtime; UsageError if the runtime cannot feed back ``--state``."""
     if options.state and runtime != "onnxruntime":
         raise UsageError(f"--state cannot be compared with {runtime}", where=file, hint="use --against onnxruntime")
     if runtime in RUNTIMES["tflite"]:
@@ -131,8 +135,8 @@ def _load_file(runtime: str, data: bytes, file: str, options: Options) -> Refere
     return engines.load_lightgbm_booster(data, file)
 
 
-def _wrap_object(runtime: str, model: Any, file: str, inside: bool, options: Options) -> Reference:
-    """Wrap an object in its framework."""
+def _wrap_object_in_framework(runtime: str, model: Any, file: str, inside: bool, options: Options) -> Reference:
+    """Wrap a model object as a reference in its framework. ``inside``: show its layers, too."""
     if runtime == "keras":
         from microc.run.reference.engines import KerasModel
 

@@ -27,11 +27,9 @@ EXTRA = "pip install microc[reference]"
 @frozen
 class Answer:
     """Results of one inference in a framework.
-
-    ``outputs``: in the model's order. ``tensors``: all values that it shows, by the model's names. ``undecided``: by the
-    number of an output, its elements (bool, in its shape) that depend on rounding alone, such as the class of two equal
-    scores.
-    """
+    ``outputs``: in the model's order. ``tensors``: all values that the framework shows, by the model's names.
+    ``undecided``: by the number of an output, its elements (bool, in its shape) that depend on rounding alone, such as
+    the class of two equal scores."""
 
     outputs: tuple[Array, ...]
     tensors: Mapping[str, Array] = field(default_factory=dict)
@@ -52,11 +50,12 @@ class Reference(Protocol):
 
 
 class RuntimeRefusal(Exception):
-    """A framework rejects its inputs; the message is the framework's."""
+    """The error that a framework rejects its inputs; the message is the framework's."""
 
 
 def import_framework(module: str, what: str, extra: str = EXTRA) -> Any:
-    """Import a module of a framework. ToolError that names the extra to install if it is missing."""
+    """Import a module of a framework. ToolError, with the command ``extra`` that installs it, if it is missing. ``what``:
+    its name for people."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -72,7 +71,7 @@ def version_of(distribution: str) -> str:
 
 
 def flatten_results(results: Any) -> list[Any]:
-    """Flatten nested results to a list of tensors."""
+    """Flatten a framework's results, nested in tuples, lists and dictionaries, to a list of tensors."""
     if isinstance(results, dict):
         return [x for part in results.values() for x in flatten_results(part)]
     if isinstance(results, (tuple, list)):
@@ -102,7 +101,10 @@ def draw_inputs(
     """
     generator = np.random.default_rng(seed)
     shapes, sets = RunShapes(manifest), []
-    rules = [_special_generator(graph, position) if graph is not None else None for position in range(len(inputs))]
+    rules = [
+        _generator_for_indices_or_trees(graph, position) if graph is not None else None
+        for position in range(len(inputs))
+    ]
     for number in range(count):
         pairs = zip(inputs, rules, strict=True)
         sets.append(
@@ -118,10 +120,10 @@ def draw_inputs(
 
 
 def _random_tensor(
-    tensor: Mapping[str, Any], shape: tuple[int, ...], number: int, generator: np.random.Generator
+    tensor: Mapping[str, Any], shape: tuple[int, ...], set_number: int, generator: np.random.Generator
 ) -> Array:
-    """Generate values of a tensor's dtype: random, extreme or zero by ``number`` modulo 3."""
-    dtype, kind = tensor["dtype"], number % 3
+    """Generate values of a tensor's dtype: random if ``number`` modulo 3 is 0, extremes if 1, zeros if 2."""
+    dtype, kind = tensor["dtype"], set_number % 3
     if dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)
     if kind == 2:
@@ -134,20 +136,21 @@ def _random_tensor(
     return generator.integers(low, high, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
 
 
-def _special_generator(graph: Graph, position: int) -> Draw | None:
-    """Return the generator for an input that indexes a table or enters trees; None for all others."""
+def _generator_for_indices_or_trees(graph: Graph, position: int) -> Draw | None:
+    """Return the generator of values for an input that indexes a table (valid indices) or enters trees (near thresholds);
+    None for other inputs."""
     name = graph.inputs[position]
     trees = [node for node in graph.nodes if node.op == "tree_ensemble" and node.inputs[0] == name]
     if trees:
         thresholds = [(graph.consts[node.inputs[1]], graph.consts[node.inputs[2]]) for node in trees]
-        return _near_thresholds(thresholds, graph.types[name].dtype)
+        return _generator_near_thresholds(thresholds, graph.types[name].dtype)
     if graph.types[name].quant is not None or not dtypes.is_integer(graph.types[name].dtype):
         return None
-    least_extent = min(_table_sizes(graph, name, set()), default=None)
+    least_extent = min(_indexed_table_sizes(graph, name, set()), default=None)
     return None if least_extent is None else lambda shape, generator: generator.integers(0, max(least_extent, 1), shape)
 
 
-def _table_sizes(graph: Graph, name: str, seen: set[str]) -> list[int]:
+def _indexed_table_sizes(graph: Graph, name: str, seen: set[str]) -> list[int]:
     """Find the sizes of the tables that a value indexes, following it through operators that only move data."""
     extents = []
     seen.add(name)
@@ -159,13 +162,13 @@ def _table_sizes(graph: Graph, name: str, seen: set[str]) -> list[int]:
         elif node.op == "one_hot" and node.inputs[0] == name:
             extents.append(int(node.attr("depth")))
         elif (registry.get(node.op).moves or node.op in ("cast", "concat")) and node.outputs[0] not in seen:
-            extents += _table_sizes(graph, node.outputs[0], seen)
+            extents += _indexed_table_sizes(graph, node.outputs[0], seen)
     return extents
 
 
-def _near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str) -> Draw:
-    """Return a generator that puts every feature on one of its thresholds or next to it; a feature without thresholds is
-    random."""
+def _generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str) -> Draw:
+    """Return a generator that sets every feature to one of its thresholds in the trees or next to it; a feature without
+    thresholds is random. ``trees``: feature numbers and thresholds of each ensemble."""
     feature, threshold = (np.concatenate([pair[k] for pair in trees]) for k in (0, 1))
 
     def draw(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
@@ -174,16 +177,19 @@ def _near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str) -> Draw:
             thresholds = threshold[feature == column]
             thresholds = thresholds[np.isfinite(thresholds)] if thresholds.dtype.kind == "f" else thresholds
             if thresholds.size:
-                x[:, column] = _neighbour(generator.choice(thresholds, len(x)), generator.integers(-1, 2, len(x)))
+                x[:, column] = _adjacent_representable(
+                    generator.choice(thresholds, len(x)), generator.integers(-1, 2, len(x))
+                )
         return x
 
     return draw
 
 
-def _neighbour(x: Array, steps: Array) -> Array:
-    """Return the previous representable number (-1), the number itself (0) or the next (1)."""
-    if x.dtype.kind in "iu":
-        info = np.iinfo(x.dtype)
-        return np.clip(x.astype(np.int64) + steps, info.min, info.max)
-    ends = np.where(steps < 0, -np.inf, np.inf).astype(x.dtype)
-    return np.where(steps == 0, x, np.nextafter(x, ends))
+def _adjacent_representable(numbers: Array, steps: Array) -> Array:
+    """Return the representable number before each number (-1), the number itself (0) or the one after it (1), as ``steps``
+    says."""
+    if numbers.dtype.kind in "iu":
+        info = np.iinfo(numbers.dtype)
+        return np.clip(numbers.astype(np.int64) + steps, info.min, info.max)
+    ends = np.where(steps < 0, -np.inf, np.inf).astype(numbers.dtype)
+    return np.where(steps == 0, numbers, np.nextafter(numbers, ends))

@@ -37,39 +37,41 @@ _UNKNOWN = 0.5
 
 
 def condition_probability(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
-    """Return the fraction, of the iterations in which all ``given`` conditions hold, in which ``condition`` holds, too."""
+    """Return the fraction of iterations in which ``condition`` holds, among those in which all ``given`` conditions hold.
+
+    ``extents``: trip counts of the loop variables. A condition that depends on data counts as one half."""
     if not _is_static(condition, extents):
         return _UNKNOWN
     assumptions = [g for g in given if _is_static(g, extents) and free_vars(g) & free_vars(condition)]
     names = sorted(set().union(*(free_vars(e) for e in (condition, *assumptions))), key=lambda v: v.name)
-    axes = _axes([extents[v] for v in names])
+    axes = _sampled_loop_values([extents[v] for v in names])
     values = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
     holds = np.ones([len(axis) for axis in axes], bool)
     for assumption in assumptions:
-        holds = holds & _evaluate(assumption, values)
+        holds = holds & _evaluate_static(assumption, values)
     total = int(np.count_nonzero(holds))
-    return int(np.count_nonzero(holds & _evaluate(condition, values))) / total if total else 0.0
+    return int(np.count_nonzero(holds & _evaluate_static(condition, values))) / total if total else 0.0
 
 
-def _axes(extents: list[int]) -> list[np.ndarray[Any, Any]]:
-    """Choose values of every loop variable: all of short loops, a sample of long ones, within :data:`_MAX_POINTS`."""
+def _sampled_loop_values(extents: list[int]) -> list[np.ndarray[Any, Any]]:
+    """Return the values at which every loop variable is evaluated: all values of short loops, a sample of long ones, at
+    most about :data:`_MAX_POINTS` combinations."""
     axes: list[np.ndarray[Any, Any]] = [np.arange(0)] * len(extents)
     remaining = float(_MAX_POINTS)
     for n, axis in enumerate(sorted(range(len(extents)), key=extents.__getitem__)):
         points = max(2, int(remaining ** (1 / (len(extents) - n))))
-        axes[axis] = _points(extents[axis], points)
+        axes[axis] = _golden_ratio_sample(extents[axis], points)
         remaining /= len(axes[axis])
     return axes
 
 
-def _points(extent: int, count: int) -> np.ndarray[Any, Any]:
-    """Return ``count`` numbers below an extent, spread by the golden ratio.
+def _golden_ratio_sample(extent: int, sample_size: int) -> np.ndarray[Any, Any]:
+    """Return ``sample_size`` numbers below an extent, spread by the golden ratio; all numbers if the extent is no larger.
 
-    Equal steps would repeat the same few remainders of a division.
-    """
-    if extent <= count:
+    Equal steps would repeat the same few remainders of a division."""
+    if extent <= sample_size:
         return np.arange(extent)
-    return (np.arange(count) * _GOLDEN % 1 * extent).astype(np.int64)
+    return (np.arange(sample_size) * _GOLDEN % 1 * extent).astype(np.int64)
 
 
 def _is_static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
@@ -87,17 +89,17 @@ def _is_static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
     return True
 
 
-def _evaluate(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
-    """Evaluate a static expression on arrays of loop variables."""
+def _evaluate_static(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
+    """Evaluate an expression over loop variables, given an array of values for each variable."""
     match expr:
         case ir.Var():
             return values[expr]
         case ir.Const(value):
             return value
         case ir.Un(_, a):
-            return np.logical_not(_evaluate(a, values))
+            return np.logical_not(_evaluate_static(a, values))
         case ir.Bin(op, a, b):
-            return ARRAYS[op](_evaluate(a, values), _evaluate(b, values))
+            return ARRAYS[op](_evaluate_static(a, values), _evaluate_static(b, values))
         case _:
             raise AssertionError(expr)
 
@@ -110,8 +112,9 @@ _WORDS = frozenset({*QUEUES, SIGNAL, WAIT, BARRIER})
 
 
 @dataclass(slots=True)
-class _Clock:
-    """The time and the busy cycles of the unit's three queues, the tokens between them, and products so far."""
+class _UnitClock:
+    """The simulated state of a tensor unit: for each of its three queues the current cycle and the busy cycles; the tokens
+    between queues; the multiply-accumulates so far."""
 
     unit: TensorUnit
     now: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -120,7 +123,10 @@ class _Clock:
     macs: int = 0
 
     def call(self, name: str, numbers: list[int]) -> None:
-        """Run one instruction: a queue waits for tokens of another one, else instructions of a queue run one after the other."""
+        """Simulate one instruction of the tensor unit.
+
+        A wait delays its queue until another queue has sent the token; the instructions of a queue run one after the
+        other."""
         match name:
             case "unit_signal":
                 waiting = self.tokens.setdefault(tuple(numbers[:3]), deque())
@@ -145,46 +151,48 @@ class _Clock:
 
 def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
     """Return how a lowered function uses the unit, for ``macs`` of the network; None if it does not."""
-    calls = _only_calls(func.body)
+    calls = _keep_unit_calls(func.body)
     if unit is None or calls is None:
         return None
-    clock = _Clock(unit)
-    _run(calls, clock)
+    clock = _UnitClock(unit)
+    _simulate_unit(calls, clock)
     cycles = max(clock.now)
     used = min(macs, clock.macs) / (cycles * unit.macs) if cycles else 0.0
     return UnitUse(cycles, clock.busy[LOAD], clock.busy[COMPUTE], clock.busy[STORE], clock.macs, used)
 
 
-def _only_calls(stmt: ir.Stmt) -> ir.Stmt | None:
-    """Return the unit's instructions in a statement, with the loops around them; None if there are none."""
+def _keep_unit_calls(stmt: ir.Stmt) -> ir.Stmt | None:
+    """Reduce a statement to the tensor unit's instructions and the loops around them; None if it has none.
+
+    InternalError if an instruction is under a condition."""
     match stmt:
         case ir.Evaluate(ir.Call(name)) if name in _WORDS:
             return stmt
         case ir.For(var, extent, body):
-            inner = _only_calls(body)
+            inner = _keep_unit_calls(body)
             return ir.For(var, extent, inner) if inner is not None else None
-        case ir.If() if any(_only_calls(child) is not None for child in stmt_children(stmt)):
+        case ir.If() if any(_keep_unit_calls(child) is not None for child in stmt_children(stmt)):
             raise InternalError("instructions of the tensor unit stand under a condition: their cycles are not known")
         case _:
-            parts = [part for child in stmt_children(stmt) if (part := _only_calls(child)) is not None]
+            parts = [part for child in stmt_children(stmt) if (part := _keep_unit_calls(child)) is not None]
             return ir.seq(*parts) if parts else None
 
 
-def _run(stmt: ir.Stmt, clock: _Clock) -> None:
-    """Run all instructions in order."""
+def _simulate_unit(stmt: ir.Stmt, clock: _UnitClock) -> None:
+    """Simulate all instructions of a statement of :func:`_keep_unit_calls` in order."""
     match stmt:
         case ir.Seq(body):
             for child in body:
-                _run(child, clock)
+                _simulate_unit(child, clock)
         case ir.For(_, extent, body):
             for _ in range(ir.int_value(extent) or 0):
-                _run(body, clock)
+                _simulate_unit(body, clock)
         case ir.Evaluate(ir.Call(name, args)):
-            clock.call(name, [_number(a) for a in args if not isinstance(a, ir.AddressOf)])
+            clock.call(name, [_constant_operand(a) for a in args if not isinstance(a, ir.AddressOf)])
 
 
-def _number(expr: ir.Expr) -> int:
-    """Return a constant operand; InternalError if it is none."""
+def _constant_operand(expr: ir.Expr) -> int:
+    """Return the value of a constant operand of a tensor unit's instruction; InternalError if it is not constant."""
     value = ir.int_value(expr)
     if value is None:
         raise InternalError("an operand of the tensor unit is not known when the network is compiled")
@@ -210,13 +218,12 @@ MEMO_SIZE = 256
 
 @frozen
 class Cost:
-    """The cost of one call of a function; all but ``code_bytes`` are estimates.
+    """The estimated cost of one call of a function.
 
-    - ``operations``: counts by kind (``isa/instruction_set.py``).
-    - ``spilled``: accesses to the stack among the instructions.
-    - ``traffic``: accesses to operands, by their names.
-    - ``fetches``: the code; its wait states are not in the cycles.
-    """
+    - ``operations``: counts of machine operations by kind (``isa/instruction_set.py``).
+    - ``spilled``: how many of the instructions access the stack.
+    - ``traffic``: memory accesses to the operands, by their names.
+    - ``fetches``: the code's loops and their bytes; wait states of code fetches are not in the cycles."""
 
     instructions: float
     cycles: float
@@ -229,14 +236,14 @@ class Cost:
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
     """Estimate the cost of a lowered function (as codegen prints it) on a core."""
-    return _estimate(func.body, target, (CORES.entries, SCALAR.entries))
+    return _estimate_memoised(func.body, target, (CORES.entries, SCALAR.entries))
 
 
 @lru_cache(maxsize=MEMO_SIZE)
-def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost:
+def _estimate_memoised(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost:
     """Estimate a body; ``_known`` (cores and intrinsics, which plugins extend) is only a part of the memo's key."""
     core = target.core.costs
-    walker = _Walker(Selector(target), core)
+    walker = _CostWalker(Selector(target), core)
     walker.enter(body)
     operations = walker.operations
     instructions = sum(n * core.length(kind) for kind, n in operations.items())
@@ -252,8 +259,8 @@ def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost
     )
 
 
-class _Walker(Values):
-    """Walks over statements: loops and branches around values."""
+class _CostWalker(Values):
+    """Adds up the cost of statements: loops and branches; the base class counts the values in them."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
         super().__init__(selector, core)
@@ -267,7 +274,7 @@ class _Walker(Values):
         self.invariants = Invariants(selector, self.ahead)
 
     def enter(self, body: ir.Stmt) -> None:
-        """Walk over the body of the function, with the cost of its call."""
+        """Count the body of the whole function, and the overhead of its call."""
         self.regions.append(Region(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
         self.invariants.enter(None, body)
         self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
@@ -316,7 +323,8 @@ class _Walker(Values):
                 raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
     def branch(self, branch: ir.If) -> None:
-        """Count both sides, weighted by how often they run; the first one jumps over the second."""
+        """Count the test and both sides of an ``If``, each weighted by how often it runs; after the first side comes a
+        jump over the second."""
         region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
         probability = 1.0 if self.lasting else condition_probability(condition, self.guards, self.extents)
@@ -361,7 +369,8 @@ class _Walker(Values):
         self.nests.leave(self.printed, weight, peeled=peeled)
 
     def leave(self, *, peeled: bool = False) -> None:
-        """Count the cost of a loop beside its body: its counter, its pointers, spilled values."""
+        """Close the innermost loop: count what it costs beside its body, which is its counter, its pointers and spilled
+        values."""
         region = self.regions.pop()
         self.invariants.leave()
         region.settle(self.core)
@@ -373,7 +382,10 @@ class _Walker(Values):
             self.regions[-1].hold(region)
 
     def spill(self, region: Region) -> None:
-        """Count accesses to the stack; inner loops that lose a register to a resident constant count again with one less."""
+        """Count the accesses to the stack of a loop body whose values exceed the registers.
+
+        Inner loops that fill all registers count again with one register less if a constant keeps a register while they
+        run."""
         constant = region.resident(self.core)
         if constant is not None:
             for loop in region.full(self.core):
@@ -382,19 +394,20 @@ class _Walker(Values):
         self.stack(*region.spills(self.core, constant), region.runs)
 
     def stack(self, loads: float, stores: float, runs: float) -> None:
-        """Count accesses to the stack in each of ``runs`` iterations."""
+        """Count loads from and stores to the stack in each of ``runs`` iterations."""
         self.add({"load": loads, "store": stores}, runs)
         self.spilled += (loads + stores) * runs
 
     # ------------------------------------------------------------ expressions
 
     def compute(self, name: ir.Var, value: ir.Expr) -> None:
-        """Count a value and define its name."""
+        """Count the operations of a value and define the variable that holds it."""
         self.value(value, self.selector.count(value))
         self.regions[-1].define(name)
 
     def ahead(self, name: ir.Var, value: ir.Expr, level: int) -> None:
-        """Count a value of an inner loop that is computed once an iteration of an outer one."""
+        """Count a loop-invariant value of an inner loop in the outer loop number ``level``, which computes it once an
+        iteration."""
         inner, self.regions = self.regions, self.regions[: level + 1]
         self.compute(name, self.selector.widened_word(name, self.invariants.settle(value, level)))
         self.regions = inner

@@ -41,7 +41,8 @@ from microc.tir.rewrite import accesses_of, children, free_vars, map_expr, map_s
 
 
 def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Expand calls that copy or fill memory to loops, for analyses; the result is not meant to be printed."""
+    """Expand the intrinsics that copy or fill memory to loops over elements, for analyses; the result is not meant to be
+    printed."""
     numbers = count()
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
@@ -52,21 +53,22 @@ def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
                     case ir.For(var, ir.Var() as length, ir.Store(_, (index,)) as store) if index == var:
                         arguments = dict(zip((p.name for p in intrin.params), args, strict=True))
                         element = ir.Var(f"turn {next(numbers)} of {name}")
-                        return ir.For(element, arguments[length.name], _store_element(store, arguments, element))
+                        return ir.For(element, arguments[length.name], _element_store(store, arguments, element))
         return stmt
 
     return replace(func, body=map_stmt(func.body, on_stmt))
 
 
-def _store_element(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.Var) -> ir.Store:
-    """Return the store of one iteration, with the call's arguments for its parameters."""
+def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.Var) -> ir.Store:
+    """Return the store that one iteration of a copy or fill performs, with the call's arguments for the intrinsic's
+    parameters."""
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Load(buffer):
                 source = arguments[buffer.name]
                 assert isinstance(source, ir.AddressOf)
-                return ir.Load(source.buffer, _element_indices(source, element))
+                return ir.Load(source.buffer, _indices_behind(source, element))
             case ir.Var(name):
                 return arguments.get(name, expr)
             case _:
@@ -74,11 +76,12 @@ def _store_element(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.V
 
     into = arguments[store.buffer.name]
     assert isinstance(into, ir.AddressOf)
-    return ir.Store(into.buffer, _element_indices(into, element), map_expr(store.value, on_expr))
+    return ir.Store(into.buffer, _indices_behind(into, element), map_expr(store.value, on_expr))
 
 
-def _element_indices(address: ir.AddressOf, element: ir.Var) -> tuple[ir.Expr, ...]:
-    """Return the indices of an element behind an address; a run that exceeds the last axis continues in the axes before it."""
+def _indices_behind(address: ir.AddressOf, element: ir.Var) -> tuple[ir.Expr, ...]:
+    """Return the buffer indices of an element that lies ``element`` steps behind an address; a run that exceeds the last
+    axis continues in the axes before it."""
     *outer, last = address.indices
     shape = address.buffer.shape
     start = ir.int_value(last)
@@ -98,10 +101,10 @@ _LIBRARY = "call_"
 
 
 class Nests:
-    """Builds the tree of loops (:class:`Fetches`) as they are entered and left.
+    """Builds the tree of a function's loops with their code bytes (:class:`Fetches`), as the cost model enters and leaves
+    them.
 
-    Values that are computed ahead of a loop count as a part of it, since they are printed beside it.
-    """
+    Values that are computed ahead of a loop count as a part of it, since they are printed beside it."""
 
     def __init__(self, core: Costs) -> None:
         self.core = core
@@ -120,18 +123,20 @@ class Nests:
         self.loops.append([])
 
     def leave(self, printed: float, entries: float, *, peeled: bool) -> None:
-        """End a loop; if it is ``peeled``, its iterations are straight-line code of the loop around it."""
+        """End a loop that started ``entries`` times; ``printed``: instructions up to its end. If it is ``peeled``, its
+        iterations are straight-line code of the loop around it."""
         before, executed = self.starts.pop()
         inside = self.loops.pop()
-        loop = self._code(printed - before, self.executed - executed, entries, inside)
+        loop = self._loop_in_bytes(printed - before, self.executed - executed, entries, inside)
         self.loops[-1] += inside if peeled else [loop]
 
     def function(self, printed: float) -> Fetches:
-        """Return the tree of the whole function."""
-        return self._code(printed, self.executed, 1.0, self.loops[0])
+        """Return the tree of the whole function, which has ``printed`` instructions."""
+        return self._loop_in_bytes(printed, self.executed, 1.0, self.loops[0])
 
-    def _code(self, printed: float, executed: float, entries: float, inside: list[Fetches]) -> Fetches:
-        """Convert instructions to bytes."""
+    def _loop_in_bytes(self, printed: float, executed: float, entries: float, inside: list[Fetches]) -> Fetches:
+        """Build the node of a loop from its printed and executed instructions, converted to bytes, and from the loops
+        inside it."""
         width = self.core.instruction_bytes
         return Fetches(printed * width, executed * width, entries, tuple(inside))
 
@@ -152,23 +157,23 @@ _SUM_SPILL = 2
 
 @frozen
 class Operand:
-    """An operand of an instruction in a register."""
+    """A value in a register that an instruction reads or writes."""
 
     name: Name
     dtype: str
 
     @staticmethod
     def constant(number: ir.Const) -> Operand:
-        """Return a constant that is no immediate of the instruction as an operand."""
+        """Return the operand for a constant that needs a register since the instruction cannot encode it as an immediate."""
         return Operand((CONSTANT, number.value), number.dtype)
 
 
 @dataclass(slots=True)
 class Use:
-    """A pointer that a body accesses: its name, the first access's offset and element size in bytes, and its number of accesses.
+    """A pointer register through which a loop body accesses memory.
 
-    ``floats``: whether it accesses floats.
-    """
+    ``offset`` and ``size``: offset of the first access and size of an element, in bytes; ``floats``: whether it
+    accesses floats; ``count``: number of accesses."""
 
     name: Name
     offset: int
@@ -178,12 +183,12 @@ class Use:
 
 
 class Region:
-    """The body of a loop, or of the function (``var`` is None).
+    """The body of a loop as the cost model records it, or of the function (``var`` is None): its events, pointers and
+    inner loops.
 
     - ``entries``: times that the loop starts; ``runs``: all of its iterations.
     - ``weight``: iterations that reach the current statement of the walk.
-    - ``vectors``: vectors have registers of their own.
-    """
+    - ``vectors``: whether vectors have registers of their own."""
 
     def __init__(self, var: ir.Var | None, entries: float, runs: float, *, vectors: bool) -> None:
         self.var = var
@@ -211,73 +216,73 @@ class Region:
         return self.weight / self.runs if self.runs else 0.0
 
     def own(self, buffer: ir.Buffer) -> None:
-        """Record a register tile that is declared in this body."""
+        """Record that this body declares the register tile ``buffer``."""
         self.own_buffers.add(buffer.name)
 
     def define(self, var: ir.Var) -> None:
-        """Record the definition of a variable."""
+        """Record that an instruction of this body defines a variable."""
         self.own_names.add((var.name,))
-        self._event([Operand((var.name,), var.dtype)], defines=True)
+        self._record_event([Operand((var.name,), var.dtype)], defines=True)
 
     def variable(self, var: ir.Var) -> list[Operand]:
-        """Return a variable as an operand; the loop's own counter is none, since the loop's end test has a register for it."""
+        """Return a variable as a list of one operand.
+
+        The list is empty for the loop's own counter, since the loop's end test has a register for it."""
         if var == self.var:
             self.counted = True
             return []
         return [Operand((var.name,), var.dtype)]
 
     def cell(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Operand:
-        """Return a scalar of a register tile as an operand."""
+        """Return the operand for one scalar of a register tile."""
         name = (buffer.name, *(ir.int_value(i) for i in indices))
         if buffer.name in self.own_buffers:
             self.own_names.add(name)
         return Operand(name, buffer.dtype)
 
     def assign(self, cell: Operand) -> None:
-        """Record the assignment of a scalar of a register tile."""
-        self._event([cell], defines=True)
+        """Record that an instruction writes a scalar of a register tile."""
+        self._record_event([cell], defines=True)
 
     def take(self, operands: Iterable[Operand]) -> None:
         """Record an instruction that reads its operands, all at once."""
-        self._event(list(dict.fromkeys(operands)), defines=False)
+        self._record_event(list(dict.fromkeys(operands)), defines=False)
 
     def make(self, dtype: str) -> list[Operand]:
-        """Record an unnamed value; return it as an operand of later instructions.
+        """Record that an instruction computes an unnamed value; return it as an operand of later instructions.
 
-        Vectors and floats give none: compilers reorder their instructions. Counted like words, they made the model choose tiles
-        on x86-64 that were a sixth slower.
-        """
+        Vectors and floats give no operand: compilers reorder their instructions. Counted like words, they made the
+        model choose tiles on x86-64 that were a sixth slower."""
         if dtypes.is_vector(dtype) or dtypes.is_float(dtype):
             return []
         value = Operand((_VALUE, len(self.events)), dtype)
-        self.own_names.update(self._names(value))
-        self._event([value], defines=True)
+        self.own_names.update(self._register_names(value))
+        self._record_event([value], defines=True)
         return [value]
 
-    def _event(self, operands: list[Operand], *, defines: bool) -> None:
-        """Record the use or definition of operands, by kind of register."""
+    def _record_event(self, operands: list[Operand], *, defines: bool) -> None:
+        """Record the use or the definition of operands by an instruction, as one event for each kind of register."""
         names: dict[str, list[Name]] = {}
         for operand in operands:
-            names.setdefault(self._kind(operand), []).extend(self._names(operand))
+            names.setdefault(self._register_kind(operand), []).extend(self._register_names(operand))
         for kind, kind_names in names.items():
             self.events.append(Event(tuple(kind_names), defines, kind, share=self.share))
 
-    def _kind(self, operand: Operand) -> str:
-        """Return the kind of register of an operand."""
+    def _register_kind(self, operand: Operand) -> str:
+        """Return the kind of register that holds an operand: ``general``, ``float`` or ``vector``."""
         if self.vectors and dtypes.is_vector(operand.dtype):
             return "vector"
         return "float" if operand.dtype == "float32" else "general"
 
-    def _names(self, operand: Operand) -> tuple[Name, ...]:
-        """Return the names of an operand's registers: two for 64 bits."""
-        is_pair = dtypes.nbytes(operand.dtype) > 4 and self._kind(operand) != "vector"
+    def _register_names(self, operand: Operand) -> tuple[Name, ...]:
+        """Return the names of the registers that hold an operand: two for 64 bits, else one."""
+        is_pair = dtypes.nbytes(operand.dtype) > 4 and self._register_kind(operand) != "vector"
         return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
 
     def access(self, place: Address, reach: int) -> tuple[Use, int]:
-        """Record an access to memory; return its pointer and the distance from that in bytes.
+        """Record an access to memory; return the pointer that it uses and the distance from that pointer in bytes.
 
-        An access further than ``reach`` from all pointers gets one of its own.
-        """
+        An access further than ``reach`` bytes from all pointers gets a pointer of its own."""
         uses = self.pointers.setdefault(place.pointer, [])
         if place.buffer.scope == "const":
             self.constants.add(place.pointer)
@@ -292,7 +297,7 @@ class Region:
         return use, abs(place.offset - use.offset)
 
     def compute(self, term: ir.Expr) -> bool:
-        """Record index arithmetic; return True if this iteration has not computed it yet."""
+        """Record index arithmetic; return True if this body has not computed ``term`` before."""
         new = term not in self.terms
         self.terms.add(term)
         return new
@@ -348,39 +353,39 @@ class Region:
         test = int(not core.has("compared") and bool(moving))  # a counter's own sum is compared with zero
         return Counter({"alu": steps + counter + test, "branch": 1, "taken": 1})
 
-    def _is_post_incremented(self, pointer: Pointer, most: int) -> bool:
-        """Test whether the only access by a pointer also advances it (post-increment), by at most ``most`` bytes.
+    def _is_post_incremented(self, pointer: Pointer, max_bytes: int) -> bool:
+        """Test whether the only access by a pointer also advances it (post-increment), by at most ``max_bytes`` bytes.
 
-        Accesses to floats advance it by one element only.
-        """
+        Accesses to floats advance it by one element only."""
         uses = self.pointers.get(pointer, [])
         if len(uses) != 1 or uses[0].count > 1 or self.var is None:
             return False
         step = abs(pointer_step(pointer, self.var))
-        return step == 1 and most > 0 if uses[0].floats else step * uses[0].size <= most
+        return step == 1 and max_bytes > 0 if uses[0].floats else step * uses[0].size <= max_bytes
 
     def settle(self, core: Costs) -> None:
-        """Access constants of few elements by one shared index, without pointers, if the body's registers do not suffice.
+        """Mark constant arrays of few elements as accessed by one shared index, without pointers of their own, if the
+        body's registers do not suffice.
 
-        Compilers load the bases of such constants from code when they need them.
-        """
+        Compilers load the bases of such constants from code when they need them."""
         if not core.has("shifted"):
             return
         constants = [p for p in self.moving() if p in self.constants and p not in self.inner]
         few = [p for p in constants if sum(use.count for use in self.pointers[p]) <= _MAX_INDEXED]
-        if few and self._allocate(self._general(core), core.registers).peak >= core.registers:
+        if few and self._allocate_iteration(self._general_register_events(core), core.registers).peak >= core.registers:
             self.looked_up = few
 
     def full(self, core: Costs) -> list[Region]:
-        """Return the loops inside that fill all registers."""
+        """Return the directly inner loops that fill all general registers."""
         return [loop for loop in self.loops if loop.peak >= core.registers]
 
     def resident(self, core: Costs) -> Name | None:
-        """Return the constant that keeps its register while full inner loops run; None if there is none.
+        """Return the constant that keeps its register while inner loops that fill all registers run; None if there is
+        none.
 
-        Others are spilled or rematerialised, loop by loop. But gcc decides about a constant for the whole function: the one with
-        the most uses keeps its register if these outweigh the cost of a value that the inner loops have to spill instead.
-        """
+        Other constants are spilled or rematerialised, loop by loop. But gcc decides about a constant for the whole
+        function: the one with the most uses keeps its register if these outweigh the cost of a value that the inner
+        loops have to spill instead."""
         full = self.full(core)
         inside = {name for loop in full for event in loop.events for name in event.names}
         uses = Counter(n for e in self.events for n in e.names if n[0] == CONSTANT and n not in inside)
@@ -390,22 +395,23 @@ class Region:
         return name if count * self.runs >= _SUM_SPILL * max(loop.runs for loop in full) else None
 
     def spills(self, core: Costs, resident: Name | None = None) -> tuple[float, float]:
-        """Count loads and stores of the stack in one iteration, with loads of constants; a ``resident`` constant occupies a
-        register.
+        """Return the loads from and the stores to the stack in one iteration; loads of rematerialised constants count as
+        loads. A ``resident`` constant occupies a register.
 
-        Sets ``peak``, the registers that the body fills.
-        """
-        general = self._allocate(_remove_value(self._general(core), resident), core.registers - (resident is not None))
+        Sets ``peak``, the number of registers that the body fills."""
+        general = self._allocate_iteration(
+            _remove_value(self._general_register_events(core), resident), core.registers - (resident is not None)
+        )
         self.peak = general.peak + (resident is not None)
         together = _PAIRED_SPILL if core.pair and any(e.inner for e in self.events) else 1.0
         loads, stores = together * general.loads + general.constants, together * general.stores
         for kind, registers in (("float", core.float_registers), ("vector", core.vector_registers)):
             if registers:
-                more = self._allocate([e for e in self.events if e.kind == kind], registers)
+                more = self._allocate_iteration([e for e in self.events if e.kind == kind], registers)
                 loads, stores = loads + more.loads + more.constants, stores + more.stores
         return loads, stores
 
-    def _general(self, core: Costs) -> list[Event]:
+    def _general_register_events(self, core: Costs) -> list[Event]:
         """Return the events in general registers, with the loop's own: pointers advance, the counter is tested."""
         elsewhere = {"float" if core.float_registers else "", "vector" if core.vector_registers else ""}
         moving, looked_up = self.moving(), {u.name for p in self.looked_up for u in self.pointers[p]}
@@ -428,8 +434,9 @@ class Region:
             events += [Event((name,)), Event((name,), True)]
         return events
 
-    def _allocate(self, events: list[Event], registers: int) -> Spills:
-        """Allocate registers for an iteration; outer names are live in all of it."""
+    def _allocate_iteration(self, events: list[Event], registers: int) -> Spills:
+        """Allocate registers for the events of one iteration; names that are defined outside the loop are live in all of
+        it."""
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
         return allocate_registers(events, lasting, registers)
 
@@ -472,9 +479,9 @@ class Values:
                 self.printed += n
 
     def value(self, value: ir.Expr, counts: Operations) -> None:
-        """Count an expression: its operations, then the memory and the names that it uses."""
+        """Count an expression whose operations are ``counts``, then record the memory and the registers that it uses."""
         self.add(counts, self.regions[-1].weight)
-        self.single = _is_word(value)
+        self.single = _is_plain_load(value)
         self.held = {}
         self.regions[-1].take(self.operands(value))
 
@@ -483,11 +490,11 @@ class Values:
     def operands(self, value: ir.Expr) -> list[Operand]:
         """Return the operands that hold a value until its instruction reads them; equal values share theirs."""
         if value not in self.held:
-            self.held[value] = self._operands(value)
+            self.held[value] = self._record_value(value)
         return self.held[value]
 
-    def _operands(self, value: ir.Expr) -> list[Operand]:
-        """Record the accesses and instructions of a value; return its operands."""
+    def _record_value(self, value: ir.Expr) -> list[Operand]:
+        """Record the accesses and instructions that compute a value; return the operands that hold it."""
         region = self.regions[-1]
         match value:
             case ir.Const():
@@ -508,17 +515,18 @@ class Values:
                 if distance > self.core.pair and self.selector.call(name, value.dtype)["paired"]:
                     self.add({"alu": 1}, region.weight)  # a load of two words has a shorter offset than one of a word
                 self.touch(buffer, extent, address.step, writes=address.writes)
-                region.take(self._parts(value, rest))
+                region.take(self._instruction_operands(value, rest))
                 return region.make(value.dtype) if name not in SCALAR or SCALAR[name].result else []
         parts = children(value)
-        operands = self._parts(value, parts)
+        operands = self._instruction_operands(value, parts)
         if len(operands) == 1 and self.selector.count(value) == sum(map(self.selector.count, parts), Counter()):
             return operands  # no instruction of its own, as a cast that changes no bits
         region.take(operands)
         return region.make(value.dtype)
 
-    def _parts(self, whole: ir.Expr, parts: Sequence[ir.Expr]) -> list[Operand]:
-        """Return the operands of an instruction, with the constants that it does not take as immediates."""
+    def _instruction_operands(self, whole: ir.Expr, parts: Sequence[ir.Expr]) -> list[Operand]:
+        """Return the operands of the instruction that computes ``whole``, with those constants that it cannot take as
+        immediates."""
         operands = []
         for part in parts:
             if isinstance(part, ir.Const) and self.selector.keeps(whole, part):
@@ -530,7 +538,8 @@ class Values:
     # ------------------------------------------------------------ memory
 
     def touch(self, buffer: ir.Buffer, extent: int = 1, step: int = 1, *, writes: bool = False) -> None:
-        """Count the bytes that an access moves over the bus; registers move none."""
+        """Count the bytes that an access to ``extent`` elements, ``step`` apart, moves over the bus; register tiles move
+        none."""
         if buffer.scope != "register":
             traffic = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
             self.traffic[buffer.name] += traffic.times(self.regions[-1].weight)
@@ -540,7 +549,8 @@ class Values:
     def access(
         self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
     ) -> int:
-        """Record an access to contiguous elements; return the distance from its pointer in bytes. ``word``: an aligned word."""
+        """Record an access to contiguous elements of a buffer; return its distance in bytes from the pointer that it uses.
+        ``word``: it loads an aligned word."""
         address = address_of(buffer, indices)
         for term, _ in address.terms:
             if not isinstance(term, ir.Var):
@@ -595,8 +605,8 @@ class Values:
             self.add(self.selector.count(term), region.runs)
 
 
-def _is_word(value: ir.Expr) -> bool:
-    """Test for a value that is a load of memory alone."""
+def _is_plain_load(value: ir.Expr) -> bool:
+    """Test whether a value is a load from memory alone, without arithmetic."""
     match value:
         case ir.Load(buffer):
             return buffer.scope != "register"

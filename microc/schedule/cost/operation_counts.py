@@ -32,11 +32,10 @@ _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 @frozen
 class Selector:
-    """Counts operations of expressions for a target.
+    """Counts the machine operations that a C compiler selects for expressions on a target.
 
-    Memos: ``calls``: operations of intrinsics, by name and dtype; ``known``: those of expressions, by identity; ``widened``:
-    64-bit names that were widened from a word.
-    """
+    Memos: ``calls``: operations of intrinsics, by name and dtype; ``known``: operations of expressions, by the identity
+    of the expression; ``widened``: 64-bit names that were widened from a word."""
 
     target: Target
     calls: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
@@ -49,11 +48,11 @@ class Selector:
             return _NOTHING
         entry = self.known.get(id(expr))
         if entry is None:  # the expression is stored, too, so that its id is not reused
-            entry = self.known[id(expr)] = (expr, self._count(expr))
+            entry = self.known[id(expr)] = (expr, self._count_by_type(expr))
         return entry[1]
 
     def once(self, expr: ir.Expr) -> Operations:
-        """Count the operations of a value whose equal parts are computed once."""
+        """Count the operations of a value in which equal subexpressions are computed only once."""
         counts: Operations = Counter()
         parts, seen = [expr], {expr}
         for part in parts:
@@ -67,37 +66,39 @@ class Selector:
         return +counts
 
     def keeps(self, whole: ir.Expr, part: ir.Expr) -> bool:
-        """Test whether an operand is a constant in a register: intrinsics and products take only small ones as immediates."""
+        """Test whether the operand ``part`` of ``whole`` is a constant that needs a register: intrinsics and products take
+        only small constants as immediates."""
         number = ir.int_value(part)
         if number is None or abs(number) <= _SMALL:
             return False
         product = isinstance(whole, ir.Bin) and whole.op == "mul" and not _is_power_of_two(part)
         return product or (isinstance(whole, ir.Call) and whole.name in SCALAR)
 
-    def _count(self, expr: ir.Expr) -> Operations:
-        """Count the operations of an expression, by its type."""
+    def _count_by_type(self, expr: ir.Expr) -> Operations:
+        """Count the operations of an expression and its operands, by the type of its node."""
         match expr:
             case ir.Load(buffer):
-                return _NOTHING if buffer.scope == "register" else self._load(buffer)
+                return _NOTHING if buffer.scope == "register" else self._count_load(buffer)
             case ir.Cast(dtype, a):
-                return self._cast(dtype, a)
+                return self._count_cast(dtype, a)
             case ir.Un(_, a):
-                return self.count(a) + self._add_or_compare(expr.dtype, "add")
+                return self.count(a) + self._count_add_or_compare(expr.dtype, "add")
             case ir.Select(condition, a, b):
-                return self._select(condition, a, b)
+                return self._count_select(condition, a, b)
             case ir.Call(name, args):
                 return sum(
-                    (self.count(a) for a in args), self.call(name, expr.dtype) + self._loop_operations(name, args)
+                    (self.count(a) for a in args),
+                    self.call(name, expr.dtype) + self._intrinsic_loop_operations(name, args),
                 )
             case ir.Bin("and" | "or", a, b):
                 return self.branch(expr)
             case ir.Bin():
-                return self._binary(expr)
+                return self._count_binary(expr)
             case _:
                 return Counter()
 
     def branch(self, condition: ir.Expr) -> Operations:
-        """Count the operations of a test and its branches."""
+        """Count the operations that evaluate a condition, and the branches that it takes."""
         match condition:
             case ir.Bin("and" | "or", a, b):
                 return self.branch(a) + self.branch(b)
@@ -111,7 +112,9 @@ class Selector:
                     and dtypes.nbytes(a.dtype) <= 4
                 )
                 return (
-                    test + Counter({"branch": 1}) + (Counter() if fused else self._add_or_compare(a.dtype, "compare"))
+                    test
+                    + Counter({"branch": 1})
+                    + (Counter() if fused else self._count_add_or_compare(a.dtype, "compare"))
                 )
             case _:
                 return self.count(condition) + Counter({"alu": 1, "branch": 1})
@@ -124,40 +127,43 @@ class Selector:
         if buffer.scope == "register":
             return counts
         wide = Counter({"store": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
-        return counts + (Counter({"float_store": 1}) if self._fpu(buffer.dtype) else wide)
+        return counts + (Counter({"float_store": 1}) if self._is_in_fpu(buffer.dtype) else wide)
 
     def call(self, name: str, dtype: str) -> Operations:
-        """Count an intrinsic or a mathematical function, without its arguments."""
+        """Count the operations of an intrinsic or a mathematical function, without its arguments and without the loop
+        inside it."""
         if (name, dtype) not in self.calls:
-            self.calls[name, dtype] = self._call(name, dtype)
+            self.calls[name, dtype] = self._count_intrinsic(name, dtype)
         return self.calls[name, dtype]
 
-    def _call(self, name: str, dtype: str) -> Operations:
-        """Count an intrinsic by its body on the core, or by its meaning in portable C."""
+    def _count_intrinsic(self, name: str, dtype: str) -> Operations:
+        """Count an intrinsic by its body on the core, or, if the core has none, by its meaning in portable C."""
         if name == ir.REINTERPRET:
             return Counter({"alu": 1})
         if name not in SCALAR:
-            return self._function(name, dtype)
+            return self._count_math_function(name, dtype)
         body = body_of(name, self.target.cpu)
         if body is not None:
             return +Counter(body.counts())
-        lane = self._meaning(SCALAR[name].meaning)
+        lane = self._count_portable_meaning(SCALAR[name].meaning)
         return Counter({kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()})
 
-    def _loop_operations(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
+    def _intrinsic_loop_operations(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
         """Count all iterations of the loop inside an intrinsic."""
-        iteration, runs = self._loop(name, args)
+        iteration, runs = self._intrinsic_loop(name, args)
         return Counter({kind: runs * n for kind, n in iteration})
 
     def again(self, expr: ir.Expr) -> float:
-        """Return the instructions of an intrinsic's loop in all iterations but one: they are printed once."""
+        """Return the instructions of the loop inside an intrinsic in all iterations but one: these run, but are printed
+        only once."""
         if not isinstance(expr, ir.Call):
             return 0
-        iteration, runs = self._loop(expr.name, expr.args)
+        iteration, runs = self._intrinsic_loop(expr.name, expr.args)
         return (runs - 1) * sum(n for kind, n in iteration if kind not in SILENT)
 
-    def _loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
-        """Return the operations of one iteration of the loop inside an intrinsic, and the number of iterations."""
+    def _intrinsic_loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
+        """Return the operations of one iteration of the loop inside an intrinsic, and the number of iterations; no
+        operations and 1 if it has no loop."""
         body = body_of(name, self.target.cpu) if name in SCALAR else None
         if body is None or body.turns is None:
             return (), 1
@@ -165,15 +171,15 @@ class Selector:
         elements = ir.int_value(args[names.index(body.turns.parameter)]) or 1
         return body.turns.operations, -(-elements // body.turns.elements)
 
-    def _function(self, name: str, dtype: str) -> Operations:
+    def _count_math_function(self, name: str, dtype: str) -> Operations:
         """Count a mathematical function: an instruction of the FPU, or a library call."""
-        if name in _FPU_FUNCTIONS and self._fpu(dtype):
+        if name in _FPU_FUNCTIONS and self._is_in_fpu(dtype):
             return Counter({"float": 1})
         own = f"call_{name}"
         return Counter({own if own in self.target.core.costs.lengths else "call_math": 1})
 
-    def _meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
-        """Count an intrinsic that the core lacks, as portable C."""
+    def _count_portable_meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
+        """Count the portable C that replaces an intrinsic which the core lacks."""
         if isinstance(meaning, ir.Expr):
             products = Counter(x for x in walk_expr(meaning) if isinstance(x, ir.Bin) and x.op == "mul")
             twice = sum((self.count(x) for x, n in products.items() for _ in range(n - 1)), Counter())
@@ -181,18 +187,18 @@ class Selector:
         stores = (s for s in walk_stmt(meaning) if isinstance(s, ir.Store))
         return sum((self.store(s.buffer, s.value) for s in stores), Counter())
 
-    def _load(self, buffer: ir.Buffer) -> Operations:
-        """Count a load: two for 64 bits."""
-        if self._fpu(buffer.dtype):
+    def _count_load(self, buffer: ir.Buffer) -> Operations:
+        """Count a load from a buffer: two operations for 64 bits."""
+        if self._is_in_fpu(buffer.dtype):
             return Counter({"float_load": 1})
         return Counter({"load": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
 
-    def _fpu(self, dtype: str) -> bool:
+    def _is_in_fpu(self, dtype: str) -> bool:
         """Test whether values of a dtype are in registers of the FPU."""
         return dtype == "float32" and self.target.has("fpu")
 
-    def _low(self, expr: ir.Expr) -> Operations:
-        """Count the low word of a 64-bit value."""
+    def _count_low_word(self, expr: ir.Expr) -> Operations:
+        """Count the operations that compute the low word of a 64-bit value."""
         match expr:
             case ir.Bin("shr", a, ir.Const(int() as by)) if by >= 32:
                 return self.count(a) + Counter({"alu": int(by > 32)})
@@ -203,21 +209,21 @@ class Selector:
             ):
                 return self.count(a) + Counter({"alu": 1 if mask + 1 == 1 << (32 - by) else 2})
             case ir.Bin("add" | "sub" | "bitand" | "bitor" | "bitxor", a, b):
-                return self._low(a) + self._low(b) + Counter({"alu": 1})
+                return self._count_low_word(a) + self._count_low_word(b) + Counter({"alu": 1})
             case _:
                 return self.count(expr)
 
-    def _cast(self, dtype: str, a: ir.Expr) -> Operations:
-        """Count a cast and its operand."""
+    def _count_cast(self, dtype: str, a: ir.Expr) -> Operations:
+        """Count a cast to ``dtype`` and its operand."""
         if dtypes.is_integer(dtype) and a.dtype in ("int64", "uint64") and dtypes.nbytes(dtype) <= 4:
-            return self._low(a) + Counter({"alu": int(dtypes.nbytes(dtype) < 4)})
+            return self._count_low_word(a) + Counter({"alu": int(dtypes.nbytes(dtype) < 4)})
         counts = self.count(a)
         if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
             return counts + Counter(
                 {"float" if self.target.has("fpu") else "call_float_convert": 2 - (not self.target.has("fpu"))}
             )
         if a.dtype in dtypes.HALF:
-            return counts + self._widening(a.dtype)
+            return counts + self._count_half_to_float(a.dtype)
         if dtypes.is_float(dtype):
             return counts + Counter({"call_double" if dtype == "float64" or a.dtype == "float64" else "float": 1})
         grows = dtypes.nbytes(dtype) - dtypes.nbytes(a.dtype)
@@ -227,62 +233,70 @@ class Selector:
             return counts
         return counts + Counter({"alu": 1})
 
-    def _widening(self, half: str) -> Operations:
-        """Count the conversion of a half in an integer register to a float: the core's body, else the C of
-        ``codegen/c/libm.py``."""
+    def _count_half_to_float(self, half: str) -> Operations:
+        """Count the conversion of a 16-bit float in an integer register to float32: by the core's intrinsic, else by the C
+        of ``codegen/c/libm.py``."""
         body = next((body for _, body in bodies_of(f"{half}_to_float", self.target.cpu)), None)
         moved = Counter({"float": int(self.target.has("fpu"))})
         return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if half == "bfloat16" else 10})
 
-    def _select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Count a select. Two cheap values are selected by predication, if the core has it; a load takes a branch, half of the
-        time."""
-        if dtypes.is_float(a.dtype) and not self._fpu(a.dtype) and isinstance(a, ir.Const) != isinstance(b, ir.Const):
-            return self._guarded_value(condition, b if isinstance(a, ir.Const) else a)
+    def _count_select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
+        """Count a select and its operands.
+
+        Two cheap values are selected by predication, if the core has it. A value with a load takes a branch, half of
+        the time."""
+        if (
+            dtypes.is_float(a.dtype)
+            and not self._is_in_fpu(a.dtype)
+            and isinstance(a, ir.Const) != isinstance(b, ir.Const)
+        ):
+            return self._count_guarded_value(condition, b if isinstance(a, ir.Const) else a)
         left, right = self.count(a), self.count(b)
-        if self._fpu(a.dtype):
+        if self._is_in_fpu(a.dtype):
             return self.count_condition(condition) + left + right + Counter({"alu": 1, "float": 1})
         if left["load"] or right["load"] or not self.target.core.costs.has("predicated"):
             sides = {k: _HALF * v for k, v in (left + right).items()}
             return self.branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
         return self.count_condition(condition) + left + right + Counter({"alu": 2})
 
-    def _guarded_value(self, condition: ir.Expr, value: ir.Expr) -> Operations:
-        """Count a select between a value and a constant (a clamp, an underflow): library calls are made in most iterations,
-        once for equal parts."""
+    def _count_guarded_value(self, condition: ir.Expr, value: ir.Expr) -> Operations:
+        """Count a select between a value and a constant (a clamp, an underflow).
+
+        Library calls in the value are made in most iterations and count fully, once for equal parts; its other
+        operations count half."""
         whole = self.once(value)
         calls = {k: v if k.startswith("call_") else _HALF * v for k, v in whole.items()}
         return self.branch(condition) + Counter(calls) + Counter({"taken": _HALF, "alu": _HALF})
 
     def count_condition(self, condition: ir.Expr) -> Operations:
-        """Count a test that predicates, without branches."""
+        """Count the operations of a condition for predicated instructions, which need no branch."""
         counts = self.branch(condition)
         counts["branch"] -= 1
         return +counts
 
-    def _binary(self, expr: ir.Bin) -> Operations:
+    def _count_binary(self, expr: ir.Bin) -> Operations:
         """Count a binary operation and its operands."""
         op, a, b = expr.op, expr.a, expr.b
         if op in _COMPARE:
             return self.branch(expr) + Counter({"alu": 1})
         if dtypes.is_float(a.dtype):
-            return self.count(a) + self.count(b) + self._float(op, a.dtype)
+            return self.count(a) + self.count(b) + self._count_float_operation(op, a.dtype)
         if dtypes.nbytes(a.dtype) == 8:
-            return self._long(op, a, b)
+            return self._count_64_bit_operation(op, a, b)
         if op in ("min", "max"):
-            return self.count(a) + self.count(b) + self._extreme(expr)
+            return self.count(a) + self.count(b) + self._count_min_or_max(expr)
         if op in ("floordiv", "floormod", "truncdiv", "truncmod"):
-            return self.count(a) + self.count(b) + self._division(op, b)
+            return self.count(a) + self.count(b) + self._count_division(op, b)
         if op == "mul":
             counts = self.count(a) + self.count(b) + Counter({"alu" if _is_power_of_two(b) else "multiply": 1})
             # Armv6-M multiplies in place: a copy keeps an operand that has other uses.
             needs_copy = not self.target.has("mul64") and _is_named(a) and _is_named(b)
             return counts + Counter({"alu": int(needs_copy)})
         if op in _SHIFTABLE:
-            return self._fused_operation(op, a, b)
+            return self._count_fusable_operation(op, a, b)
         return self.count(a) + self.count(b) + Counter({"alu": 1})
 
-    def _extreme(self, expr: ir.Bin) -> Operations:
+    def _count_min_or_max(self, expr: ir.Bin) -> Operations:
         """Count a minimum or maximum of two integers; ``max(x, 0)`` masks x by its sign."""
         relu = expr.op == "max" and ir.int_value(expr.b) == 0
         if self.target.has("minmax") or (relu and self.target.core.costs.has("shifted")):
@@ -292,8 +306,9 @@ class Selector:
         test = self.branch(ir.Bin("lt", expr.a, expr.b)) - self.count(expr.a) - self.count(expr.b)
         return test + Counter({"alu": _HALF, "taken": _HALF})
 
-    def _fused_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Count an operation that takes a shifted operand or a product for free, if the core has such instructions."""
+    def _count_fusable_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
+        """Count an operation and its operands; a shifted operand or a product is free if the core has instructions that
+        include it."""
         counts = self.count(a) + self.count(b) + Counter({"alu": 1})
         core = self.target.core.costs
         for side in (b, a):
@@ -310,7 +325,7 @@ class Selector:
                 return counts - Counter({"alu": 1})
         return counts
 
-    def _division(self, op: str, b: ir.Expr) -> Operations:
+    def _count_division(self, op: str, b: ir.Expr) -> Operations:
         """Count a division or remainder: by a power of two a shift or mask, by a constant a high product, else a division."""
         modulo = op.endswith("mod")
         if _is_power_of_two(b):
@@ -321,8 +336,8 @@ class Selector:
             return Counter({"divide": 1, "multiply": int(modulo)})
         return Counter({"call_divide": 1})
 
-    def _float(self, op: str, dtype: str) -> Operations:
-        """Count a float operation: an instruction of the FPU, or a library call."""
+    def _count_float_operation(self, op: str, dtype: str) -> Operations:
+        """Count a binary float operation, without its operands: an instruction of the FPU, or a library call."""
         if dtype == "float64":
             return Counter({"call_double": 1})
         if self.target.has("fpu"):
@@ -332,10 +347,10 @@ class Selector:
         name = {"mul": "call_float_multiply", "div": "call_float_divide"}.get(op, "call_float_add")
         return Counter({"call_float_compare" if op in ("min", "max") else name: 1})
 
-    def _long(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Count an operation on 64-bit integers on a 32-bit core."""
+    def _count_64_bit_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
+        """Count a binary operation on 64-bit integers and its operands on a 32-bit core."""
         if op == "mul":
-            words = [self._narrow(x) for x in (a, b) if self._narrow(x) is not None]
+            words = [self._word_before_widening(x) for x in (a, b) if self._word_before_widening(x) is not None]
             parts = sum((self.count(x) for x in words if x is not None), Counter())
             if not self.target.has("mul64"):
                 return self.count(a) + self.count(b) + Counter({"call_multiply_long": 1})
@@ -355,28 +370,29 @@ class Selector:
         return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
 
     def widened_word(self, name: ir.Var, value: ir.Expr) -> ir.Expr:
-        """Return the value that a name is computed from: the word, for a 64-bit name that was widened from one."""
+        """Return the expression that the value of a name is computed from; for a 64-bit name that was widened from a word,
+        that word."""
         if not (isinstance(value, ir.Cast) and dtypes.nbytes(name.dtype) == 8 and self.target.has("mul64")):
             return value
-        word = self._narrow(value)
+        word = self._word_before_widening(value)
         if word is None:
             return value
         self.widened.add(name)
         return word
 
-    def _narrow(self, wide: ir.Expr) -> ir.Expr | None:
+    def _word_before_widening(self, wide: ir.Expr) -> ir.Expr | None:
         """Return the word that a 64-bit value was widened from; None if there is none. A product of two such is one
         instruction."""
         if isinstance(wide, ir.Cast):
             return wide.a if dtypes.nbytes(wide.a.dtype) <= 4 else None
         return wide if wide in self.widened else None
 
-    def _add_or_compare(self, dtype: str, what: str) -> Operations:
-        """Count one addition or comparison of a dtype."""
+    def _count_add_or_compare(self, dtype: str, operation: str) -> Operations:
+        """Count one addition (``operation`` is "add") or comparison ("compare") of two values of a dtype."""
         if dtypes.is_float(dtype):
             if not self.target.has("fpu") or dtype == "float64":
-                return Counter({"call_float_compare" if what == "compare" else "call_float_add": 1})
-            return Counter({"float": 1, "alu": int(what == "compare")})
+                return Counter({"call_float_compare" if operation == "compare" else "call_float_add": 1})
+            return Counter({"float": 1, "alu": int(operation == "compare")})
         return Counter({"alu": 2 if dtypes.nbytes(dtype) > 4 else 1})
 
 

@@ -21,7 +21,11 @@ Terms = dict[ir.Expr, int]
 
 @frozen
 class Address:
-    """``pointer`` is shared by all accesses of one buffer whose addresses differ by a constant; ``offset`` is in bytes."""
+    """The address of a memory access as a linear form: a pointer that depends on loop variables, plus a constant
+    ``offset`` in bytes.
+
+    ``terms``: expressions and their factors in elements. All accesses of one buffer whose addresses differ by a
+    constant share the ``pointer``."""
 
     buffer: ir.Buffer
     terms: frozenset[tuple[ir.Expr, int]]
@@ -29,10 +33,11 @@ class Address:
 
     @property
     def pointer(self) -> Pointer:
+        """The buffer's name and the terms of the address: the address without its constant offset."""
         return self.buffer.name, self.terms
 
     def follows(self, other: Address) -> bool:
-        """Test whether two words are neighbours, which one instruction can load."""
+        """Test whether two addresses are of neighbouring words, which one instruction can load."""
         return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
 
 
@@ -44,43 +49,43 @@ def address_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Address:
     terms: Terms = {}
     offset = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
-        offset += _add(index, stride, terms)
+        offset += _add_linear_terms(index, stride, terms)
     return Address(buffer, frozenset((e, k) for e, k in terms.items() if k), offset * dtypes.nbytes(buffer.dtype))
 
 
-def _add(expr: ir.Expr, factor: int, terms: Terms) -> int:
+def _add_linear_terms(expr: ir.Expr, factor: int, terms: Terms) -> int:
     """Add ``factor * expr`` to linear terms; returns its constant part."""
     match expr:
         case ir.Const(int() as value):
             return factor * value
         case ir.Bin("add", a, b):
-            return _add(a, factor, terms) + _add(b, factor, terms)
+            return _add_linear_terms(a, factor, terms) + _add_linear_terms(b, factor, terms)
         case ir.Bin("sub", a, b):
-            return _add(a, factor, terms) + _add(b, -factor, terms)
+            return _add_linear_terms(a, factor, terms) + _add_linear_terms(b, -factor, terms)
         case ir.Bin("mul", a, ir.Const(int() as value)) | ir.Bin("mul", ir.Const(int() as value), a):
-            return _add(a, factor * value, terms)
+            return _add_linear_terms(a, factor * value, terms)
         case _:
             terms[expr] = terms.get(expr, 0) + factor
             return 0
 
 
 def depends_on_loop(pointer: Pointer, var: ir.Var) -> bool:
-    """Test whether a pointer changes with a loop variable."""
-    return any(_depends(e, var) for e, _ in pointer[1])
+    """Test whether a pointer changes with the variable of a loop."""
+    return any(_contains_variable(e, var) for e, _ in pointer[1])
 
 
 def pointer_step(pointer: Pointer, var: ir.Var) -> int:
-    """Return the elements by which a loop advances a pointer."""
+    """Return the number of elements by which each iteration of a loop advances a pointer."""
     return sum(k for e, k in pointer[1] if e == var)
 
 
 def without_loop(pointer: Pointer, var: ir.Var) -> Pointer:
-    """Return the pointer without the terms of a loop variable: where it starts before the loop."""
+    """Return where a pointer starts before the loop of a variable: the pointer without the terms that depend on it."""
     name, terms = pointer
-    return name, frozenset((e, k) for e, k in terms if not _depends(e, var))
+    return name, frozenset((e, k) for e, k in terms if not _contains_variable(e, var))
 
 
-def _depends(expr: ir.Expr, var: ir.Var) -> bool:
+def _contains_variable(expr: ir.Expr, var: ir.Var) -> bool:
     """Test whether an expression contains a variable."""
     return expr == var if isinstance(expr, ir.Var) else var in free_vars(expr)
 
@@ -95,8 +100,9 @@ _PURE = frozenset({*SCALAR, ir.REINTERPRET})
 
 
 @dataclass(slots=True)
-class _Level:
-    """A loop, or the function: the buffers that it writes, and the names of values that are computed once an iteration of it."""
+class _LoopLevel:
+    """A loop, or the function: the buffers that it writes, whether these include memory, and the names of the values that
+    are computed once in each of its iterations."""
 
     written: frozenset[ir.Buffer]
     memory: bool
@@ -104,23 +110,23 @@ class _Level:
 
 
 class Invariants:
-    """Names values by the level at which they are computed: 0 is the function's body, others are loops, outermost first.
+    """Moves loop-invariant values out of loops, as compilers do, and names them.
 
-    ``charge`` is called with every new name, its value and its level.
-    """
+    Level 0 is the function's body, others are the loops around the current statement, outermost first. ``charge`` is
+    called with every new name, its value and the level that computes it."""
 
     def __init__(self, selector: Selector, charge: Callable[[ir.Var, ir.Expr, int], None]) -> None:
         self.selector = selector
         self.charge = charge
         self.guarded = 0
-        self.levels: list[_Level] = []
+        self.levels: list[_LoopLevel] = []
         self.homes: dict[ir.Var, int] = {}
         self.known: dict[ir.Var, ir.Var] = {}
 
     def enter(self, var: ir.Var | None, body: ir.Stmt) -> None:
-        """Begin a loop, or the function."""
+        """Begin a loop over ``var``, or the function (None)."""
         written = buffers_written(body)
-        self.levels.append(_Level(written, any(b.scope != "register" for b in written)))
+        self.levels.append(_LoopLevel(written, any(b.scope != "register" for b in written)))
         if var is not None:
             self.homes[var] = self.here
 
@@ -134,8 +140,9 @@ class Invariants:
         return len(self.levels) - 1
 
     def define(self, var: ir.Var, value: ir.Expr) -> ir.Expr | None:
-        """Define a variable of the source; return its value as :meth:`settle` does, or None if value and variable were moved
-        out."""
+        """Define a variable of the source.
+
+        Return its value as :meth:`settle` rewrites it, or None if value and variable were moved out of the loop."""
         moved = self.settle(value, self.here)
         self.known.pop(var, None)
         if isinstance(moved, ir.Var) and not isinstance(value, ir.Var):
@@ -145,12 +152,13 @@ class Invariants:
         return moved
 
     def settle(self, expr: ir.Expr, level: int) -> ir.Expr:
-        """Rewrite an expression computed at ``level``: its largest parts that are computed further out become names."""
-        settled, home = self._visit(expr, level)
-        return self._name_outside(settled, home) if home < level else settled
+        """Rewrite an expression that level ``level`` computes: its largest parts that outer levels compute become names."""
+        settled, home = self._hoist_parts(expr, level)
+        return self._hoisted_name(settled, home) if home < level else settled
 
-    def _visit(self, expr: ir.Expr, level: int) -> tuple[ir.Expr, int]:
-        """Return an expression with the parts that leave ``level`` as names, and the level at which it is computed itself."""
+    def _hoist_parts(self, expr: ir.Expr, level: int) -> tuple[ir.Expr, int]:
+        """Return an expression whose parts that leave ``level`` are names, and the level that computes the expression
+        itself."""
         match expr:
             case ir.Const():
                 return expr, self.guarded
@@ -162,7 +170,7 @@ class Invariants:
         homes: list[int] = []
 
         def visit(child: ir.Expr) -> ir.Expr:
-            settled, home = self._visit(child, level)
+            settled, home = self._hoist_parts(child, level)
             homes.append(home)
             return settled
 
@@ -171,17 +179,19 @@ class Invariants:
         if home < level and not (isinstance(expr, ir.Call) and expr.name not in _PURE):
             return settled, home
         parts = iter(homes)
-        return map_children(settled, lambda part: self._part(settled, part, next(parts), level)), level
+        return map_children(settled, lambda part: self._hoist_part(settled, part, next(parts), level)), level
 
-    def _part(self, whole: ir.Expr, part: ir.Expr, home: int, level: int) -> ir.Expr:
-        """Rewrite a part of an expression that stays; loads of a select stay behind its condition."""
+    def _hoist_part(self, whole: ir.Expr, part: ir.Expr, home: int, level: int) -> ir.Expr:
+        """Rewrite a part, computed at level ``home``, of an expression that stays at ``level``; loads in a side of a
+        select stay behind its condition."""
         behind = isinstance(whole, ir.Select) and part is not whole.condition and accesses_of(part)
         if home == level or behind or isinstance(part, ir.AddressOf):
             return part
-        return self._name_outside(part, home)
+        return self._hoisted_name(part, home)
 
-    def _name_outside(self, expr: ir.Expr, home: int) -> ir.Expr:
-        """Return the name of an expression that is computed at level ``home``; one without operations needs none."""
+    def _hoisted_name(self, expr: ir.Expr, home: int) -> ir.Expr:
+        """Return the name of an expression that level ``home`` computes; an expression without operations is returned
+        itself."""
         if not self.selector.count(expr):
             return expr
         names = self.levels[home].names
@@ -221,11 +231,10 @@ CONSTANT = "#"
 
 @frozen
 class Event:
-    """An instruction that uses (or, for ``defines``, writes) ``names``, all at once.
+    """An instruction that reads (or, if ``defines``, writes) the registers called ``names``, all at once.
 
-    ``inner``: registers that a loop in this event needs for itself. ``kind``: the kind of register, of :data:`KINDS`. ``share``:
-    the fraction of iterations that execute it.
-    """
+    ``inner``: registers that a loop in this event needs for itself. ``kind``: the kind of register, of :data:`KINDS`.
+    ``share``: the fraction of iterations that execute the instruction."""
 
     names: tuple[Name, ...]
     defines: bool = False
@@ -245,9 +254,9 @@ class Spills:
 
 
 @dataclass(slots=True)
-class _Life:
-    """The live range of one value: the times of its uses and definitions, and the intervals, end excluded, in which it is
-    live."""
+class _LiveRange:
+    """The live range of one value. ``uses`` and ``defined``: the program points (indices of events) that read and write
+    it. ``times``: the intervals of program points, end excluded, in which it is live."""
 
     name: Name
     uses: list[int] = field(default_factory=list)
@@ -256,51 +265,55 @@ class _Life:
 
     @property
     def access_times(self) -> list[int]:
-        """The times of uses and definitions."""
+        """The program points at which the value is used or defined, in order."""
         return sorted({*self.uses, *self.defined})
 
     @property
     def weight(self) -> int:
-        """The estimated accesses to the stack if it is spilled."""
+        """The estimated number of accesses to the stack if the value is spilled."""
         return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
 
 
 def allocate_registers(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Spills:
-    """Allocate registers for one iteration in the steady state; ``lasting`` values are live from one iteration to the next."""
+    """Allocate ``registers`` registers for the events of one loop iteration in the steady state; return what is spilled.
+
+    ``lasting`` values are live from one iteration to the next."""
     registers = max(registers, 1)
-    lives = _lives(events, frozenset(lasting))
-    demand = _demand(events, lives)
+    lives = _live_ranges(events, frozenset(lasting))
+    demand = _live_registers(events, lives)
     peak = max(demand, default=0)
     if peak <= registers:
         return Spills(0, 0, peak)
     loads = stores = constants = 0.0
     for life in reversed(_choose_spills(lives, demand, registers)):
         if life.name[0] == CONSTANT:
-            constants += _executions(life.uses, events)
+            constants += _executions_per_iteration(life.uses, events)
         else:
             in_register = _uses_in_register(life, demand, registers)
             reloads = [time for time in life.uses if time not in in_register]
-            loads += _executions(reloads, events)
-            stores += _executions(life.defined, events) if reloads else 0
+            loads += _executions_per_iteration(reloads, events)
+            stores += _executions_per_iteration(life.defined, events) if reloads else 0
     return Spills(loads, stores, registers, constants)
 
 
-def _executions(times: Iterable[int], events: Sequence[Event]) -> float:
-    """Return how often an iteration executes the events at these times."""
-    return sum(events[time].share for time in times)
+def _executions_per_iteration(program_points: Iterable[int], events: Sequence[Event]) -> float:
+    """Return how often one iteration executes the events at these program points."""
+    return sum(events[time].share for time in program_points)
 
 
-def _lives(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Life]:
-    """Build live ranges: a definition begins one; the last one of a lasting value continues as its first of the next
+def _live_ranges(events: Sequence[Event], lasting: frozenset[Name]) -> list[_LiveRange]:
+    """Build the live ranges of all values.
+
+    Every definition begins a range. The last range of a lasting value continues as its first range of the next
     iteration."""
-    first: dict[Name, _Life] = {}
-    latest: dict[Name, _Life] = {}
+    first: dict[Name, _LiveRange] = {}
+    latest: dict[Name, _LiveRange] = {}
     lives = []
     for time, event in enumerate(events):
         for name in event.names:
             life = latest.get(name)
             if life is None or event.defines:
-                life = latest[name] = _Life(name)
+                life = latest[name] = _LiveRange(name)
                 first.setdefault(name, life)
                 lives.append(life)
             (life.defined if event.defines else life.uses).append(time)
@@ -322,8 +335,8 @@ def _lives(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Life]:
     return [life for life in lives if life.times]
 
 
-def _demand(events: Sequence[Event], lives: Iterable[_Life]) -> list[int]:
-    """Return the number of registers that are live, by time."""
+def _live_registers(events: Sequence[Event], lives: Iterable[_LiveRange]) -> list[int]:
+    """Return the number of live registers at every program point."""
     change = [0] * (len(events) + 1)
     for life in lives:
         for begin, end in life.times:
@@ -332,8 +345,8 @@ def _demand(events: Sequence[Event], lives: Iterable[_Life]) -> list[int]:
     return [n + event.inner for n, event in zip(accumulate(change), events, strict=False)]
 
 
-def _choose_spills(lives: Iterable[_Life], demand: list[int], registers: int) -> list[_Life]:
-    """Choose the live ranges to spill, until the others fit; subtract them from ``demand``."""
+def _choose_spills(lives: Iterable[_LiveRange], demand: list[int], registers: int) -> list[_LiveRange]:
+    """Choose the live ranges to spill, until the others fit in the registers; subtract the spilled ones from ``demand``."""
     # Priority: estimated accesses per time in which registers do not suffice. Ties go to the earlier range.
     overfull = [0, *accumulate(int(n > registers) for n in demand)]
     order = []
@@ -352,7 +365,7 @@ def _choose_spills(lives: Iterable[_Life], demand: list[int], registers: int) ->
     return spilled
 
 
-def _uses_in_register(life: _Life, demand: list[int], registers: int) -> set[int]:
+def _uses_in_register(life: _LiveRange, demand: list[int], registers: int) -> set[int]:
     """Return the uses that find a spilled value still in a register, and add that register to ``demand``."""
     in_register = set()
     for begin, end in pairwise(life.access_times):

@@ -28,7 +28,8 @@ Region = tuple[tuple[ir.Expr, int], ...]
 
 
 def stored_buffer(block: ir.Block) -> ir.Buffer:
-    """Return the only buffer that a block writes, apart from those allocated in it; ScheduleError if there are several."""
+    """Return the only buffer that a block writes, apart from buffers allocated in it; ScheduleError if there is not
+    exactly one."""
     own = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Alloc)}
     stores = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Store)} - own
     if len(stores) != 1:
@@ -41,7 +42,7 @@ def stored_buffer(block: ir.Block) -> ir.Buffer:
 
 
 def loop_nest(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
-    """Return the outermost loop that holds only this block; the block itself if there is none."""
+    """Return the outermost loop that contains this block and nothing else; the block itself if there is none."""
     nest: ir.Stmt = block
     for loop in reversed(loops_around(func.body, block)):
         if loop.body is not nest:
@@ -51,10 +52,11 @@ def loop_nest(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
 
 
 def accessed_region(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
-    """Return the region of ``buffer`` that one iteration of ``loop`` reads or writes: per axis a start and a size.
+    """Return the region of ``buffer`` that one iteration of ``loop`` reads (or, if ``writes``, writes): per axis a start
+    and a size in elements.
 
-    The start is an expression of outer variables. An axis whose accesses start at different expressions counts wholly.
-    """
+    The start is an expression of the variables of ``loop`` and the loops ``outer`` around it. An axis whose accesses
+    start at different expressions counts wholly."""
     starts: list[ir.Expr | None] = [None] * len(buffer.shape)
     lows = list(buffer.shape)
     highs = [-1] * len(buffer.shape)
@@ -82,10 +84,11 @@ def accessed_region(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, 
     return tuple(region)
 
 
-def _build_nest(
+def _nest_over_region(
     func: ir.PrimFunc, block: ir.Block, region: Mapping[ir.Var, tuple[ir.Expr, int]], outer: tuple[ir.For, ...]
 ) -> ir.Stmt:
-    """Put the block in new loops that cover ``region`` of its space iterators and all of its reduction."""
+    """Put a block in new loops that cover ``region`` (first value and number of iterations) of its space iterators, and
+    all of its reduction."""
     taken = names_in(func.body)
     bounds = loop_bounds(outer)
     loops: list[tuple[ir.Var, int]] = []
@@ -124,26 +127,26 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     outer = loops_around(func.body, target)
     region = accessed_region(target, outer, buffer, writes=False)
     spatial = {}
-    for counted, (start, size) in zip(_store_iters(producer, buffer), region, strict=True):
+    for counted, (start, size) in zip(_iterators_of_store(producer, buffer), region, strict=True):
         if counted is not None:
             spatial[counted[0]] = _covering_iterations(start, size, counted[1])
-    new_nest = _build_nest(func, producer, spatial, (*outer, target))
+    new_nest = _nest_over_region(func, producer, spatial, (*outer, target))
     body = replace_stmt(func.body, nest, None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(new_nest, target.body))))
 
 
-def _store_iters(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
-    """Return per axis of the stored buffer the iterator that counts along it and its step in elements; None if another
-    expression does."""
+def _iterators_of_store(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
+    """Return, for each axis of the stored buffer, the block's iterator that counts along it and the step in elements; None
+    for an axis that another expression indexes."""
     own = {it.var for it in block.iters}
     for s in walk_stmt(drop_blocks(block.body)):
         if isinstance(s, ir.Store) and s.buffer == buffer:
-            return [_counter(index, own) for index in s.indices]
+            return [_counting_iterator(index, own) for index in s.indices]
     raise ScheduleError(f"block {block.name!r} does not write {buffer.name!r}")
 
 
-def _counter(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
+def _counting_iterator(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
     """Return the only iterator in an index, and its factor; None unless the index starts at zero and grows with it."""
     terms, offset = linear(index)
     match [(term, factor) for term, factor in terms.items() if free_vars(term) & own]:
@@ -154,12 +157,13 @@ def _counter(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
 
 
 def _is_whole_tiles(start: ir.Expr, size: int, extent: int, step: int) -> bool:
-    """Test whether whole tiles of ``step`` elements fill a region of an axis."""
+    """Test whether a region of an axis of ``extent`` elements consists of whole tiles of ``step`` elements."""
     return step == 1 or size == extent or (size % step == 0 and ir.int_value(simplify(start % step)) == 0)
 
 
 def _covering_iterations(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr, int]:
-    """Return the first, and the number, of the iterations of ``step`` elements that cover ``size`` elements from ``start``."""
+    """Return the first iteration, and the number of iterations, that cover ``size`` elements from ``start``; each covers
+    ``step`` elements."""
     if step == 1:
         return start, size
     aligned = ir.int_value(simplify(start % step)) == 0
@@ -189,7 +193,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
         )
     buffer = read[0]
     producer = next(b for b in inside if stored_buffer(b) == buffer)
-    _check_complete(func, producer, target)
+    _check_reduction_complete(func, producer, target)
     outer = loops_around(func.body, target)
     region = accessed_region(target, outer, buffer, writes=True)
     if not _writes_contiguously(target, outer, buffer):
@@ -203,7 +207,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     own = {it.var for it in consumer.iters}
     spatial = {}
     for index, (start, size), extent in zip(next(iter(reads)), region, buffer.shape, strict=True):
-        counted = _counter(index, own)
+        counted = _counting_iterator(index, own)
         if len(reads) != 1 or counted is None or not _is_whole_tiles(start, size, extent, counted[1]):
             raise ScheduleError(
                 f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time from the "
@@ -211,7 +215,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
                 hint="use compute_at for the producer, or keep its tiles inside of what an iteration writes",
             )
         spatial[counted[0]] = _covering_iterations(start, size, counted[1])
-    new_nest = _build_nest(func, consumer, spatial, (*outer, target))
+    new_nest = _nest_over_region(func, consumer, spatial, (*outer, target))
     body = replace_stmt(func.body, loop_nest(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
@@ -235,7 +239,7 @@ def _writes_contiguously(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buf
     return True
 
 
-def _check_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> None:
+def _check_reduction_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> None:
     """Raise ScheduleError unless the reduction is complete within one iteration of the target loop."""
     around = {loop.var for loop in (*loops_around(func.body, target), target)}
     for it in producer.iters:
@@ -265,7 +269,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too; expected one writer",
             hint="compute_inline before decompose_reduction and decompose_padding",
         )
-    counters = _store_iters(producer, buffer)
+    counters = _iterators_of_store(producer, buffer)
     store = producer.body
     # Its indices must be plain iterators: these are substituted by the indices of each read.
     if any(counter is None or counter[0] != index for counter, index in zip(counters, store.indices, strict=True)):

@@ -102,7 +102,7 @@ def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
 
 
 def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
-    """Raise ScheduleError unless the loops are nested in the order of ``names``, without others between them."""
+    """Raise ScheduleError unless the loops of ``chain`` are exactly ``names``, nested in this order."""
     if [loop.var.name for loop in chain] != list(names):
         raise ScheduleError(
             f"fuse: the loops are in another order; got {', '.join(names)}, expected "
@@ -160,7 +160,7 @@ def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     return replace(func, body=replace_stmt(func.body, chain[0], body))
 
 
-def _reduces(func: ir.PrimFunc, loop: ir.For) -> bool:
+def _reduces_along(func: ir.PrimFunc, loop: ir.For) -> bool:
     """Test whether some block under ``loop`` reduces along it."""
     return any(
         i.kind == "reduce" and loop.var in free_vars(i.binding)
@@ -176,7 +176,7 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
     old = find_loop(func.body, loop)
     if kind not in ir.FOR_KINDS:
         raise ScheduleError(f"a loop cannot be {kind!r}", hint="choose one of " + ", ".join(ir.FOR_KINDS))
-    if kind not in ("serial", "unrolled") and _reduces(func, old):
+    if kind not in ("serial", "unrolled") and _reduces_along(func, old):
         raise ScheduleError(
             f"loop {loop!r} reduces and cannot be {f'bound to {kind}' if '.' in kind else kind}",
             hint="reorder a spatial loop there, or tensorize the reduction",
@@ -203,7 +203,7 @@ def check_parallel(func: ir.PrimFunc, step: str) -> None:
                     hint="a unit takes instructions from one thread: leave loops around them serial",
                 )
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
-            shared = sorted(b.name for b in written if not _has_own_parts(func, loop, b))
+            shared = sorted(b.name for b in written if not _is_private_to_iteration(func, loop, b))
             if shared:
                 raise ScheduleError(
                     f"{step}: the iterations of parallel loop {loop.var.name!r} would share the workspace "
@@ -212,12 +212,11 @@ def check_parallel(func: ir.PrimFunc, step: str) -> None:
                 )
 
 
-def _has_own_parts(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Test whether each iteration accesses a part of ``buffer`` of its own.
+def _is_private_to_iteration(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
+    """Test whether each iteration of ``loop`` accesses only a part of its own of ``buffer``.
 
-    A buffer used in the loop alone is private to a thread by annotation; one that is read behind the loop must be written in
-    disjoint parts.
-    """
+    A buffer used in the loop alone is private to a thread if the loop is annotated so; one that is read behind the loop
+    must be written in disjoint parts."""
     if is_inside(func, loop, buffer):
         return PRIVATE in dict(loop.annotations)
     return has_parts(loop, buffer)
@@ -232,7 +231,7 @@ def is_inside(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
 
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:
     """Attach an annotation to a loop (kept in the text form, shown in comments)."""
-    _check_note(key, LOOP_NOTES)
+    _check_annotation_key(key, LOOP_NOTES)
     if key == LANES and value not in VECTORS:
         raise ScheduleError(
             f"annotate: lanes of {loop!r}; got {value!r}, expected one of {', '.join(map(str, VECTORS))}"
@@ -257,14 +256,14 @@ def rename_block(func: ir.PrimFunc, block: str, name: str) -> ir.PrimFunc:
 
 def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:
     """Attach an annotation to a block."""
-    _check_note(key, BLOCK_NOTES)
+    _check_annotation_key(key, BLOCK_NOTES)
     old = find_block(func.body, block, inside=True)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
 
 
-def _check_note(key: str, known: frozenset[str]) -> None:
-    """Raise ScheduleError for an annotation that nothing reads."""
+def _check_annotation_key(key: str, known: frozenset[str]) -> None:
+    """Raise ScheduleError for an annotation key that is not in ``known``: nothing reads it."""
     if key not in known:
         raise ScheduleError(
             f"annotate: unknown annotation; got {key!r}", hint="choose one of " + ", ".join(sorted(known))
@@ -289,10 +288,10 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
             f"{constant.dtype} in {constant.scope}"
         )
 
-    def start(s: ir.Stmt) -> ir.Stmt:
+    def double_initial_value(s: ir.Stmt) -> ir.Stmt:
         return ir.Store(s.buffer, s.indices, s.value << 1) if isinstance(s, ir.Store) else s
 
-    body = replace_stmt(func.body, starting, replace(starting, body=map_stmt(starting.body, start)))
+    body = replace_stmt(func.body, starting, replace(starting, body=map_stmt(starting.body, double_initial_value)))
     readers = [s for s in walk_stmt(body) if isinstance(s, ir.Block) and s.name != block and total in buffers_read(s)]
     for reader in readers:
         exprs = list(walk_all_exprs(reader.body))
@@ -310,15 +309,14 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
 
 
 def _replace_by_id(shifted: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite that replaces expressions by identity.
+    """Build a rewrite that replaces expressions by identity; ``shifted``: the replacements by the id of the expression.
 
-    In ``(x << 1) << 1`` only the inner shift is replaced; the result of that looks like the outer one.
-    """
+    In ``(x << 1) << 1`` only the inner shift is replaced; the result of that looks like the outer one."""
     return lambda x: map_expr(x, lambda e: shifted.get(id(e), e))
 
 
 def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> TypeGuard[ir.Bin]:
-    """Test whether ``e`` is the sum, shifted by ``distance``."""
+    """Test whether ``e`` is a load of the sum ``total``, shifted by ``op`` ("shl" or "shr") by ``distance`` bits."""
     match e:
         case ir.Bin(operator, ir.Load(buffer), ir.Const(by)):
             return (operator, by, buffer) == (op, distance, total)

@@ -31,9 +31,9 @@ from microc.tir.text.print import expr_text
 # ---- Primitives that remove guards of borders and tails: pad_reduction, storage_align, decompose_padding
 
 
-def _resize(func: ir.PrimFunc, sizes: dict[ir.Buffer, tuple[int, ...]]) -> ir.PrimFunc:
-    """Change the shapes of intermediate buffers."""
-    return replace(func, body=replace_buffers(func.body, {b: replace(b, shape=shape) for b, shape in sizes.items()}))
+def _resize_buffers(func: ir.PrimFunc, shapes: dict[ir.Buffer, tuple[int, ...]]) -> ir.PrimFunc:
+    """Give intermediate buffers new shapes."""
+    return replace(func, body=replace_buffers(func.body, {b: replace(b, shape=shape) for b, shape in shapes.items()}))
 
 
 def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
@@ -62,7 +62,7 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
                 )
             extents[i.var] = max(i.extent, reach[1] + 1)
         ranges = {var: (0, extent - 1) for var, extent in extents.items()}
-        for buffer, indices in _accesses(what):
+        for buffer, indices in _buffer_accesses(what):
             reaches = [bounds_of(index, ranges) for index in indices]
             old = sizes.get(buffer, buffer.shape)
             new = tuple(max(n, reach[1] + 1) if reach else n for n, reach in zip(old, reaches, strict=True))
@@ -75,10 +75,10 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             sizes[buffer] = new
         iters = tuple(replace(i, extent=extents[i.var]) for i in what.iters)
         func = replace(func, body=replace_stmt(func.body, what, replace(what, iters=iters, predicate=None)))
-    return _resize(func, {b: shape for b, shape in sizes.items() if shape != b.shape})
+    return _resize_buffers(func, {b: shape for b, shape in sizes.items() if shape != b.shape})
 
 
-def _accesses(block: ir.Block) -> list[tuple[ir.Buffer, tuple[ir.Expr, ...]]]:
+def _buffer_accesses(block: ir.Block) -> list[tuple[ir.Buffer, tuple[ir.Expr, ...]]]:
     """Return buffer and indices of every load and store of a block."""
     accesses = []
     for s in walk_stmt(block):
@@ -100,7 +100,7 @@ def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.
         )
     shape = list(old.shape)
     shape[axis] = -(-shape[axis] // factor) * factor
-    return _resize(func, {old: tuple(shape)})
+    return _resize_buffers(func, {old: tuple(shape)})
 
 
 def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
@@ -127,10 +127,10 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             break
         nest, inner[loop.var] = loop, loop
     # The condition is a box of the block's iterators. Loops that alone count one of these shrink to its range.
-    ranges = _ranges(what, condition)
+    ranges = _ranges_in_border(what, condition)
     shorter = dict(inner)
     starts: dict[ir.Var, ir.Expr] = {}
-    own = {i.var: _own_loop(i, inner) for i in what.iters if i.var in ranges}
+    own = {i.var: _loop_counting(i, inner) for i in what.iters if i.var in ranges}
     if ranges and not any(own.values()):
         names = ", ".join(var.name for var in own)
         raise ScheduleError(
@@ -147,18 +147,21 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         starts[loop.var] = loop.var + low
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, starts))) for i in what.iters)
     predicate = substitute(what.predicate, starts) if what.predicate is not None else None
-    outer_test = ir.all_of([test for var, loop in own.items() if loop is None for test in _within(var, ranges[var])])
+    outer_test = ir.all_of(
+        [test for var, loop in own.items() if loop is None for test in _range_tests(var, ranges[var])]
+    )
     copied = value if outer_test is None else ir.Select(outer_test, value, border)
     copying: ir.Stmt = replace(what, iters=iters, body=ir.Store(buffer, indices, copied), predicate=predicate)
     for loop in shorter.values():
         copying = replace(loop, body=copying)
-    fill = _drop_guard(replace(what, name=f"{block}_fill", body=ir.Store(buffer, indices, border)), loops)
-    filling = _copy_nest(fill, inner, func)
+    fill = _drop_guard_if_room(replace(what, name=f"{block}_fill", body=ir.Store(buffer, indices, border)), loops)
+    filling = _renamed_copy(fill, inner, func)
     return replace(func, body=replace_stmt(func.body, nest, ir.seq(filling, copying)))
 
 
-def _drop_guard(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
-    """Remove a block's guard if the buffer has room for all instances."""
+def _drop_guard_if_room(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
+    """Remove the guard of a block if its buffer has room for all instances of the block in ``loops``; else return the
+    block unchanged."""
     store, bounds = block.body, loop_bounds(loops)
     assert isinstance(store, ir.Store)
     rooms: dict[ir.Expr, int] = dict(zip(store.indices, store.buffer.shape, strict=True))
@@ -168,7 +171,7 @@ def _drop_guard(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
     return replace(block, iters=tuple(replace(i, extent=rooms[i.var]) for i in block.iters), predicate=None)
 
 
-def _ranges(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int]]:
+def _ranges_in_border(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int]]:
     """Return the inclusive ranges of the block's iterators whose conjunction is ``condition``; ScheduleError if it is no such
     box."""
     extents: dict[ir.Expr, int] = {i.var: i.extent for i in block.iters}
@@ -197,22 +200,23 @@ def _is_comparison(term: ir.Expr) -> TypeGuard[ir.Bin]:
     return isinstance(term, ir.Bin) and term.op in ("lt", "ge") and term.a.dtype == "int32"
 
 
-def _within(var: ir.Var, reach: tuple[int, int]) -> list[ir.Expr]:
-    """Build the tests that a variable is in an inclusive range."""
+def _range_tests(var: ir.Var, reach: tuple[int, int]) -> list[ir.Expr]:
+    """Build the two tests that a variable is in an inclusive range (lowest and highest value)."""
     return [var >= reach[0], var < reach[1] + 1]
 
 
-def _own_loop(i: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
-    """Return the loop that alone counts an iterator, and the iterator's first value; None if there is none."""
-    terms, offset = linear(simplify(i.binding))
+def _loop_counting(iterator: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
+    """Return the only loop (of ``loops``) that counts an iterator, and the iterator's first value; None if several loops
+    or a multiple count it."""
+    terms, offset = linear(simplify(iterator.binding))
     names = [var for var in terms if isinstance(var, ir.Var) and var in loops]
     if len(terms) != 1 or len(names) != 1 or terms[names[0]] != 1:
         return None
     return loops[names[0]], offset
 
 
-def _copy_nest(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
-    """Put a copy of the block, with variables of its own, in copies of its loops."""
+def _renamed_copy(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
+    """Put a copy of the block in copies of its loops, all with variables of new names."""
     taken = names_in(func.body)
     names = {var: ir.Var(fresh_name(taken, f"{var.name}_fill")) for var in (*loops, *(i.var for i in block.iters))}
     values: dict[ir.Var, ir.Expr] = dict(names)
@@ -238,7 +242,8 @@ FORMS = (*dtypes.HALF, WORDS)
 
 
 def stored_dtype(buffer: ir.Buffer, form: str) -> str:
-    """Return the dtype of a constant's elements in a format; ScheduleError if the buffer cannot have it."""
+    """Return the dtype in which a constant of float32 is stored in a 16-bit format (of :data:`FORMS`); ScheduleError if
+    the buffer cannot have that format."""
     if buffer.scope != "const" or buffer.dtype != "float32":
         raise ScheduleError(
             f"set_dtype: {buffer.name!r} cannot be stored as {form}; got {buffer.dtype} in {buffer.scope}, expected "
@@ -253,7 +258,7 @@ def stored_dtype(buffer: ir.Buffer, form: str) -> str:
 
 
 def load_half_of_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
-    """Build the float32 at ``indices`` of a buffer that has two halves in a word."""
+    """Build the float32 at ``indices`` of a buffer that stores two float16 in each word."""
     *rows, last = indices
     word = ir.reinterpret("float32", ir.Load(buffer, (*rows, simplify(last // 2))))
     first, second = (ir.Call(f"float16_{half}", (word,), "float32") for half in ("low", "high"))
@@ -261,7 +266,8 @@ def load_half_of_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Exp
 
 
 def convert_to_halves(array: Array, form: str) -> Array:
-    """Convert the elements of a constant to a format of 16 bits; ScheduleError if that does not hold every number."""
+    """Convert the elements of a constant to a 16-bit format (of :data:`FORMS`); ScheduleError if some number is not exact
+    in that format."""
     dtype = "float16" if form == WORDS else form
     if not dtypes.is_exact_in(array, dtype):
         raise ScheduleError(f"set_dtype: {dtype} does not hold every number of the constant", hint="round them first")

@@ -32,7 +32,8 @@ from microc.tir.text.print import expr_text
 
 
 def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
-    """Raise ScheduleError unless ``loop`` is around the block's whole reduction and the block has an initialisation."""
+    """Raise ScheduleError unless ``loop`` contains the block's whole reduction and the block has an initialisation.
+    ``around``: the loops around the block."""
     if block.init is None:
         raise ScheduleError(
             f"decompose_reduction: block {block.name!r} has no initialisation left",
@@ -103,7 +104,8 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 
 
 def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[str]) -> ir.Stmt:
-    """Build ``<block>_init`` in copies of the space loops among ``around``, with names that are not ``taken``."""
+    """Build the block ``<block>_init`` in copies of those loops of ``around`` that count space iterators; new names differ
+    from all ``taken``."""
     assert reducing.init is not None
     spatial = {v for i in reducing.iters if i.kind == "space" for v in free_vars(i.binding)}
     inner = [x for x in around if x.var in spatial]
@@ -116,7 +118,7 @@ def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[st
             var = ir.Var(fresh_name(taken, f"{it.var.name}_init"))
             values[it.var] = var
             iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
-    predicate = _guard(reducing, spatial, renamed)
+    predicate = _space_guard(reducing, spatial, renamed)
     body = substitute_stmt(reducing.init, dict(values))
     init: ir.Stmt = ir.Block(f"{reducing.name}_init", tuple(iters), body, None, predicate)
     for x in reversed(inner):
@@ -126,8 +128,9 @@ def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[st
     return init
 
 
-def _guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:
-    """Return the conjuncts of the predicate that depend on space loops alone, on their copies."""
+def _space_guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:
+    """Return the part of a block's guard that depends on space loops alone, for the copies ``renamed`` of these loops;
+    None if there is none."""
     return ir.all_of(substitute(e, renamed) for e in ir.conjuncts(block.predicate) if free_vars(e) <= spatial)
 
 
@@ -142,10 +145,10 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
     block, or an iterator does not count whole tiles.
     """
     outermost = outer_loop(func.body, loop)
-    loops, block = _nest(outermost)
+    loops, block = _single_block_nest(outermost)
     around = loops_around(func.body, outermost)
     taken = names_in(func.body)
-    parts = [_split_iterator(block, it, loops, taken) for it in block.iters]
+    parts = [_tile_iterator(block, it, loops, taken) for it in block.iters]
     if block.init is not None:
         _check_inner_loops(block, loops, parts)
     iters = [ir.IterVar(p.outer, p.tiles, p.it.kind, p.counted) for p in parts if p.outer is not None]
@@ -170,7 +173,7 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
 
 
 @frozen
-class _Part:
+class _TiledIterator:
     """An iterator of the block, split in tiles: ``outer * step + rest``.
 
     ``outer`` counts ``tiles`` tiles and is bound to ``counted``, an expression of outer loops; None if these do not count the
@@ -186,7 +189,7 @@ class _Part:
     rest: ir.Expr
 
     def inner(self) -> ir.IterVar:
-        """Return the iterator inside of the tile's block."""
+        """Return the iterator of the block inside a tile, bound to its first value in the tile plus ``rest``."""
         return replace(self.it, binding=simplify(self.start() + self.rest))
 
     def start(self) -> ir.Expr:
@@ -194,8 +197,9 @@ class _Part:
         return ir.const(0, "int32") if self.outer is None else self.outer * self.step
 
 
-def _nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]:
-    """Return the perfectly nested loops and their block; ScheduleError if they hold more than one block."""
+def _single_block_nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]:
+    """Return the perfectly nested loops from ``outermost`` inwards and the block in them; ScheduleError if they hold more
+    than one block."""
     loops, inner = [], ir.seq(outermost)
     while isinstance(inner, ir.For):
         loops.append(inner)
@@ -208,15 +212,18 @@ def _nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]:
     return tuple(loops), inner
 
 
-def _refuse(block: ir.Block, why: str) -> ScheduleError:
+def _blockize_error(block: ir.Block, why: str) -> ScheduleError:
+    """Build the ScheduleError that tells why a block cannot be blockized."""
     return ScheduleError(
         f"blockize: block {block.name!r}: {why}",
         hint="split its loops and reorder them, tiles outside and places in a tile inside, and fuse afterwards",
     )
 
 
-def _split_iterator(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], taken: set[str]) -> _Part:
-    """Split an iterator in tiles; ScheduleError unless its inner loops count distinct values below ``step``."""
+def _tile_iterator(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], taken: set[str]) -> _TiledIterator:
+    """Split an iterator into the part that loops outside a tile count, and the part that the loops of the tile count.
+
+    ScheduleError unless the loops of the tile count distinct values below ``step``."""
     inside = {x.var for x in loops}
     terms, offset = linear(simplify(it.binding, loop_bounds(loops)))
     outer = {term: k for term, k in terms.items() if not free_vars(term) & inside}
@@ -226,43 +233,49 @@ def _split_iterator(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], 
     length = 1
     for term, k in sorted(own.items(), key=lambda item: item[1]):
         if not isinstance(term, ir.Var) or k < length:
-            raise _refuse(
+            raise _blockize_error(
                 block,
                 f"iterator {it.var.name} is not a mixed-radix number of the inner loops, which must count distinct "
                 f"values; got {expr_text(it.binding)}",
             )
         length += k * (extents[term] - 1)
     if offset or any(k < 0 for k in outer.values()):
-        raise _refuse(block, f"iterator {it.var.name} does not count from 0; got {expr_text(it.binding)}")
-    rest = _sum(own)
+        raise _blockize_error(block, f"iterator {it.var.name} does not count from 0; got {expr_text(it.binding)}")
+    rest = _expression_of_terms(own)
     if not outer:
-        return _Part(it, None, 1, 1, ir.const(0, "int32"), outer, rest)
+        return _TiledIterator(it, None, 1, 1, ir.const(0, "int32"), outer, rest)
     step = gcd(*outer.values()) if own else 1
     if length > step:
-        raise _refuse(block, f"tiles along {it.var.name} overlap, or are interleaved; got {length} values every {step}")
+        raise _blockize_error(
+            block, f"tiles along {it.var.name} overlap, or are interleaved; got {length} values every {step}"
+        )
     var = ir.Var(fresh_name(taken, f"{it.var.name}_o"))
-    counted = _sum({term: k // step for term, k in outer.items()})
-    return _Part(it, var, step, -(-it.extent // step), counted, outer, rest)
+    counted = _expression_of_terms({term: k // step for term, k in outer.items()})
+    return _TiledIterator(it, var, step, -(-it.extent // step), counted, outer, rest)
 
 
-def _sum(terms: Mapping[ir.Expr, int]) -> ir.Expr:
-    """Build the expression of linear terms."""
+def _expression_of_terms(terms: Mapping[ir.Expr, int]) -> ir.Expr:
+    """Build the expression of linear terms: expressions and their factors."""
     total: ir.Expr = ir.const(0, "int32")
     for term, k in terms.items():
         total = total + term * k
     return simplify(total)
 
 
-def _check_inner_loops(block: ir.Block, loops: tuple[ir.For, ...], parts: list[_Part]) -> None:
-    """Raise ScheduleError if an inner loop counts none or several iterators: the tile is initialised once, for all of them."""
+def _check_inner_loops(block: ir.Block, loops: tuple[ir.For, ...], parts: list[_TiledIterator]) -> None:
+    """Raise ScheduleError if a loop of the tile counts no iterator or several ones: the tile is initialised once, for all
+    of its loops."""
     counted = [v for part in parts for v in free_vars(part.rest)]
     for x in loops:
         if extent_of(x) > 1 and counted.count(x.var) != 1:
-            raise _refuse(block, f"loop {x.var.name!r} must count along one iterator; got {counted.count(x.var)}")
+            raise _blockize_error(
+                block, f"loop {x.var.name!r} must count along one iterator; got {counted.count(x.var)}"
+            )
 
 
-def _guard_in_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops: tuple[ir.For, ...]) -> ir.Expr:
-    """Express a guard ``index < extent`` in the new iterators; ScheduleError if outer loops count it otherwise than tiles."""
+def _guard_in_tiles(block: ir.Block, test: ir.Expr, parts: list[_TiledIterator], loops: tuple[ir.For, ...]) -> ir.Expr:
+    """Express a guard ``index < extent`` in the iterators of the tiled block; ScheduleError if outer loops do not count
+    its index in whole tiles."""
     if isinstance(test, ir.Bin) and test.op == "lt" and ir.int_value(test.b) is not None:
         inside = {x.var for x in loops}
         terms, offset = linear(simplify(test.a, loop_bounds(loops)))
@@ -271,8 +284,8 @@ def _guard_in_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops: t
         for part in parts:
             if outer == part.terms or not outer:
                 start = part.start() if outer else ir.const(0, "int32")
-                return simplify(start + _sum(own) + offset) < test.b
-    raise _refuse(block, f"its guard {expr_text(test)} is counted otherwise than by tiles")
+                return simplify(start + _expression_of_terms(own) + offset) < test.b
+    raise _blockize_error(block, f"its guard {expr_text(test)} is counted otherwise than by tiles")
 
 
 # ---- rfactor: a reduction becomes independent partial reductions along one of its loops, and one reduction over these
@@ -288,13 +301,13 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """
     reduction, factored = find_block(func.body, block), find_loop(func.body, loop)
     around = loops_around(func.body, reduction)
-    combine, value = _operator_and_term(reduction)
+    combine, value = _reduction_operator_and_term(reduction)
     nest = loop_nest(func, reduction)
     if around and nest is not around[0]:
         raise ScheduleError(
             f"rfactor: other blocks share the loops of block {block!r}", hint="rfactor before compute_at"
         )
-    _check_loop(reduction, factored, around)
+    _check_factored_loop(reduction, factored, around)
     taken = names_in(func.body) | {p.name for p in func.params}
     buffer, store = stored_buffer(reduction), reduction.body
     assert isinstance(store, ir.Store)
@@ -313,7 +326,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             iters.append(ir.IterVar(var, extent_of(x), kind, x.var))
     inner = {it.var: substitute(it.binding, values) for it in reduction.iters if it.kind == "reduce"}
     partial_indices = (values[factored.var], *store.indices)
-    start = ir.Store(partial, partial_indices, _identity(combine, buffer.dtype))
+    start = ir.Store(partial, partial_indices, _identity_element(combine, buffer.dtype))
     update = ir.Store(
         partial, partial_indices, ir.Bin(combine, ir.Load(partial, partial_indices), substitute(value, inner))
     )
@@ -348,7 +361,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     return replace(func, body=ir.Alloc(partial, body))
 
 
-def _operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
+def _reduction_operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
     """Return the operator by which a block reduces, and the expression of a term; ScheduleError if it is no such reduction."""
     match block.init, block.body:
         case ir.Store(), ir.Store(buffer, indices, ir.Bin(combine, a, b)) if combine in _COMBINES:
@@ -361,8 +374,9 @@ def _operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
     )
 
 
-def _check_loop(block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
-    """Raise ScheduleError unless the block reduces along ``loop``, without a tail, and not along a space iterator."""
+def _check_factored_loop(block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
+    """Raise ScheduleError unless the block reduces along ``loop``, without a tail, and no space iterator depends on a
+    reduction loop."""
     name = loop.var.name
     if all(x is not loop for x in around):
         raise ScheduleError(
@@ -390,8 +404,8 @@ def _reduction_vars(block: ir.Block) -> set[ir.Var]:
     return {v for it in block.iters if it.kind == "reduce" for v in free_vars(it.binding)}
 
 
-def _identity(combine: str, dtype: str) -> ir.Expr:
-    """Return the identity element of an operator."""
+def _identity_element(combine: str, dtype: str) -> ir.Expr:
+    """Return the identity element of a reduction operator: 0, 1, or the least or largest number of the dtype."""
     if combine in ("add", "mul"):
         return ir.const(int(combine == "mul"), dtype)
     if dtypes.is_float(dtype):

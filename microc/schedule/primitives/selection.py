@@ -65,7 +65,8 @@ def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def clamped_parts(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
-    """Match an int32 clamp; return its operand and range, None if it is something else."""
+    """Match ``min(max(x, low), high)`` of int32, in either order; return x and (low, high), or None if it is something
+    else."""
     match e:
         case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
             return x, (int(low), int(high))
@@ -121,7 +122,7 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     """
 
     def within(s: ir.Stmt, short: bool) -> ir.Stmt:
-        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _by_parts(x, short)))
+        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _split_high_product(x, short)))
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         bound = dict(s.annotations).get(BOUND) if isinstance(s, ir.Block) else None
@@ -130,20 +131,22 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, body=within(map_stmt(func.body, on_stmt), short=False))
 
 
-def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
-    """Rewrite a high product by parts; ``short``: sums of the block are within THIRDS."""
+def _split_high_product(e: ir.Expr, short: bool) -> ir.Expr:
+    """Rewrite a high product as products of parts; ``short``: sums of the block are within :data:`THIRDS`."""
     match e:
         case ir.Call("high_mul_round", (ir.Bin("shl", x, ir.Const(1)), m)):
-            if short and _is_sum(x):
+            if short and _is_unscaled_sum(x):
                 return (ir.call("product_2_30", x, m) + 1) >> 1
             return ir.call("high_mul", x, m)
         case ir.Call("high_mac_round", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
-            return _by_parts(ir.call("high_mul_round", doubled, m), short) + added
+            return _split_high_product(ir.call("high_mul_round", doubled, m), short) + added
         case ir.Call("high_product", (ir.Bin("shl", x, ir.Const(int() as left)), m)):
             x = x << (left - 1) if left > 1 else x
-            return ir.call("product_2_30", x, m) >> 1 if short and _is_sum(x) else ir.call("product_2_31", x, m)
+            return (
+                ir.call("product_2_30", x, m) >> 1 if short and _is_unscaled_sum(x) else ir.call("product_2_31", x, m)
+            )
         case ir.Call("high_mac", (ir.Bin("shl") as doubled, m, added)):
-            return _by_parts(ir.call("high_product", doubled, m), short) + added
+            return _split_high_product(ir.call("high_product", doubled, m), short) + added
         # Merge the last shift with the next one: ((p >> 1) + k) >> s = (p + 2 k) >> (s + 1), exactly, since both round down.
         case ir.Bin("shr", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), shift):
             return ir.Bin("shr", product, _shift_plus_one(shift))
@@ -166,12 +169,13 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
 
 
 def _shift_plus_one(shift: ir.Expr) -> ir.Expr:
-    """Return a right shift plus 1, at most 31: that leaves the sign. Data shifts are s - 1, for s up to 31."""
+    """Return the right shift by one bit more, at most by 31 bits: that leaves the sign. Data shifts are s - 1, for s up to
+    31."""
     joined = simplify(shift + 1)
     return ir.const(min(int(joined.value), 31), "int32") if isinstance(joined, ir.Const) else joined
 
 
-def _is_sum(x: ir.Expr) -> bool:
+def _is_unscaled_sum(x: ir.Expr) -> bool:
     """Test whether an operand is the block's sum itself: it reads 32-bit numbers, and is neither scaled nor shifted left yet.
 
     A multiplier above one shifts the sum left first.
@@ -193,7 +197,7 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Bin("shr", ir.Call("high_mac", (ir.Bin("shl", x, ir.Const(1)), m, added)), shift):
-                less = _halve(added, shift)
+                less = _half_of_addend(added, shift)
                 return e if less is None else ir.call("high_mac", x, m, less) >> _shift_minus_one(shift)
             case _:
                 return e
@@ -201,7 +205,7 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def _halve(added: ir.Expr, shift: ir.Expr) -> ir.Expr | None:
+def _half_of_addend(added: ir.Expr, shift: ir.Expr) -> ir.Expr | None:
     """Return half of a constant, or of a multiple of ``1 << (shift - 1)``; None if it is odd or something else."""
     match added:
         case ir.Const(int() as value) if value % 2 == 0:
@@ -213,7 +217,7 @@ def _halve(added: ir.Expr, shift: ir.Expr) -> ir.Expr | None:
 
 
 def _shift_minus_one(shift: ir.Expr) -> ir.Expr:
-    """Return a shift less one; a constant that is subtracted already becomes one larger."""
+    """Return the shift by one bit less; in ``x - constant`` the constant becomes one larger."""
     match shift:
         case ir.Bin("sub", x, ir.Const(int() as value)):
             return x - (value + 1)
@@ -232,21 +236,21 @@ def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _split_rounding(s, inner[s.name]) if isinstance(s, ir.Block) else s
 
-    inner = {s.name: _innermost_loop_var(func, s) for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
+    inner = {s.name: _innermost_rolled_loop(func, s) for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
     return replace(func, body=map_stmt(func.body, on_stmt))
 
 
-def _innermost_loop_var(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
+def _innermost_rolled_loop(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
     """Return the variable of the innermost loop around a block that is not unrolled; None if there is none."""
     return next((x.var for x in reversed(loops_around(func.body, block)) if x.kind != "unrolled"), None)
 
 
 def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
-    """Split roundings whose shift depends on ``inner``."""
+    """Split the roundings of a block whose shift depends on the loop variable ``inner`` in two shifts."""
     bindings = {i.var: i.binding for i in block.iters}
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        parts = _rounding(e)
+        parts = _match_high_mac_rounding(e)
         if parts is None or inner not in free_vars(substitute(parts[1], bindings)):
             return e
         total, shift, steps = parts
@@ -255,8 +259,10 @@ def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
     return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def _rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
-    """Match a rounding: return the sum before it, the shift, and the number of half divisors that it adds; None if it is
+def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
+    """Match a rounding shift of a high multiply-accumulate.
+
+    Return the sum before the rounding, the shift, and the number of half divisors that the rounding adds; None if it is
     something else."""
     match e:
         case ir.Bin("shr", ir.Call("high_mac_round" | "high_mac" as name, (x, m, added)), shift):
@@ -292,29 +298,30 @@ _SHORT = (-(1 << 15), (1 << 15) - 1)
 
 
 def select_conversion(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Round floats by ``nearest_i32``."""
+    """Round floats to integers by the intrinsic ``nearest_i32``, and clamp the integers instead of the floats."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.Block):
             return s
         note = dict(s.annotations).get(MAGNITUDE)
         constants = float(note) if isinstance(note, int) else None
-        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _select_rounding(x, constants)))
+        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _select_nearest_i32(x, constants)))
 
     return replace(func, body=map_stmt(func.body, on_stmt))
 
 
-def _select_rounding(e: ir.Expr, constants: float | None) -> ir.Expr:
-    """Rewrite a rounding, the addition of a zero point to one, or a clamp that has no effect after one; ``constants``: bound
-    of constants."""
+def _select_nearest_i32(e: ir.Expr, constants: float | None) -> ir.Expr:
+    """Rewrite a rounding, the addition of a zero point to a rounding, or a clamp that has no effect after one.
+
+    ``constants``: bound of the magnitude of constants; None if unknown."""
     match e:
         case ir.Cast("int32", ir.Bin("sub", ir.Bin("add", x, ir.Const(added)), ir.Const(less))) if (
             added == less == TO_WHOLE
         ):
-            return _rounding_of_clamp(x, constants) or e
-        case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _match_rounding(a)) is not None:
+            return _round_then_clamp(x, constants) or e
+        case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _match_clamped_rounding(a)) is not None:
             return _add_zero_point(found[0], zero, found[1][0] + zero, found[1][1] + zero) or e
-        case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_rounding(a, narrow):
+        case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_clamped_rounding(a, narrow):
             return a
         case _:
             outer = clamped_parts(e)
@@ -323,8 +330,9 @@ def _select_rounding(e: ir.Expr, constants: float | None) -> ir.Expr:
             return outer[0] if outer is not None and idle else e
 
 
-def _rounding_of_clamp(x: ir.Expr, constants: float | None) -> ir.Expr | None:
-    """Round a float that is clamped to integer limits; None if it is something else."""
+def _round_then_clamp(x: ir.Expr, constants: float | None) -> ir.Expr | None:
+    """Build the rounding of a float that is clamped to integer limits: round first, then clamp the integer; None if the
+    float is something else."""
     match x:
         case ir.Bin("min", ir.Bin("max", value, ir.Const(low)) as raised, ir.Const(high)):
             if not (float(low).is_integer() and float(high).is_integer()):
@@ -335,9 +343,10 @@ def _rounding_of_clamp(x: ir.Expr, constants: float | None) -> ir.Expr | None:
             return None
 
 
-def _match_rounding(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
-    """Match a rounded, clamped float, perhaps with a zero point; return its operand and limits. The limits must be within
-    ``narrow``, if given."""
+def _match_clamped_rounding(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
+    """Match ``nearest_i32`` of a float that is clamped, perhaps with a zero point; return its operand and limits, or None.
+
+    The limits must be within the range of the dtype ``narrow``, if given."""
     parts = clamped_parts(e)
     if parts is None or (narrow and not within(parts[1], dtypes.int_range(narrow))):
         return None
@@ -358,7 +367,8 @@ def _add_zero_point(rounded: ir.Expr, zero: int, low: int, high: int) -> ir.Expr
 
 
 def bound_magnitude(x: ir.Expr, constants: float | None) -> float | None:
-    """Return a bound of \\|x\\|; None if there is none, or if x may be NaN."""
+    """Return a bound of \\|x\\|; None if there is none, or if x may be NaN. ``constants``: bound of the magnitude of
+    constants, None if unknown."""
     match x:
         case ir.Const(value):
             bound = abs(float(value))
@@ -500,7 +510,7 @@ def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -
             case ir.Call(name, (x,)) if (
                 e.dtype == "float32" and name in _FUNCTIONS and (logarithms or name not in LOGARITHMS)
             ):
-                return _FUNCTIONS[name](x, _fma if fused else _multiply_then_add)
+                return _FUNCTIONS[name](x, _fused_multiply_add if fused else _multiply_then_add)
             case _:
                 return e
 
@@ -511,9 +521,9 @@ MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]
 """A function that builds a * b + c."""
 
 
-def _fma(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+def _fused_multiply_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
     """Build a * b + c with one rounding."""
-    return ir.call("fma", a, _number(b), _number(c))
+    return ir.call("fma", a, _as_float_expr(b), _as_float_expr(c))
 
 
 def _multiply_then_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
@@ -521,28 +531,29 @@ def _multiply_then_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir
     return a * b + c
 
 
-def _number(x: ir.Expr | float) -> ir.Expr:
+def _as_float_expr(x: ir.Expr | float) -> ir.Expr:
     """Return a number as a constant, an expression unchanged."""
     return x if isinstance(x, ir.Expr) else ir.const(x, "float32")
 
 
-def _clamp(x: ir.Expr, low: float, high: float) -> ir.Expr:
+def _clamp_keeping_nan(x: ir.Expr, low: float, high: float) -> ir.Expr:
     """Clamp x to low..high. The limits are the first operands of ``max`` and ``min``, which then return NaN for NaN."""
     return ir.binary("min", ir.const(high, "float32"), ir.binary("max", ir.const(low, "float32"), x))
 
 
-def _quotient(
+def _rational_function(
     limit: float, numerator: Sequence[float], denominator: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd
 ) -> ir.Expr:
-    """Build the odd function x P(x**2) / Q(x**2), with x clamped to -limit..limit."""
-    within = _clamp(x, -limit, limit)
+    """Build the odd rational function x P(x**2) / Q(x**2) of coefficients ``numerator`` (P) and ``denominator`` (Q), the
+    highest power first, with x clamped to -limit..limit."""
+    within = _clamp_keeping_nan(x, -limit, limit)
     square = within * within
     return within * _polynomial(numerator, square, multiply_add) / _polynomial(denominator, square, multiply_add)
 
 
-def _reduce_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr, ir.Expr]:
+def _reduce_exp_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr, ir.Expr]:
     """Reduce the argument of exp: return r = x - 2 n ln 2, in -ln 2 .. ln 2, and the bits of 2**n less those of 1."""
-    within = _clamp(x, *_EXP_LIMITS)
+    within = _clamp_keeping_nan(x, *_EXP_LIMITS)
     # Adding 1.5 * 2**23 rounds, and leaves n in the low bits of the sum: shifted, these are an exponent.
     shifted = within * _INVERSE_TWICE_LN2 + TO_WHOLE
     n = shifted - TO_WHOLE
@@ -551,15 +562,15 @@ def _reduce_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr, ir
 
 
 def _exp(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build exp; 2**n is multiplied twice, since 2**(2 n) may exceed the range."""
-    rest, exponent = _reduce_argument(x, multiply_add)
+    """Build exp(x) from arithmetic. The power 2**n is multiplied twice, since 2**(2 n) may exceed the range."""
+    rest, exponent = _reduce_exp_argument(x, multiply_add)
     power = ir.reinterpret("float32", exponent + _ONE)
     return _polynomial(_EXP, rest, multiply_add) * power * power
 
 
 def _expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """Build expm1. If n is 0, 2**n - 2**-n is 0, and the polynomial, which has no constant term, is near 0 where x is."""
-    rest, exponent = _reduce_argument(x, multiply_add)
+    rest, exponent = _reduce_exp_argument(x, multiply_add)
     one = ir.const(_ONE, "uint32")
     power, inverse = ir.reinterpret("float32", exponent + one), ir.reinterpret("float32", one - exponent)
     less_one = multiply_add(_polynomial(_EXP[:-2], rest, multiply_add), rest * rest, rest)
@@ -567,7 +578,7 @@ def _expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
 
 
 def _log1p(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build log1p: log(y) of y = 1 + x, corrected by the rounding error of y."""
+    """Build log(1 + x) from arithmetic: log(y) of y = 1 + x, corrected by the rounding error of y."""
     y = x + 1.0
     log = _log(y, multiply_add)
     return ir.select(y > 0.0, ir.select(y <= _LARGEST, log + (x - (y - 1.0)) / y, log), log)
@@ -577,7 +588,7 @@ def _log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """Build log. Numbers below the normal ones are scaled up first; results of zero, negative numbers, infinity and NaN are
     selected at the end."""
     small = x < _NORMAL
-    positive = _clamp(ir.select(small, x * float(1 << _EXPONENT_BITS), x), _NORMAL, _LARGEST)
+    positive = _clamp_keeping_nan(ir.select(small, x * float(1 << _EXPONENT_BITS), x), _NORMAL, _LARGEST)
     bits = ir.reinterpret("int32", positive)
     exponent = (bits - _ROOT_OF_HALF) >> _EXPONENT_BITS
     f = ir.reinterpret("float32", bits - exponent * (1 << _EXPONENT_BITS)) - 1.0
@@ -591,7 +602,7 @@ def _log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
 
 
 def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build a polynomial by Horner's rule, the highest power first."""
+    """Build the polynomial of x with these coefficients, the highest power first, by Horner's rule."""
     total: ir.Expr = ir.const(coefficients[0], "float32")
     for coefficient in coefficients[1:]:
         total = multiply_add(total, x, coefficient)
@@ -600,11 +611,11 @@ def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: Multipl
 
 _FUNCTIONS: Mapping[str, Callable[[ir.Expr, MultiplyAdd], ir.Expr]] = MappingProxyType(
     {
-        "erf": partial(_quotient, *ERF),
+        "erf": partial(_rational_function, *ERF),
         "exp": _exp,
         "expm1": _expm1,
         "log": _log,
         "log1p": _log1p,
-        "tanh": partial(_quotient, *_TANH),
+        "tanh": partial(_rational_function, *_TANH),
     }
 )

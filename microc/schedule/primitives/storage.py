@@ -38,11 +38,12 @@ CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
 
 
 def _check_scope(scope: str) -> None:
+    """Raise ScheduleError unless buffers may be placed in the memory scope ``scope`` (:data:`CACHE_SCOPES`)."""
     if scope not in CACHE_SCOPES:
         raise ScheduleError(f"unknown scope {scope!r}", hint="choose one of " + ", ".join(CACHE_SCOPES))
 
 
-def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
+def _copy_buffer(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
     """Build the loops and the block ``name`` that copy ``source`` to ``target``."""
     taken = names_in(func.body)
     loops, iters = [], []
@@ -90,7 +91,7 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     reading = map_stmt(reader, on_stmt, lambda x: map_expr(x, on_expr))
     body = replace_stmt(func.body, reader, reading)
     anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
-    copying = _copy_nest(func, copy.name, source, copy)
+    copying = _copy_buffer(func, copy.name, source, copy)
     # replace_stmt finds by identity, but each replacement above rebuilt the nest: `body` holds an equal copy of `anchor`.
     placed = next(s for s in walk_stmt(body) if s == anchor)
     new = replace_stmt(body, placed, ir.seq(copying, anchor))
@@ -123,7 +124,7 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
             hint="write the cache before decompose_reduction",
         )
     writing = replace_buffers(nest, {target: cache})
-    copying = _copy_nest(func, name, cache, target)
+    copying = _copy_buffer(func, name, cache, target)
     return replace(func, body=ir.Alloc(cache, replace_stmt(func.body, nest, ir.seq(writing, copying))))
 
 
@@ -153,8 +154,9 @@ def packs_constants(step: Step) -> bool:
     return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMS)
 
 
-def _storable_buffer(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
-    """Return an intermediate buffer or constant parameter; ScheduleError for an input or output."""
+def _repackable_buffer(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
+    """Find a buffer whose storage format a primitive may change: an intermediate buffer or a constant parameter;
+    ScheduleError for an input or output."""
     buffer = find_buffer(func, name)
     if buffer in func.params and buffer.scope != "const":
         raise ScheduleError(
@@ -164,14 +166,16 @@ def _storable_buffer(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
     return buffer
 
 
-def _exchange(
+def _exchange_buffer(
     func: ir.PrimFunc,
     old: ir.Buffer,
     new: ir.Buffer,
     load: Callable[[ir.Load], ir.Expr],
     store: Callable[[ir.Store], ir.Stmt],
 ) -> ir.PrimFunc:
-    """Replace a buffer in ``func``, and rewrite its loads and stores."""
+    """Replace the buffer ``old`` by ``new`` in a function; ``load`` and ``store`` rewrite the loads and stores of ``old``.
+
+    ScheduleError if an intrinsic takes the address of the buffer."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, ir.AddressOf) and e.buffer == old:
@@ -193,10 +197,10 @@ def _exchange(
     return replace(func, params=params, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
 
 
-def _holds(dtype: str, other: str) -> bool:
-    """Test whether a dtype holds every number of another; ScheduleError for an unknown dtype."""
+def _holds_every_number(dtype: str, held: str) -> bool:
+    """Test whether ``dtype`` holds every number of the dtype ``held``; ScheduleError for an unknown dtype."""
     try:
-        return dtypes.contains_range_of(dtype, other)
+        return dtypes.contains_range_of(dtype, held)
     except InternalError as error:
         raise ScheduleError(
             f"set_dtype: {error.what}", hint="name a dtype as in int8, int16, int32 or uint8"
@@ -209,11 +213,11 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     Loads are cast to the old dtype; a cast that widens further reads the new one. Formats of 16 bits:
     :data:`microc.schedule.primitives.padding.FORMS`.
     """
-    old = _storable_buffer(func, "set_dtype", buffer)
+    old = _repackable_buffer(func, "set_dtype", buffer)
     if dtype in padding.FORMS:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
         new = replace(old, dtype=padding.stored_dtype(old, dtype), shape=shape)
-    elif _holds(dtype, old.dtype):
+    elif _holds_every_number(dtype, old.dtype):
         new = replace(old, dtype=dtype)
     else:
         hint = f"choose a wider integer; constants of float32 may be {', '.join(padding.FORMS)}"
@@ -227,16 +231,17 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
         return ir.Cast(old.dtype, ir.Load(new, e.indices))
 
     def store(s: ir.Store) -> ir.Stmt:
-        return ir.Store(new, s.indices, _widen(s.value, dtype))
+        return ir.Store(new, s.indices, _widen_value(s.value, dtype))
 
-    exchanged = _exchange(func, old, new, load, store)
+    exchanged = _exchange_buffer(func, old, new, load, store)
     return replace(
         exchanged, body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _drop_narrow_casts(new, old.dtype)))
     )
 
 
 def _drop_narrow_casts(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite that drops the cast to the old dtype below a cast that widens: the values fit both."""
+    """Build a rewrite of loads of ``buffer`` that drops the cast to the old dtype ``narrow`` below a cast that widens: the
+    values fit both."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
@@ -248,15 +253,16 @@ def _drop_narrow_casts(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir
     return on_expr
 
 
-def _widen(value: ir.Expr, dtype: str) -> ir.Expr:
+def _widen_value(value: ir.Expr, dtype: str) -> ir.Expr:
     """Convert a value to a wider dtype; both sides of a select are converted, so that copies stay recognisable."""
     if isinstance(value, ir.Select):
-        return ir.Select(value.condition, _widen(value.a, dtype), _widen(value.b, dtype))
+        return ir.Select(value.condition, _widen_value(value.a, dtype), _widen_value(value.b, dtype))
     return ir.const(value.value, dtype) if isinstance(value, ir.Const) else ir.Cast(dtype, value)
 
 
-def _fill_factors(extent: int, factors: tuple[int | None, ...], name: str) -> tuple[int, ...]:
-    """Return the factors of an axis, with None replaced by the quotient; ScheduleError if they do not divide the extent."""
+def _complete_factors(extent: int, factors: tuple[int | None, ...], name: str) -> tuple[int, ...]:
+    """Return the factors by which an axis of ``extent`` is split, with None replaced by the quotient; ScheduleError if
+    they do not divide the extent. ``name``: the buffer, for errors."""
     product = prod(f for f in factors if f is not None)
     if factors.count(None) > 1 or product < 1 or extent % product or (None not in factors and product != extent):
         raise ScheduleError(
@@ -273,8 +279,8 @@ def transform_layout(
 
     Factors ((None, 2), (None, 4)) and order (0, 2, 1, 3) store a matrix in tiles of 2 rows by 4 columns.
     """
-    old = _storable_buffer(func, "transform_layout", buffer)
-    parts = _parts(old.shape, factors, order, buffer)
+    old = _repackable_buffer(func, "transform_layout", buffer)
+    parts = _layout_parts(old.shape, factors, order, buffer)
     new = replace(old, shape=tuple(parts[k][1] for k in order))
 
     def new_indices(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
@@ -286,7 +292,7 @@ def transform_layout(
             result.append(simplify(index % extent) if extent * stride < old.shape[axis] else index)
         return tuple(result)
 
-    return _exchange(
+    return _exchange_buffer(
         func,
         old,
         new,
@@ -295,17 +301,18 @@ def transform_layout(
     )
 
 
-def _parts(
+def _layout_parts(
     shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], name: str
 ) -> list[tuple[int, int, int]]:
-    """Return (axis, extent, stride along the axis) of every part."""
+    """Return (axis, extent, stride along the axis) of every part into which ``factors`` split the axes of the buffer
+    ``name``; ScheduleError if ``order`` is no order of the parts."""
     if len(factors) != len(shape):
         raise ScheduleError(
             f"transform_layout: {name!r} needs factors for each axis; got {len(factors)}, expected {len(shape)}"
         )
     parts = []
     for axis, (extent, axis_factors) in enumerate(zip(shape, factors, strict=True)):
-        digits = _fill_factors(extent, axis_factors, name)
+        digits = _complete_factors(extent, axis_factors, name)
         parts += [(axis, digit, prod(digits[k + 1 :])) for k, digit in enumerate(digits)]
     if sorted(order) != list(range(len(parts))):
         raise ScheduleError(
@@ -316,7 +323,7 @@ def _parts(
 
 def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0, tables: int = 0) -> ir.PrimFunc:
     """Store the rows of a constant matrix of int8 in the bits of a :class:`BitFields` format, which its numbers must fit."""
-    old, form = _storable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
+    old, form = _repackable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
         raise ScheduleError(
             f"pack_bits: {buffer!r} must be a constant int8 matrix; got {old.dtype} {old.shape} in {old.scope}"
@@ -344,12 +351,13 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
                 return e
 
     numbers: list[ir.Expr] = []
-    func = _exchange(func, old, new, load, lambda s: s)
+    func = _exchange_buffer(func, old, new, load, lambda s: s)
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, skip_int8)))
 
 
 def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
-    """Repack the data of a constant parameter by the steps (primitive, arguments) of a trace, as its function reads it."""
+    """Repack the data of a constant parameter as the scheduled function reads it, by the steps (primitive, arguments) of
+    the schedule's trace."""
     array = array.reshape(buffer.shape)
     for primitive, args in steps:
         if primitive == "set_dtype" and args[0] == buffer.name:
@@ -369,7 +377,7 @@ def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, 
             array = array * 2
         elif primitive == "transform_layout" and args[0] == buffer.name:
             _, factors, order = args
-            extents = [extent for _, extent, _ in _parts(array.shape, factors, order, buffer.name)]
+            extents = [extent for _, extent, _ in _layout_parts(array.shape, factors, order, buffer.name)]
             array = array.reshape(extents).transpose(order)
         elif primitive == "tensorize_pairs" and args[0] == buffer.name:
             array = pack_column_pairs(array, args[3])

@@ -82,19 +82,20 @@ def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
 
     Traces come from files and from users: primitives look names up, and compute with numbers, without checking types.
     """
-    required, parameters = _parameters(primitive)
+    required, parameters = _primitive_signature(primitive)
     if not required <= len(args) <= len(parameters):
         takes = ", ".join(name for name, _ in parameters) or "nothing"
         raise ScheduleError(f"{primitive}: wrong number of arguments; got {len(args)}, expected {takes}")
     for (name, type_), value in zip(parameters, args, strict=False):
-        if not _fits(value, type_):
+        if not _is_of_type(value, type_):
             expected = type_.__name__ if isinstance(type_, type) else str(type_)
             raise ScheduleError(f"{primitive}: argument {name} has a wrong type; got {value!r}, expected {expected}")
 
 
 @lru_cache(maxsize=64)
-def _parameters(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
-    """Return the number of required arguments of a primitive, and all (name, type), without the function that it changes."""
+def _primitive_signature(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
+    """Return the number of required arguments of a primitive, and name and type of all its parameters but the first, the
+    function that it changes."""
     function = PRIMITIVES[primitive]
     types = get_type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -102,12 +103,12 @@ def _parameters(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
     return required, tuple((parameter.name, types[parameter.name]) for parameter in parameters)
 
 
-def _fits(value: Any, type_: Any) -> bool:
+def _is_of_type(value: Any, type_: Any) -> bool:
     """Test whether a value is of an annotated type: names, numbers, None, unions and tuples of any length of these."""
     if isinstance(type_, UnionType):
-        return any(_fits(value, each) for each in get_args(type_))
+        return any(_is_of_type(value, each) for each in get_args(type_))
     if get_origin(type_) is tuple:
-        return isinstance(value, tuple) and all(_fits(each, get_args(type_)[0]) for each in value)
+        return isinstance(value, tuple) and all(_is_of_type(each, get_args(type_)[0]) for each in value)
     if type_ is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, type_)

@@ -34,10 +34,11 @@ _INPUT, _WEIGHT, _SUMS = ir.UNIT_SCOPES
 
 
 def tensorize_unit(func: ir.PrimFunc, loop: str, word: str) -> ir.PrimFunc:
-    """Mark ``loop`` and the loops in it, around one block that does what the instruction ``word`` does, as that instruction.
+    """Mark ``loop`` and the loops in it, around one block, as the tensor unit's instruction ``word``, whose effect the
+    block has.
 
-    Lowering emits the calls after it has separated tails from whole tiles, since instructions take any extents.
-    """
+    ``loop`` may be the name of a blockized block. Lowering emits the calls after it has separated tails from whole
+    tiles, since instructions take any extents."""
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     loops: list[ir.For] = []
     inner = old
@@ -45,16 +46,16 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, word: str) -> ir.PrimFunc:
         loops.append(inner)
         inner = inner.body
     if not isinstance(inner, ir.Block) or len(loops) != LOOPS[word]:
-        raise _refuse(
+        raise _unit_instruction_error(
             loop,
             word,
             f"it has {LOOPS[word]} loops around one block; got {len(loops)}"
             + ("" if isinstance(inner, ir.Block) else " around several statements"),
         )
     if inner.init is not None:
-        raise _refuse(loop, word, "the reduction is not decomposed: decompose_reduction first")
-    if not _means(drop_blocks(inner.body), word):
-        raise _refuse(loop, word, f"block {inner.name!r} does something else")
+        raise _unit_instruction_error(loop, word, "the reduction is not decomposed: decompose_reduction first")
+    if not _does_unit_instruction(drop_blocks(inner.body), word):
+        raise _unit_instruction_error(loop, word, f"block {inner.name!r} does something else")
     marked: ir.Stmt = inner
     for x in reversed(loops):
         notes = (*(note for note in x.annotations if note[0] != UNIT), (UNIT, word))
@@ -62,15 +63,17 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, word: str) -> ir.PrimFunc:
     return replace(func, body=replace_stmt(func.body, old, marked))
 
 
-def _refuse(loop: str, word: str, why: str) -> ScheduleError:
+def _unit_instruction_error(loop: str, word: str, why: str) -> ScheduleError:
+    """Build the ScheduleError that tells why a loop is not the tensor unit's instruction ``word``."""
     return ScheduleError(
         f"tensorize {loop!r} with {word}: {why}",
         hint="cache_read and set_scope move operands to the unit's memories: " + ", ".join(ir.UNIT_SCOPES),
     )
 
 
-def _means(body: ir.Stmt, word: str) -> bool:
-    """Test whether a block's statement does what an instruction does to one element, or to one term of a sum."""
+def _does_unit_instruction(body: ir.Stmt, word: str) -> bool:
+    """Test whether the statement of a block does what the tensor unit's instruction ``word`` does to one element, or to
+    one term of a sum."""
     match word, body:
         case "unit_matmul", ir.Store(
             sums, indices, ir.Bin("add", old, ir.Bin("mul", ir.Cast("int32", a), ir.Cast("int32", b)))
@@ -91,8 +94,8 @@ def _means(body: ir.Stmt, word: str) -> bool:
 
 def align_rows(func: ir.PrimFunc, buffer: str, align: int) -> ir.PrimFunc:
     """Begin the rows of a buffer in a unit's memory at multiples of ``align`` bytes."""
-    old = _unit_buffer(func, "align_rows", buffer)
-    return _exchange(func, old, replace(old, align=align), None)
+    old = _buffer_in_unit(func, "align_rows", buffer)
+    return _exchange_for_slot(func, old, replace(old, align=align), None)
 
 
 def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
@@ -100,14 +103,14 @@ def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
 
     Steps that move blocks must come before.
     """
-    old = _unit_buffer(func, "double_buffer", buffer)
+    old = _buffer_in_unit(func, "double_buffer", buffer)
     target = find_loop(func.body, loop)
     if old.slots:
         raise ScheduleError(
             f"double_buffer: {buffer!r} has {old.slots} tiles already; expected one", hint="double_buffer once"
         )
-    touching = [s for s in walk_stmt(target) if isinstance(s, ir.Block) and _touches(s, old)]
-    if len(touching) != sum(isinstance(s, ir.Block) and _touches(s, old) for s in walk_stmt(func.body)):
+    touching = [s for s in walk_stmt(target) if isinstance(s, ir.Block) and _accesses_buffer(s, old)]
+    if len(touching) != sum(isinstance(s, ir.Block) and _accesses_buffer(s, old) for s in walk_stmt(func.body)):
         raise ScheduleError(
             f"double_buffer: {buffer!r} is also used outside loop {loop!r}",
             hint="name a loop around all blocks that fill and empty it",
@@ -117,16 +120,16 @@ def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
     for x in (*loops_around(func.body, target), target):
         iteration = iteration * extent_of(x) + x.var
     new = replace(old, shape=(2, *old.shape), slots=2)
-    return _exchange(func, old, new, simplify(iteration % 2))
+    return _exchange_for_slot(func, old, new, simplify(iteration % 2))
 
 
-def _touches(block: ir.Block, buffer: ir.Buffer) -> bool:
+def _accesses_buffer(block: ir.Block, buffer: ir.Buffer) -> bool:
     """Test whether a block reads or writes a buffer."""
     return buffer in buffers_read(block) or buffer in buffers_written(block)
 
 
-def _unit_buffer(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
-    """Return a buffer in a unit's memory; ScheduleError if it is elsewhere."""
+def _buffer_in_unit(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
+    """Find a buffer in a tensor unit's memory; ScheduleError, of the primitive ``step``, if it is elsewhere."""
     buffer = find_buffer(func, name)
     if buffer.scope not in ir.UNIT_SCOPES:
         raise ScheduleError(
@@ -136,8 +139,9 @@ def _unit_buffer(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
     return buffer
 
 
-def _exchange(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot: ir.Expr | None) -> ir.PrimFunc:
-    """Replace a buffer in ``func`` by another one, or by a slot of it."""
+def _exchange_for_slot(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot: ir.Expr | None) -> ir.PrimFunc:
+    """Replace the buffer ``old`` in a function by ``new``; if ``slot`` is given, it becomes the first index of every
+    access."""
     front = () if slot is None else (slot,)
 
     def on_expr(e: ir.Expr) -> ir.Expr:

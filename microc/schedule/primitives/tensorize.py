@@ -42,7 +42,8 @@ Point = Mapping[ir.Var, ir.Expr]
 
 @frozen
 class ByteProduct:
-    """The operands of ``c[.., o] += a[.., k] * w[o, k]``."""
+    """The block ``c[.., o] += a[.., k] * w[o, k]``, with constant int8 weights w, and its operands: ``data`` is a,
+    ``weight`` is w."""
 
     block: ir.Block
     store: ir.Store
@@ -50,11 +51,12 @@ class ByteProduct:
     weight: ir.Load
 
     def first(self, point: Point) -> tuple[ir.IterVar, ...]:
-        """Return the block's iterators with the values of ``point`` for its loops."""
+        """Return the block's iterators, bound to the values that they have at ``point``, an assignment of the loop
+        variables."""
         return tuple(replace(i, binding=simplify(substitute(i.binding, point))) for i in self.block.iters)
 
     def counts_space(self, loop: ir.For) -> bool:
-        """Test whether a loop counts along sums, not terms."""
+        """Test whether a loop counts sums (a space loop), not the terms of a sum."""
         return any(i.kind == "space" and loop.var in free_vars(i.binding) for i in self.block.iters)
 
 
@@ -107,12 +109,13 @@ def loops_over_tile(
 # ---- tensorize: replace the innermost loops of a reduction by an intrinsic
 
 
-def _operand(expr: ir.Expr) -> ir.Load | None:
-    """Return the load under a cast to int32; None if there is none."""
+def _load_under_cast(expr: ir.Expr) -> ir.Load | None:
+    """Return the load under a cast to int32; None if the expression is no such cast."""
     return expr.a if isinstance(expr, ir.Cast) and expr.dtype == "int32" and isinstance(expr.a, ir.Load) else None
 
 
-def _refuse(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError:
+def _tensorize_error(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError:
+    """Build the ScheduleError that tells why a loop cannot be replaced by a tensor intrinsic."""
     loops = " ".join(
         f"for {name} in {n}:" for name, n in zip("nk"[-len(intrin.extents) :], intrin.extents, strict=True)
     )
@@ -138,21 +141,23 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     # 1. The loops have the intrinsic's extents, and the block adds products of its dtypes.
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     if not isinstance(old, ir.For):
-        raise _refuse(loop, what, f"block {loop!r} holds no loops")
-    block, points = _nest(old, what)
+        raise _tensorize_error(loop, what, f"block {loop!r} holds no loops")
+    block, points = _nest_and_points(old, what)
     if block.init is not None:
-        raise _refuse(loop, what, f"the reduction of block {block.name!r} is not decomposed: decompose_reduction first")
+        raise _tensorize_error(
+            loop, what, f"the reduction of block {block.name!r} is not decomposed: decompose_reduction first"
+        )
     if block.predicate is not None and points[0].keys() & free_vars(block.predicate):
-        raise _refuse(loop, what, "the loop has a guarded tail: split by a divisor, or pad_reduction")
+        raise _tensorize_error(loop, what, "the loop has a guarded tail: split by a divisor, or pad_reduction")
     store = block.body
     if not (isinstance(store, ir.Store) and isinstance(store.value, ir.Bin) and store.value.op == "add"):
-        raise _refuse(loop, what, f"block {block.name!r} is no sum")
+        raise _tensorize_error(loop, what, f"block {block.name!r} is no sum")
     product = store.value.b
     if store.value.a != ir.Load(store.buffer, store.indices) or not isinstance(product, ir.Bin) or product.op != "mul":
-        raise _refuse(loop, what, f"block {block.name!r} is no sum of products")
-    a, b = _operand(product.a), _operand(product.b)
+        raise _tensorize_error(loop, what, f"block {block.name!r} is no sum of products")
+    a, b = _load_under_cast(product.a), _load_under_cast(product.b)
     if a is None or b is None or (a.dtype, b.dtype) != (what.a, what.b):
-        raise _refuse(
+        raise _tensorize_error(
             loop,
             what,
             "the operands have other dtypes; got "
@@ -163,17 +168,17 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     bindings = {i.var: i.binding for i in block.iters}
     bounds = loop_bounds(loops_around(func.body, old))
     for load, order, aligned in ((a, what.order_a, what.aligned_a), (b, what.order_b, what.aligned_b)):
-        steps = [_distance(load.indices, bindings, points[0], point) for point in points]
+        steps = [_index_distance(load.indices, bindings, points[0], point) for point in points]
         strides = load.buffer.strides
         if [None if s is None else sum(map(mul, s, strides)) for s in steps] != list(order):
-            raise _refuse(
+            raise _tensorize_error(
                 loop,
                 what,
                 f"{load.buffer.name!r} is not read in the intrinsic's order; got element offsets "
                 f"{[None if s is None else sum(map(mul, s, strides)) for s in steps]}, expected {list(order)}",
             )
         if aligned and not _is_word_aligned(load, bindings, points[0], bounds):
-            raise _refuse(
+            raise _tensorize_error(
                 loop,
                 what,
                 f"{load.buffer.name!r} is not known to be read at word-aligned indices: storage_align its last axis",
@@ -182,20 +187,22 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, points[0]))) for i in block.iters)
     outputs = _output_indices(store, bindings, points, what.outputs)
     if outputs is None:
-        raise _refuse(
+        raise _tensorize_error(
             loop, what, f"{store.buffer.name!r} is not written at one index for each of {what.outputs} outputs"
         )
     body = what.body(a, b, tuple(ir.Load(store.buffer, indices) for indices in outputs))
     return replace(func, body=replace_stmt(func.body, old, replace(block, iters=iters, body=body)))
 
 
-def _nest(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list[Point]]:
-    """Return the block inside of the intrinsic's loops, and the values of their variables in every iteration, in order."""
+def _nest_and_points(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list[Point]]:
+    """Return the block inside of the intrinsic's loops, and the values of the loop variables in every iteration, in order.
+
+    ScheduleError if the loops have other extents than the intrinsic's, or are not innermost."""
     variables: list[ir.Var] = []
     inner: ir.Stmt = loop
     for extent in intrin.extents:
         if not isinstance(inner, ir.For) or extent_of(inner) != extent:
-            raise _refuse(
+            raise _tensorize_error(
                 loop.var.name,
                 intrin,
                 f"the loops have other extents; got {extent_of(inner) if isinstance(inner, ir.For) else 'no loop'}, "
@@ -204,15 +211,16 @@ def _nest(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list[Point]]:
         variables.append(inner.var)
         inner = inner.body
     if not isinstance(inner, ir.Block):
-        raise _refuse(loop.var.name, intrin, "the loops are not innermost: reorder them inside")
+        raise _tensorize_error(loop.var.name, intrin, "the loops are not innermost: reorder them inside")
     numbers = itertools.product(*(range(extent) for extent in intrin.extents))
     return inner, [dict(zip(variables, (ir.const(n, "int32") for n in row), strict=True)) for row in numbers]
 
 
-def _distance(
+def _index_distance(
     indices: tuple[ir.Expr, ...], bindings: Mapping[ir.Var, ir.Expr], first: Point, point: Point
 ) -> tuple[int, ...] | None:
-    """Return the distance along every axis from the element at ``first`` to that at ``point``; None if it is not constant."""
+    """Return the distance along every axis from the element that ``indices`` address at the loop values ``first`` to the
+    one at ``point``; None if it is not constant."""
     distances = []
     for index in indices:
         bound = substitute(index, bindings)
@@ -226,9 +234,10 @@ def _distance(
 def _output_indices(
     store: ir.Store, bindings: Mapping[ir.Var, ir.Expr], points: list[Point], outputs: int
 ) -> list[tuple[ir.Expr, ...]] | None:
-    """Return the indices of every output; None if they vary while its terms are added."""
+    """Return the indices that ``store`` writes for each of the intrinsic's ``outputs``; None if an output's indices vary
+    while its terms are added."""
     terms = len(points) // outputs
-    distances = [_distance(store.indices, bindings, points[0], point) for point in points]
+    distances = [_index_distance(store.indices, bindings, points[0], point) for point in points]
     indices = []
     for n in range(outputs):
         distance = distances[n * terms]
@@ -241,7 +250,8 @@ def _output_indices(
 def _is_word_aligned(
     load: ir.Load, bindings: Mapping[ir.Var, ir.Expr], first: Point, bounds: Mapping[ir.Var, tuple[int, int]]
 ) -> bool:
-    """Test whether the first element is at a multiple of four bytes, given that the buffer starts at one."""
+    """Test whether the element that is read at the loop values ``first`` is at a multiple of four bytes, given that the
+    buffer starts at one."""
     elements = 4 // dtypes.nbytes(load.dtype)
     for index, stride in zip(load.indices, load.buffer.strides, strict=True):
         terms, offset = linear(simplify(substitute(substitute(index, bindings), first), bounds))
@@ -267,7 +277,8 @@ SUM_LIMIT = 1 << 23
 
 
 def can_pair(block: ir.Block, columns: int) -> bool:
-    """Test whether the annotations of ``block`` promise that its sums can be paired."""
+    """Test whether the annotations of ``block`` promise that the sums of two columns can share words of weights: bounded
+    sums, no weight of -128; and ``columns`` is even."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     has_notes = isinstance(bound, int) and isinstance(smallest, int)
@@ -329,16 +340,16 @@ def _paired_product(loop: ir.For) -> ByteProduct:
     return match_byte_product(block, refuse)
 
 
-def _odd(even: ir.Load | ir.Store) -> ir.Load:
-    """Return the odd column's sum, the neighbour of the even one."""
+def _odd_sum(even: ir.Load | ir.Store) -> ir.Load:
+    """Return the load of the odd column's sum, the neighbour of the even column's."""
     return ir.Load(even.buffer, (*even.indices[:-1], even.indices[-1] + 1))
 
 
 def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
-    """Build the updates of the even sum and of the combined sum."""
+    """Build the updates of the even column's sum and of the combined sum by four products each."""
     store, column = product.store, product.weight.indices[0]
     start = ir.Load(pairs, (column // COLUMNS, product.weight.indices[1]))
-    even, both = ir.Load(store.buffer, store.indices), _odd(store)
+    even, both = ir.Load(store.buffer, store.indices), _odd_sum(store)
     sums: list[ir.Expr] = [even, both]
     for half in (0, 1):
         left = _load_activations(product.data.dtype, half).value(product.data)
@@ -350,7 +361,8 @@ def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
 
 
 def _load_activations(dtype: str, half: int) -> StepOperand:
-    """Load two activations: bytes 0 and 2, or 1 and 3, of a word; or neighbours that are int16 already."""
+    """Describe the load of two activations: bytes 0 and 2 (``half`` 0), or 1 and 3 (``half`` 1), of a word, widened; or
+    two neighbours that are int16 already."""
     if dtype == "int16":
         return StepOperand(2 * half, ("load_i16x2_aligned",), 2)
     return StepOperand(0, WIDENED[dtype][half], TERMS)
@@ -358,14 +370,14 @@ def _load_activations(dtype: str, half: int) -> StepOperand:
 
 def _combine_sums(even: ir.Load) -> ir.Stmt:
     """Combine the sums before the loop: t = c0 + 256 c1."""
-    odd = _odd(even)
+    odd = _odd_sum(even)
     value = (even.astype("int64") + odd.astype("int64") * 256).astype("int32")
     return ir.Store(odd.buffer, odd.indices, value)
 
 
 def _separate_sums(even: ir.Load) -> ir.Stmt:
     """Separate the sums behind the loop: c1 = (t - c0) >> 8."""
-    odd = _odd(even)
+    odd = _odd_sum(even)
     value = (odd.astype("int64") - even.astype("int64")).astype("int32") >> 8
     return ir.Store(odd.buffer, odd.indices, value)
 
@@ -391,7 +403,7 @@ PAIR = 2
 _SHORT = "int16"
 
 
-class _Sum(NamedTuple):
+class _TapSum(NamedTuple):
     """The operands of ``total += data * weight``, and the iterator of the taps that are paired."""
 
     store: ir.Store
@@ -403,7 +415,7 @@ class _Sum(NamedTuple):
 def tensorize_taps(func: ir.PrimFunc, block: str, weight: str, axis: int) -> ir.PrimFunc:
     """Multiply pairs of taps along an axis of the constant weights in ``block``, and unroll the loop over them."""
     reduction = find_block(func.body, block)
-    operands = _match_sum(reduction, weight, axis)
+    operands = _match_tap_sum(reduction, weight, axis)
     if operands is None:
         raise ScheduleError(
             f"tensorize_taps: block {block!r} sums no products by {weight!r} along its axis {axis}",
@@ -422,7 +434,7 @@ def tensorize_taps(func: ir.PrimFunc, block: str, weight: str, axis: int) -> ir.
     for first in range(0, extent, PAIR):
         numbers = [_tap_load(operands.data, operands.taps.var, n) for n in range(first, min(first + PAIR, extent))]
         factor = _tap_load(ir.Load(words, operands.weight.indices), operands.taps.var, first // PAIR)
-        total = ir.Call("dot2", (_word_of_data(numbers), factor, total), "int32")
+        total = ir.Call("dot2", (_combine_in_word(numbers), factor, total), "int32")
     iters = tuple(i for i in reduction.iters if i != operands.taps)
     changed = replace(reduction, iters=iters, body=replace(operands.store, value=total))
     params = tuple(words if p == old else p for p in func.params)
@@ -430,7 +442,7 @@ def tensorize_taps(func: ir.PrimFunc, block: str, weight: str, axis: int) -> ir.
     return replace(func, params=params, body=body)
 
 
-def _match_sum(block: ir.Block, weight: str, axis: int) -> _Sum | None:
+def _match_tap_sum(block: ir.Block, weight: str, axis: int) -> _TapSum | None:
     """Match a block that adds products of data by constants of at most 16 bits along ``axis`` of ``weight``; None if it is
     something else."""
     match block.body:
@@ -442,24 +454,25 @@ def _match_sum(block: ir.Block, weight: str, axis: int) -> _Sum | None:
             taps = [
                 i for i in block.iters if is_weight and is_short and i.kind == "reduce" and i.var == w.indices[axis]
             ]
-            return _Sum(block.body, x, w, taps[0]) if taps else None
+            return _TapSum(block.body, x, w, taps[0]) if taps else None
         case _:
             return None
 
 
-def _tap_load(load: ir.Load, tap: ir.Var, number: int) -> ir.Load:
-    """Return the load for tap ``number``."""
-    value: dict[ir.Var, ir.Expr] = {tap: ir.const(number, "int32")}
+def _tap_load(load: ir.Load, tap: ir.Var, tap_index: int) -> ir.Load:
+    """Return the load with the tap iterator ``tap`` replaced by the constant ``tap_index``."""
+    value: dict[ir.Var, ir.Expr] = {tap: ir.const(tap_index, "int32")}
     return ir.Load(load.buffer, tuple(simplify(substitute(i, value)) for i in load.indices))
 
 
-def _word_of_data(numbers: Sequence[ir.Load]) -> ir.Expr:
-    """Combine two numbers in a word; a single one stays as it is, since its upper half is multiplied by zero."""
-    low, *high = (x.astype("int32") for x in numbers)
+def _combine_in_word(tap_loads: Sequence[ir.Load]) -> ir.Expr:
+    """Combine the data of two taps in a word; a single tap's number stays as it is, since its upper half is multiplied by
+    zero."""
+    low, *high = (x.astype("int32") for x in tap_loads)
     if not high:
         return low
     upper = (high[0].astype("uint32") << 16).astype("int32")
-    return (low & 0xFFFF if dtypes.int_range(numbers[0].dtype)[0] < 0 else low) | upper
+    return (low & 0xFFFF if dtypes.int_range(tap_loads[0].dtype)[0] < 0 else low) | upper
 
 
 def pack_tap_words(array: Array, axis: int) -> Array:

@@ -32,7 +32,8 @@ BIT_PAIRS_TERMS = 2
 
 
 def can_shift(block: ir.Block, bits: int) -> bool:
-    """Test whether the annotations promise that sums times 2**s, or those of blocks, do not overflow."""
+    """Test whether the annotations of ``block`` promise that its sums times 2**s, or those of blocks of weights, do not
+    overflow; s = 16 - ``bits``."""
     notes, limit = dict(block.annotations), 1 << (31 - BitFields(bits, HALVES).shift)
     bound = notes.get(SUM_BOUND)
     return WEIGHT_BLOCK in notes or (isinstance(bound, int) and bound < limit)
@@ -67,16 +68,16 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     sums = product.store.buffer
     taken = names_in(func.body) | {p.name for p in func.params}
     part = replace(sums, name=fresh_name(taken, f"{sums.name}_block")) if block else sums
-    step = replace(product.block, iters=product.first(first), body=_pair_update(product, part, words, form))
+    step = replace(product.block, iters=product.first(first), body=_update_by_two_products(product, part, words, form))
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x is not inner and product.counts_space(x)]
 
     def shift_sums(up: bool) -> ir.Stmt:
-        def change(total: ir.Load) -> ir.Stmt:
+        def store_shifted(total: ir.Load) -> ir.Stmt:
             value = (total.astype("uint32") << form.shift).astype("int32") if up else total >> form.shift
             return ir.Store(total.buffer, total.indices, value)
 
-        return loops_over_tile(product, tile, first, taken, "up" if up else "down", change)
+        return loops_over_tile(product, tile, first, taken, "up" if up else "down", store_shifted)
 
     def clear_block_sum(total: ir.Load) -> ir.Stmt:
         return ir.Store(part, total.indices, ir.const(0, "int32"))
@@ -101,11 +102,11 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     return replace(func, params=params, body=ir.Alloc(part, body) if block else body)
 
 
-def _match_bit_pairs(loop: ir.For, bits: int, shared: int) -> ByteProduct:
-    """Match ``loop`` as 2 terms of a product by constant int8 that fits ``bits`` bits; ``shared``: weights of a block.
+def _match_bit_pairs(loop: ir.For, bits: int, block_weights: int) -> ByteProduct:
+    """Match ``loop`` as 2 terms of a product by constant int8 that fits ``bits`` bits; ``block_weights``: number of
+    weights that share a multiplier, or 0.
 
-    ScheduleError if it is something else.
-    """
+    ScheduleError if it is something else."""
 
     def refuse(why: str) -> ScheduleError:
         return ScheduleError(f"tensorize_bits {loop.var.name!r}: {why}")
@@ -118,15 +119,15 @@ def _match_bit_pairs(loop: ir.For, bits: int, shared: int) -> ByteProduct:
     if block.predicate is not None and loop.var in free_vars(block.predicate):
         raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
     notes = dict(block.annotations)
-    if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, shared) or not can_shift(block, bits):
+    if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, block_weights) or not can_shift(block, bits):
         raise refuse(
-            f"weights of {bits} bits in blocks of {shared} and small sums are not known of block {block.name!r}"
+            f"weights of {bits} bits in blocks of {block_weights} and small sums are not known of block {block.name!r}"
         )
     return match_byte_product(block, refuse)
 
 
-def _pair_update(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFields) -> ir.Stmt:
-    """Build the update of a sum by two products."""
+def _update_by_two_products(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFields) -> ir.Stmt:
+    """Build the update of a sum in the buffer ``sums`` by two products, whose weights are bit fields of ``words``."""
     indices, (row, k) = product.store.indices, product.weight.indices
     word = ir.Load(words, (row, simplify(form.place(k)[0])))
     left = StepOperand(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
@@ -154,7 +155,7 @@ SUM_LIMIT, LEAST_WEIGHT = 1 << 19, -7
 
 
 def can_share(block: ir.Block, columns: int) -> bool:
-    """Test whether the annotations promise that columns can share numbers."""
+    """Test whether the annotations of ``block`` promise that four columns of 4-bit weights can share 16-bit numbers."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     fits = isinstance(bound, int) and bound < SUM_LIMIT and isinstance(smallest, int) and smallest >= LEAST_WEIGHT
@@ -210,10 +211,10 @@ def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
     return match_byte_product(block, refuse), inner
 
 
-def _columns(first: ir.Load | ir.Store) -> list[ir.Load]:
-    """Return the sums of the four columns."""
-    *rows, column = first.indices
-    return [ir.Load(first.buffer, (*rows, column + n if n else column)) for n in range(COLUMNS)]
+def _column_sums(first_sum: ir.Load | ir.Store) -> list[ir.Load]:
+    """Return the loads of the sums of four neighbouring columns, of which ``first_sum`` is the first."""
+    *rows, column = first_sum.indices
+    return [ir.Load(first_sum.buffer, (*rows, column + n if n else column)) for n in range(COLUMNS)]
 
 
 def _store_sums(sums: list[ir.Load], values: list[ir.Expr]) -> ir.Stmt:
@@ -229,7 +230,7 @@ def _column_updates(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
     activations = StepOperand(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).value(product.data)
     unpacked = (_shift_and_mask(word, 12, 0xF000), ir.call("evens_i8", word), _shift_and_mask(word, 4, 0xFFF0), word)
     stores = []
-    for total, weights in zip(_columns(product.store), unpacked, strict=True):
+    for total, weights in zip(_column_sums(product.store), unpacked, strict=True):
         value = ir.Call("dot2_wrapping", (activations, weights, total), "int32")
         stores.append(ir.Store(total.buffer, total.indices, value))
     return ir.seq(*stores)
@@ -241,18 +242,18 @@ def _shift_and_mask(word: ir.Expr, up: int, mask: int) -> ir.Expr:
     return ir.cast("int32", ir.cast("uint32", word) << up) & held
 
 
-def _combine_sums(total: ir.Load) -> ir.Stmt:
-    """Combine the sums before the loop: t0 .. t3 of the section's head."""
-    sums = _columns(total)
+def _combine_sums(first_sum: ir.Load) -> ir.Stmt:
+    """Combine the sums of four columns before the loop: t0 .. t3 as the section's comment defines them."""
+    sums = _column_sums(first_sum)
     c0, c1, c2, c3 = (x.astype("uint32") for x in sums)
     two = c0 + (c1 << 4)
     three = two + (c2 << 8)
     return _store_sums(sums, [c0 << 12, two, three << 4, three + (c3 << 12)])
 
 
-def _separate_sums(total: ir.Load) -> ir.Stmt:
-    """Solve t0 .. t3 for the sums behind the loop."""
-    sums = _columns(total)
+def _separate_sums(first_sum: ir.Load) -> ir.Stmt:
+    """Solve the combined t0 .. t3 for the sums of four columns behind the loop."""
+    sums = _column_sums(first_sum)
     t0, t1, t2, t3 = (x.astype("uint32") for x in sums)
     c0, c2 = t0.astype("int32") >> 12, (t2 - (t1 << 4)).astype("int32") >> 12
     c1 = (t1 - c0.astype("uint32")).astype("int32") >> 4

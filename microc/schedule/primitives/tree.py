@@ -18,7 +18,7 @@ from microc.tir.text.print import expr_text
 
 @frozen
 class Step:
-    """One primitive and its arguments (strings, ints, None and tuples of them)."""
+    """One step of a schedule: the name of a primitive and its arguments (strings, ints, None and tuples of them)."""
 
     primitive: str
     args: tuple[Any, ...]
@@ -131,42 +131,42 @@ def extent_of(loop: ir.For) -> int:
 def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
     """Replace a statement (found by identity), or remove it, with the loops and conditions that this leaves empty."""
 
-    def walk(s: ir.Stmt) -> ir.Stmt | None:
+    def replace_below(s: ir.Stmt) -> ir.Stmt | None:
         if s is old:
             return new
         match s:
             case ir.For(var, extent, inner, kind, annotations):
-                new_inner = walk(inner)
+                new_inner = replace_below(inner)
                 if new_inner is None or new_inner is inner:
                     return None if new_inner is None else s
                 return ir.For(var, extent, new_inner, kind, annotations)
             case ir.If(condition, then, otherwise):
-                first = walk(then)
-                second = walk(otherwise) if otherwise else None
+                first = replace_below(then)
+                second = replace_below(otherwise) if otherwise else None
                 if first is then and second is otherwise:
                     return s
                 return None if first is None else ir.If(condition, first, second)
             case ir.Seq(parts):
-                new_parts = [walk(part) for part in parts]
+                new_parts = [replace_below(part) for part in parts]
                 if all(a is b for a, b in zip(new_parts, parts, strict=True)):
                     return s
                 remaining = [part for part in new_parts if part is not None]
                 return ir.seq(*remaining) if remaining else None
             case ir.Let(var, value, inner):
-                new_inner = walk(inner)
+                new_inner = replace_below(inner)
                 return s if new_inner is inner else None if new_inner is None else ir.Let(var, value, new_inner)
             case ir.Alloc(buffer, inner):
-                new_inner = walk(inner)
+                new_inner = replace_below(inner)
                 return s if new_inner is inner else None if new_inner is None else ir.Alloc(buffer, new_inner)
             case ir.Block(body=inner, init=init):
-                new_inner, new_init = walk(inner), walk(init) if init else None
+                new_inner, new_init = replace_below(inner), replace_below(init) if init else None
                 if new_inner is inner and new_init is init:
                     return s
                 return None if new_inner is None else replace(s, body=new_inner, init=new_init)
             case _:
                 return s
 
-    result = walk(body)
+    result = replace_below(body)
     return result if result is not None else ir.Seq(())
 
 

@@ -84,7 +84,7 @@ RULES: Registry[ScheduleRule] = Registry("a schedule rule", {})
 """The rules that the user adds for a compilation, by name."""
 
 
-def _is_generic(start: Schedule, target: Target) -> bool:
+def _is_not_tiled_product(start: Schedule, target: Target) -> bool:
     """Match any function but products that the template tiles.
 
     A tile loads the operands of a product along K less often. A generic schedule would copy ``patch`` for all pixels at once,
@@ -94,9 +94,9 @@ def _is_generic(start: Schedule, target: Target) -> bool:
     return product is None or not (product.along or start.has(PATCH))
 
 
-def _unless_product(suits: Matches) -> Matches:
-    """Restrict a test to functions that :func:`_is_generic` matches."""
-    return lambda start, target: _is_generic(start, target) and suits(start, target)
+def _unless_tiled_product(suits: Matches) -> Matches:
+    """Restrict the test ``suits`` of a rule to functions that :func:`_is_not_tiled_product` matches."""
+    return lambda start, target: _is_not_tiled_product(start, target) and suits(start, target)
 
 
 _ANY = ("generic", "sketch", "copies", "several", "picks", "lanes", "rows")
@@ -307,10 +307,10 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule("depthwise", depthwise.matches_window_sum, depthwise.schedule_by_rows, over=_ANY),
     Rule("runs", matches_runs, schedule_runs, {"unrolled": fixed_domain(False, True)}),
-    Rule("generic", _is_generic, schedule_generic, {"unrolled": fixed_domain(False, True)}),
+    Rule("generic", _is_not_tiled_product, schedule_generic, {"unrolled": fixed_domain(False, True)}),
     Rule(
         "sketch",
-        _unless_product(sketch.matches_sketch),
+        _unless_tiled_product(sketch.matches_sketch),
         sketch.schedule_sketch,
         {"square": fixed_domain()},
         space={"square": sketch.sketch_squares},
@@ -324,24 +324,25 @@ OURS: tuple[Rule, ...] = (
         space={"results": fixed_domain(2, 3, 4, 6, 8)},
     ),
     Rule("picks", matches_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
-    Rule("lanes", _unless_product(matches_own_loops), vectorize_results, needs=frozenset({"lanes"})),
+    Rule("lanes", _unless_tiled_product(matches_own_loops), vectorize_results, needs=frozenset({"lanes"})),
     Rule(
         "vectors",
-        _unless_product(matches_own_loops),
+        _unless_tiled_product(matches_own_loops),
         vectorize_stages,
         {"strips": fixed_domain(True, False)},
         needs=frozenset({"vectors"}),
     ),
-    Rule("rows", _unless_product(matches_rows), schedule_rows, {"unrolled": fixed_domain(False, True)}),
+    Rule("rows", _unless_tiled_product(matches_rows), schedule_rows, {"unrolled": fixed_domain(False, True)}),
 )
 """Our rules. The order decides between schedules of equal cost: the first is taken."""
 
 
 def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool = False) -> tuple[Schedule, ...]:
-    """Return the schedules to choose from, at least one, each with the name that reports show; those of users compete with ours.
+    """Return the schedules of a function to choose from, at least one, each with the name that reports show; those of
+    users compete with the built-in ones.
 
-    ``lean``: add schedules of little workspace, also of rules that others dominate in time.
-    """
+    ``op``: the first operator of the kernel. ``lean``: add schedules of little workspace, also of rules that others
+    dominate in time."""
     own = [(rule, schedule) for rule in RULES.values() for schedule in rule.schedules(func, op, target)]
     alone = tuple(schedule for rule, schedule in own if rule.alone)
     start = canonicalise_for_target(func, target)

@@ -30,8 +30,9 @@ from microc.tir.verify import constants_of, find_fault
 
 
 def with_anchors(start: Schedule) -> Schedule:
-    """Rename the blocks of the function's only product; return it unchanged if it has several or none, or blocks with these
-    names."""
+    """Rename the blocks of the function's only product to ``acc`` and ``out``, which rules look for.
+
+    Return the schedule unchanged if it has several products or none, or blocks with these names."""
     if any(map(start.has, (OUT, UNTILE, PART))) or any(map(is_extern, blocks_of(start))):
         return start
     schedule = inline_elementwise(start)
@@ -82,7 +83,8 @@ def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
 
 
 def _drop_idle_step(schedule: Schedule, selected: Schedule) -> Schedule:
-    """Return ``selected``, or ``schedule`` if the step has changed nothing and would only lengthen the trace."""
+    """Return ``selected``, the schedule after one more step; or ``schedule``, if the step has changed nothing and would
+    only lengthen the trace."""
     return schedule if selected.func == schedule.func else selected
 
 
@@ -117,15 +119,15 @@ MIN_INSTRUCTIONS = 60_000
 
 
 def split_across_threads(choice: Choice, target: Target, threads: int) -> Choice:
-    """Split the large loops of a chosen schedule among threads."""
+    """Split the large loops of a chosen schedule into parallel chunks for ``threads`` threads."""
     if threads == 1:
         return choice
     total, start = estimate(choice.func, target).instructions, choice.schedule.func
-    work = {loop.var.name: _count_instances(loop) for loop in _outermost_loops(start.body)}
+    work = {loop.var.name: _count_block_instances(loop) for loop in _outermost_loops(start.body)}
     for name, instances in work.items():
         # A loop's share of the instructions is its share of all instances of blocks.
         if total * instances >= MIN_INSTRUCTIONS * sum(work.values()):
-            choice = _split_among_threads(choice, name, threads)
+            choice = _split_loop_in_chunks(choice, name, threads)
     return choice
 
 
@@ -144,14 +146,15 @@ def _outermost_loops(stmt: ir.Stmt) -> Iterator[ir.For]:
                 yield stmt
 
 
-def _count_instances(loop: ir.For) -> int:
-    """Count the instances of all blocks in a loop."""
+def _count_block_instances(loop: ir.For) -> int:
+    """Return the number of instances of all blocks in a loop."""
     blocks = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
     return sum(prod(i.extent for i in block.iters) for block in blocks)
 
 
-def _split_among_threads(choice: Choice, name: str, threads: int) -> Choice:
-    """Split a loop into parallel chunks; return it unchanged if chunks may conflict, or are not proven to stay within buffers."""
+def _split_loop_in_chunks(choice: Choice, name: str, threads: int) -> Choice:
+    """Split the loop ``name`` of a chosen schedule into parallel chunks; return the choice unchanged if chunks may
+    conflict, or are not proven to stay within buffers."""
     schedule = choice.schedule
     loop = find_loop(schedule.func.body, name)
     count = _chunk_count(ir.int_value(loop.extent) or 0, threads)
@@ -162,7 +165,7 @@ def _split_among_threads(choice: Choice, name: str, threads: int) -> Choice:
     except ScheduleError as refusal:
         return replace(choice, schedule=schedule.without(f"parallel({name})", refusal))
     lowered, chunks = lower(parallel.func), find_loop(parallel.func.body, f"{name}_0")
-    if not _are_independent(parallel.func, chunks) or find_fault(lowered, tables=constants_of(lowered)):
+    if not _are_chunks_independent(parallel.func, chunks) or find_fault(lowered, tables=constants_of(lowered)):
         return choice
     return Choice(parallel, lowered)
 
@@ -179,8 +182,9 @@ def _has_partial_iteration(loop: ir.For) -> bool:
     return any(block.predicate is not None and loop.var in free_vars(block.predicate) for block in blocks)
 
 
-def _are_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
-    """Test whether chunks share memory alone, no locals, and each writes a part of its own of every shared buffer."""
+def _are_chunks_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
+    """Test whether the iterations of ``loop``, the chunks, share no locals and no register tiles, and each writes a part
+    of its own of every shared buffer."""
     written = buffers_written(loop.body)
     shared = [b for b in written | buffers_read(loop.body) if b in func.params or not is_inside(func, loop, b)]
     return all(b.scope not in ("local", "register") for b in shared) and all(

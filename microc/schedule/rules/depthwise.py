@@ -27,12 +27,12 @@ ALL_TAPS = 1 << 30
 
 
 def schedule_by_planes(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Apply the template, for rules whose only decision is the walk."""
+    """Schedule a depthwise convolution plane by plane, for rules whose only decision is the walk over a plane."""
     return walk_planes(start, decisions["walk"])
 
 
 def require_depthwise(start: Schedule) -> Depthwise:
-    """Return the depthwise convolution of a function that a rule has matched."""
+    """Return the shapes and operands of the depthwise convolution in a function that a rule has matched."""
     form = match_depthwise(start)
     assert form is not None
     return form
@@ -80,12 +80,13 @@ def matches_plane_pairs(start: Schedule, target: Target) -> bool:
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """List the walk with the fewest instructions for a channel."""
+    """List the one walk over a plane that takes the fewest instructions for a channel."""
     return (min(correlation_walks(require_depthwise(start)), key=lambda x: x[0])[1],)
 
 
 def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
-    """List the walks that have a tensor intrinsic, with the instructions per channel in which they differ."""
+    """List the walks over a plane that have a tensor intrinsic, each with its instructions per channel, as far as walks
+    differ in them."""
     walks: list[tuple[int, Walk]] = []
     for axis in (1, 0) if form.channels > 1 else (1,):
         length, lines = form.outputs[axis], form.outputs[1 - axis]
@@ -151,7 +152,7 @@ def matches_single_products(start: Schedule, target: Target) -> bool:
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """List walks whose weights and sums stay in registers, along the longer axis."""
+    """List the walks over a plane whose weights and sums stay in registers, along the longer image axis."""
     form, run = require_depthwise(start), _longer_axis(require_depthwise(start))
     length, taps = max(form.outputs), prod(form.taps)
     if form.total.dtype == "float32":
@@ -169,11 +170,10 @@ def matches_unsigned_bytes(start: Schedule, target: Target) -> bool:
 
 
 def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """List the walk of bytes for Armv6-M, with weights as words beside the plane.
+    """List the walk over a plane of bytes for Armv6-M, with weights stored as words.
 
-    Armv6-M loads a signed byte only at a register offset, but an unsigned byte or a word at a small immediate one. A tap then is
-    a load, a multiplication and an addition.
-    """
+    Armv6-M loads a signed byte only at a register offset, but an unsigned byte or a word at a small immediate one. A
+    tap then is a load, a multiplication and an addition."""
     form = require_depthwise(start)
     taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer_axis(form) - 1]
     return (Walk(_longer_axis(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
@@ -200,10 +200,10 @@ CHANNELS = 0
 
 
 def default_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List the axis that needs the fewest vectors; channels for images of one or two pixels.
+    """List the one image axis (1: y, 2: x) whose outputs need the fewest vectors, or :data:`CHANNELS` for images of one or
+    two pixels.
 
-    Of equals rows are better: their pixels are closer, so that pixels of up to 17 channels are loaded at once.
-    """
+    Of equal axes rows are better: their pixels are closer, so that pixels of up to 17 channels are loaded at once."""
     form = require_depthwise(start)
     if max(form.outputs) < LANES - 1:
         return (CHANNELS,)
@@ -211,8 +211,10 @@ def default_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]
 
 
 def schedule_in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Put four outputs along a row or column in lanes, ``abreast`` rows at once; or four channels of ``abreast`` neighbouring
-    pixels."""
+    """Put four outputs along a row or column in the lanes of a vector, ``abreast`` rows at once; or four channels of
+    ``abreast`` neighbouring pixels.
+
+    None if the image is too small for the decisions."""
     form, run, abreast = require_depthwise(start), decisions["axis"], decisions["abreast"]
     if run == CHANNELS:
         return (
@@ -226,7 +228,7 @@ def schedule_in_lanes(start: Schedule, target: Target, decisions: Decisions) -> 
 
 
 def schedule_channels_in_lanes(start: Schedule, pixels: int) -> Schedule:
-    """Put channels in lanes; ``pixels`` neighbours share the vectors of weights."""
+    """Put channels in the lanes of a vector; ``pixels`` neighbouring pixels share the vectors of weights."""
     schedule = inline_elementwise(start)
     x, channel = schedule.loops_of(ACC)[2:4]
     taps = reduce_loops(schedule, ACC)

@@ -39,12 +39,12 @@ def reduce_loops(schedule: Schedule, block: str) -> list[str]:
 
 
 def instances(block: ir.Block) -> int:
-    """Return how many times a block runs."""
+    """Return how many instances a block has: the product of the extents of its iterators."""
     return prod(i.extent for i in block.iters)
 
 
 def is_extern(block: ir.Block) -> bool:
-    """Test whether an operator wrote the block's loops itself."""
+    """Test whether the operator's definition wrote the loops inside the block itself."""
     return any(name == EXTERN for name, _ in block.annotations)
 
 
@@ -67,7 +67,8 @@ def inline_elementwise(schedule: Schedule) -> Schedule:
 
 
 def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> Schedule:
-    """Decompose ``block``, fuse its elementwise consumer in the innermost space loop, keep the sum in a register."""
+    """Decompose the reduction ``block``, fuse its elementwise consumer in the innermost space loop, keep the sum in a
+    register; ``unrolled``: unroll some of its steps."""
     reducing = reduce_loops(schedule, block)
     around = schedule.loops_of(block)
     spatial = [name for name in around if name not in reducing]
@@ -95,11 +96,10 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
 
 
 def double_sums(schedule: Schedule, weight: str) -> Schedule:
-    """Double the sums of ``acc`` (decomposed) by doubling its constant int8 weights, stored as int16, if the requantisation
-    multiplies high halves.
+    """Double the sums of ``acc`` (decomposed), if the requantisation multiplies high halves, by doubling its constant int8
+    weights, which are then stored as int16.
 
-    That saves one shift per output.
-    """
+    That saves one shift per output."""
     try:
         return schedule.double_reduction(ACC, weight)
     except ScheduleError as refusal:  # the scaling needs the sum itself
@@ -115,15 +115,15 @@ def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> S
     return pad_by_row(schedule, target)
 
 
-def _reads(schedule: Schedule, block: str, producer: str) -> bool:
+def _reads_result_of(schedule: Schedule, block: str, producer: str) -> bool:
     """Test whether a block reads the buffer that ``producer`` writes."""
     buffer = stored_buffer(find_block(schedule.func.body, producer))
     return buffer in buffers_read(find_block(schedule.func.body, block))
 
 
 def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
-    """Materialise ``padded`` for one output row at a time: the second spatial loop of ``acc``."""
-    if schedule.has(PADDED) and schedule.has(ACC) and _reads(schedule, ACC, PADDED):
+    """Compute the padded input ``padded`` for one output row at a time: inside the second spatial loop of ``acc``."""
+    if schedule.has(PADDED) and schedule.has(ACC) and _reads_result_of(schedule, ACC, PADDED):
         rows = schedule.loops_of(ACC)
         if len(rows) > 2:
             schedule = schedule.compute_at(PADDED, rows[1])

@@ -41,7 +41,8 @@ WAITING = 128
 
 @frozen
 class Sums:
-    """A choice: products of ``rows`` by ``columns`` sums, and a ``stretch`` of channels whose sums are on the stack at once."""
+    """A decision of the rule: one product computes ``rows`` by ``columns`` sums, and the sums of ``stretch`` channels are
+    on the stack at once."""
 
     rows: int
     columns: int
@@ -67,12 +68,12 @@ def matches_mve(start: Schedule, target: Target) -> bool:
 
 
 def default_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
-    """List six sums from five vectors for bytes, four sums for a single row; also a whole stretch if the row stays in
-    registers."""
+    """List the sums that the cost model compares: six sums from five vectors for bytes, four sums for a single row; also a
+    whole stretch of channels if the row stays in registers."""
     product = require_product(start)
     rows = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
     columns = min(product.columns, WIDE if rows > 1 else ROW)
-    stretch, columns = _stretch(product.columns, columns, STRETCH if rows > 1 else LONG)
+    stretch, columns = _stretch_and_width(product.columns, columns, STRETCH if rows > 1 else LONG)
     default = Sums(rows, columns, stretch)
     return (
         (Sums(rows, stretch, stretch), default) if rows == 1 and _stays_in_registers(product, stretch) else (default,)
@@ -87,7 +88,8 @@ def _stays_in_registers(product: Product, stretch: int) -> bool:
 
 
 def search_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
-    """List every product that has an intrinsic, in stretches of whole products that divide all channels."""
+    """List the sums that a search tries: every product that has an intrinsic, in stretches of whole products that divide
+    all channels."""
     product = require_product(start)
     weights = f"int{product.bits}" if product.bits else product.weight.dtype
     stretches = [n for n in (*STRETCHES, product.columns) if product.columns % n == 0 and n <= STRETCHES[-1]]
@@ -134,12 +136,12 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
     return vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
 
 
-def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
-    """Return channels of a stretch, and of a product: preferably a divisor of all channels that is a multiple of ``wide``.
+def _stretch_and_width(columns: int, wide: int, most: int) -> tuple[int, int]:
+    """Return the channels of a stretch, and those of a product: preferably a divisor of all channels that is a multiple of
+    ``wide``. ``most``: channels of a stretch at most.
 
-    If only a small number divides them, the last stretch is shorter, and products have one channel: a product of several would
-    be cut off in the middle of the stretch.
-    """
+    If only a small number divides them, the last stretch is shorter, and products have one channel: a product of
+    several would be cut off in the middle of the stretch."""
     if columns <= most:
         return columns, wide
     divisors = [n for n in range(most, most // 4, -1) if columns % n == 0]

@@ -38,15 +38,14 @@ LEAST = 16
 
 
 def matches_runs(start: Schedule, target: Target) -> bool:
-    """Match functions in which an operator's own loops copy memory."""
+    """Match functions in which loops that an operator's definition wrote itself copy memory."""
     return any(find_copy_loops(start.func))
 
 
 def schedule_runs(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Schedule as :func:`schedule_generic`, with copies of runs moved by words or vectors.
+    """Schedule as :func:`schedule_generic`, with the operator's own copy loops moved by words or vectors.
 
-    For short runs that is more work, but contiguous runs become one: the cost model sees which.
-    """
+    For short runs that is more work, but contiguous runs become one: the cost model sees which."""
     return schedule_generic(move_runs(start, target), target, decisions)
 
 
@@ -65,10 +64,10 @@ def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
 
 
 def move_runs(schedule: Schedule, target: Target) -> Schedule:
-    """Move such copies by vectors, by words at any address, by words if both addresses allow it, or leave them.
+    """Move the copy loops of :func:`find_copy_loops` by vectors, by words at any address, by words if both addresses allow
+    it, or leave them.
 
-    Elements keep their order, so that memory may move down over itself.
-    """
+    Elements keep their order, so that memory may move down over itself."""
     for loop, dtype in tuple(find_copy_loops(schedule.func)):
         width = dtypes.nbytes(dtype)
         if (target.has("lanes") or target.has("vectors")) and dtype in COPY_SUFFIXES:
@@ -110,7 +109,7 @@ def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Sc
 
 def matches_picks(start: Schedule, target: Target) -> bool:
     """Match functions that move integers, or take a maximum or minimum of a few."""
-    return all(_is_pick_block(block) for block in blocks_of(start))
+    return all(_is_integer_move_block(block) for block in blocks_of(start))
 
 
 def schedule_picks(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
@@ -132,7 +131,7 @@ def _vectorize_innermost(schedule: Schedule, block: str) -> Schedule:
 
 
 def _unroll_elements(schedule: Schedule, block: ir.Block) -> Schedule:
-    """Unroll several elements to save counters and branches, unless their code is long."""
+    """Unroll several elements of a block's innermost loop to save counters and branches, unless their code is long."""
     inner = schedule.loops_of(block.name)[-1]
     run = next((n for n in RUNS if loop_extent(schedule.func, inner) % n == 0), 1)
     if run == 1 or any(_selects_by_element(x, block.iters[-1].var) for x in walk_all_exprs(block.body)):
@@ -141,7 +140,8 @@ def _unroll_elements(schedule: Schedule, block: ir.Block) -> Schedule:
 
 
 def _selects_by_element(expr: ir.Expr, element: ir.Var) -> bool:
-    """Test for a select that the code of every element would repeat: by element, or in the index of a load."""
+    """Test for a select that the code of every unrolled element would repeat: one whose condition depends on ``element``,
+    or one in the index of a load."""
     match expr:
         case ir.Select(condition, _, _):
             return element in free_vars(condition)
@@ -154,33 +154,36 @@ def _selects_by_element(expr: ir.Expr, element: ir.Var) -> bool:
 def _is_copy_block(block: ir.Block) -> bool:
     """Test whether a block stores loaded elements or constants unchanged."""
     return (
-        block.init is None and not is_extern(block) and isinstance(block.body, ir.Store) and _is_copy(block.body.value)
+        block.init is None
+        and not is_extern(block)
+        and isinstance(block.body, ir.Store)
+        and _is_copied_value(block.body.value)
     )
 
 
-def _is_copy(value: ir.Expr) -> bool:
+def _is_copied_value(value: ir.Expr) -> bool:
     """Test for a load, a constant, or a select of these."""
     match value:
         case ir.Select(_, a, b):
-            return _is_copy(a) and _is_copy(b)
+            return _is_copied_value(a) and _is_copied_value(b)
         case _:
             return isinstance(value, (ir.Load, ir.Const))
 
 
-def _is_pick_block(block: ir.Block) -> bool:
+def _is_integer_move_block(block: ir.Block) -> bool:
     """Test whether a block moves integers, or takes their maximum or minimum."""
     if is_extern(block) or not isinstance(block.body, ir.Store):
         return False
-    return _is_integer_pick(block.body.value)
+    return _is_integer_move(block.body.value)
 
 
-def _is_integer_pick(value: ir.Expr) -> bool:
+def _is_integer_move(value: ir.Expr) -> bool:
     """Test for an integer load or constant, or a select, maximum, minimum or cast of these."""
     match value:
         case ir.Select(_, a, b) | ir.Bin("max" | "min", a, b):
-            return _is_integer_pick(a) and _is_integer_pick(b)
+            return _is_integer_move(a) and _is_integer_move(b)
         case ir.Cast(_, inner):
-            return _is_integer_pick(inner)
+            return _is_integer_move(inner)
         case _:
             return isinstance(value, (ir.Load, ir.Const)) and not value.dtype.startswith("float")
 
@@ -192,39 +195,40 @@ SHORT = 40
 
 
 def matches_own_loops(start: Schedule, target: Target) -> bool:
-    """Match functions all of whose loops are in blocks, none an operator's own."""
+    """Match functions all of whose loops belong to blocks; none is written in the operator's definition."""
     return not any(is_extern(block) for block in blocks_of(start))
 
 
 def vectorize_results(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """Vectorise the last loop of results; what no vector computes stays scalar."""
+    """Vectorise the innermost loop of the last block; what no vector computes stays scalar. None if it has no loop."""
     schedule = schedule_generic(start, target, {"unrolled": False})
-    inner = _innermost(schedule, blocks_of(schedule)[-1])
+    inner = _innermost_long_loop(schedule, blocks_of(schedule)[-1])
     return vectorize_in_lanes(schedule, inner, target) if inner else None
 
 
 def vectorize_stages(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Vectorise the last loop of results, and those of earlier elementwise stages that no other stage shares.
+    """Vectorise the innermost loop of the last block, and those of earlier elementwise blocks that no other block shares.
 
-    ``strips``: vectors of any length (RVV), else of a fixed number of lanes.
-    """
+    ``strips``: vectors of any length (RVV), else of a fixed number of lanes."""
     if decisions["strips"] and not target.has("scalable"):
         return None
     vectorize = vectorize_in_strips if decisions["strips"] else vectorize_in_lanes
     schedule = schedule_generic(start, target, {"unrolled": False})
     *stages, last = blocks_of(schedule)
-    elementwise = [_innermost(schedule, block) for block in stages if not any(i.kind == "reduce" for i in block.iters)]
+    elementwise = [
+        _innermost_long_loop(schedule, block) for block in stages if not any(i.kind == "reduce" for i in block.iters)
+    ]
     unshared = [
         name for name in elementwise if name and sum(name in schedule.loops_of(b.name) for b in (*stages, last)) == 1
     ]
-    inner = _innermost(schedule, last)
+    inner = _innermost_long_loop(schedule, last)
     for loop in (*unshared, *([inner] if inner else [])):
         schedule = vectorize(schedule, loop, target)
     return schedule if inner else None
 
 
 def matches_several(start: Schedule, target: Target) -> bool:
-    """Match functions of single elements that do more than move them."""
+    """Match functions without reductions whose elements take more than moving them."""
     blocks = blocks_of(start)
     return not any(block.init is not None or is_extern(block) for block in blocks) and not matches_copies(start, target)
 
@@ -235,14 +239,14 @@ def unroll_results(start: Schedule, target: Target, decisions: Decisions) -> Sch
     blocks = blocks_of(schedule)
     if len(blocks) != 1:
         return None
-    inner, run = _innermost(schedule, blocks[0]), decisions["results"]
+    inner, run = _innermost_long_loop(schedule, blocks[0]), decisions["results"]
     size = sum(1 for x in walk_all_exprs(blocks[0].body) if not isinstance(x, (ir.Var, ir.Const)))
     if not inner or loop_extent(schedule.func, inner) % run or size > SHORT:
         return None
     return schedule.split(inner, (None, run)).unroll(f"{inner}_1")
 
 
-def _innermost(schedule: Schedule, block: ir.Block) -> str:
+def _innermost_long_loop(schedule: Schedule, block: ir.Block) -> str:
     """Return the innermost loop of a block that has several iterations; empty if there is none."""
     loops = schedule.loops_of(block.name)
     return next((name for name in reversed(loops) if loop_extent(schedule.func, name) > 1), "")

@@ -56,43 +56,46 @@ class Rule:
     lean: Mapping[str, Callable[[Domain], Domain]] = field(default_factory=dict)
 
     def suits(self, start: Schedule, target: Target) -> bool:
-        """Test whether the rule has schedules for the function on the core."""
+        """Test whether the rule applies to the function and the core has the features that it needs."""
         return self.needs <= target.features and self.matches(start, target)
 
     def lean_schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
         """Build a schedule for each choice of decisions of little workspace; skip those whose steps fail."""
         small = {name: derive(self.decisions[name]) for name, derive in self.lean.items()}
-        for decisions in _choices({**self.decisions, **small}, start, target, goal):
+        for decisions in _combine_domains({**self.decisions, **small}, start, target, goal):
             with suppress(MicrocError):
                 schedule = self.schedule(start, target, decisions)
                 if schedule is not None:
                     yield schedule
 
     def schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
-        """Build a schedule for each choice that the cost model compares."""
+        """Build a schedule for each combination of decisions that the cost model compares."""
         for decisions in self.choices(start, target, goal):
             schedule = self.schedule(start, target, decisions)
             if schedule is not None:
                 yield schedule
 
     def schedule(self, start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-        """Build the schedule of one choice, under the rule's name."""
+        """Build the schedule for one combination of decisions, named after the rule and its decisions that are True; None
+        if a decision has no effect."""
         schedule = self.build(start, target, decisions)
         return schedule and schedule.named(
             ", ".join((self.name, *(name for name, value in decisions.items() if value is True)))
         )
 
     def choices(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
-        """Iterate over the choices that the cost model compares."""
-        return _choices(self.decisions, start, target, goal)
+        """Iterate over the combinations of decisions that the cost model compares."""
+        return _combine_domains(self.decisions, start, target, goal)
 
     def points(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
-        """Iterate over the choices of a search that measures."""
-        return _choices({**self.decisions, **self.space}, start, target, goal)
+        """Iterate over the combinations of decisions that a search by measurement may try."""
+        return _combine_domains({**self.decisions, **self.space}, start, target, goal)
 
 
-def _choices(domains: Mapping[str, Domain], start: Schedule, target: Target, goal: Goal) -> Iterator[dict[str, Any]]:
-    """Iterate over all combinations of the decisions' values."""
+def _combine_domains(
+    domains: Mapping[str, Domain], start: Schedule, target: Target, goal: Goal
+) -> Iterator[dict[str, Any]]:
+    """Iterate over all combinations of the values of decisions, given the domain of each."""
     for values in itertools.product(*(domain(start, target, goal) for domain in domains.values())):
         yield dict(zip(domains, values, strict=True))
 
@@ -118,7 +121,7 @@ NUMBERS = 2
 
 
 def dividing_lanes(extent: int, target: Target) -> int:
-    """Return the most lanes that divide ``extent``; 0 if none does."""
+    """Return the largest number of lanes of the core's vectors that divides ``extent``; 0 if none does."""
     return next((n for n in target.core.lanes or WORDS if extent % n == 0), 0)
 
 
@@ -151,7 +154,8 @@ wide."""
 
 
 def vectorize_in_strips(schedule: Schedule, loop: str, target: Target) -> Schedule:
-    """Vectorise ``loop`` in strips; functions of floats need more vectors at once, so these have half the width."""
+    """Vectorise ``loop`` in strips of the machine's vector length, at least :data:`LONG` lanes; functions of floats need
+    more vectors at once, so these have half the width."""
     floats = any(x.dtype == "float32" for x in walk_all_exprs(schedule.func.body))
     return vectorize_strips(schedule, loop, target, LONG // 2 if floats else LONG)
 
@@ -235,10 +239,9 @@ def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
 
 
 def multiples_of(target: Target) -> Multiples:
-    """Return the multiples to which products are padded on a core.
+    """Return the multiples to which the operands of matrix products are padded on a core.
 
-    Vectors of any length (RVV) take any number of columns, masked lanes (MVE) any number of terms.
-    """
+    Vectors of any length (RVV) take any number of columns, masked lanes (MVE) any number of terms."""
     lanes, pairs, vectors = (target.has(feature) for feature in ("lanes", "pairs", "vectors"))
     widened = {(a, "int8") for a in NARROW if pairs or vectors or word_product(a, "int8", target.cpu)}
     words = {("int16", "int16")} if pairs and not lanes else set()

@@ -51,12 +51,12 @@ def perfect_tiles(extent: int, most: int) -> tuple[int, ...]:
 
 
 def _limit_products(tiles: Iterable[Tile]) -> Sequence[Tile]:
-    """Return the tiles that unroll at most :data:`MAX_PRODUCTS`."""
+    """Return the tiles whose unrolled iteration has at most :data:`MAX_PRODUCTS` products."""
     return [tile for tile in tiles if tile.rows * tile.columns * tile.unroll * tile.step <= MAX_PRODUCTS]
 
 
-def _shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Iterator[tuple[int, int]]:
-    """Iterate over (rows, columns) of tiles."""
+def _tile_shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Iterator[tuple[int, int]]:
+    """Iterate over (rows, columns) of tiles, up to these limits and the product's own; a single row may have more columns."""
     most = SINGLE_ROW_COLUMNS if product.rows == 1 else columns
     return itertools.product(range(1, min(rows, product.rows) + 1), range(1, min(most, product.columns) + 1))
 
@@ -68,7 +68,7 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     tiles = []
     for (rows, columns), unroll in itertools.product(
-        _shapes(product), perfect_tiles(product.depth // step, MAX_UNROLL)
+        _tile_shapes(product), perfect_tiles(product.depth // step, MAX_UNROLL)
     ):
         layouts = ("", PANELS) if packs and columns > 1 and product.columns % columns == 0 else ("",)
         tiles += [Tile(rows, columns, unroll, step, intrin, weights=layout) for layout in layouts]
@@ -91,7 +91,7 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     return _limit_products(
         replace(variant, rows=rows, columns=columns, unroll=unroll)
         for variant in dict.fromkeys(variants)
-        for rows, columns in _shapes(product)
+        for rows, columns in _tile_shapes(product)
         for unroll in perfect_tiles(product.depth // step, MAX_UNROLL // 2)
     )
 
@@ -101,7 +101,9 @@ def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     product = require_product(start)
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     tiles = []
-    for (rows, columns), unroll in itertools.product(_shapes(product, 8, 8), perfect_tiles(product.depth, MAX_UNROLL)):
+    for (rows, columns), unroll in itertools.product(
+        _tile_shapes(product, 8, 8), perfect_tiles(product.depth, MAX_UNROLL)
+    ):
         if rows * columns + columns > matrix.REGISTERS + 2:
             continue
         layouts = ("", PANELS) if packs and columns > 1 and product.columns % columns == 0 else ("",)
@@ -110,16 +112,18 @@ def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 
 def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """List tiles of whole vectors: rows, vectors of columns, K unroll, and which loop is outermost; the default's instruction."""
-    return _vector_tiles(start, require_product(start), target)
+    """List tiles of whole vectors with the default's instruction: rows, vectors of columns, K unroll, and which loop is
+    outermost."""
+    return _tiles_of_vectors(start, require_product(start), target)
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """List tiles of a windowed convolution, as :func:`vector_tiles`."""
-    return _vector_tiles(start, require_windows(start), target)
+    return _tiles_of_vectors(start, require_windows(start), target)
 
 
-def _vector_tiles(start: Schedule, product: Product, target: Target) -> Sequence[Tile]:
+def _tiles_of_vectors(start: Schedule, product: Product, target: Target) -> Sequence[Tile]:
+    """List tiles of whole vectors for a matrix product or windowed convolution, derived from its default tile."""
     default = vectors.list_vector_tiles(start, product, target)[0]
     lanes = default.lanes
     return [
@@ -134,12 +138,12 @@ def _vector_tiles(start: Schedule, product: Product, target: Target) -> Sequence
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
-    """List all walks that have a tensor intrinsic."""
+    """List all walks over a depthwise plane that have a tensor intrinsic."""
     return [walk for _, walk in depthwise.correlation_walks(depthwise.require_depthwise(start))]
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
-    """List walks along either axis that unroll all taps or one row of them."""
+    """List walks over a depthwise plane, along either image axis, that unroll all taps or one row of them."""
     default = _default_walk(start, target, goal)
     return [default] + [
         Walk(run, tile, unroll, words=default.words)
@@ -150,11 +154,12 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
 
 
 def lane_taps(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List limits of unrolled taps: the default, or one row of taps."""
+    """List limits of the taps that are unrolled: the default, and one row of taps along either axis."""
     return tuple(dict.fromkeys((depthwise.LANE_TAPS, *depthwise.require_depthwise(start).taps)))
 
 
 def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
+    """Return the walk over a depthwise plane that the cost model's rule takes first."""
     walks = depthwise.byte_walks if depthwise.matches_unsigned_bytes(start, target) else depthwise.single_walks
     return walks(start, target, goal)[0]
 
@@ -172,7 +177,8 @@ SIDE = 8
 
 @frozen
 class Square:
-    """A square of sums: iterations of the last two space loops, and unrolled steps of the reduction."""
+    """A decision of the sketch: a square of sums that stays in registers, of iterations of the last two space loops, and
+    the unrolled steps of the reduction."""
 
     rows: int
     columns: int
@@ -201,7 +207,7 @@ def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
 
 
 def sketch_squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
-    """List the squares that divide all loops and unroll at most :data:`MAX_PRODUCTS`."""
+    """List the squares whose sides and steps divide the loops and that unroll at most :data:`MAX_PRODUCTS`."""
     parts = _reduction_and_reader(start)
     assert parts is not None
     schedule, block, _ = parts
@@ -218,7 +224,8 @@ def sketch_squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Squa
 
 
 def schedule_sketch(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Run the outer space loops, then the reduction, then the square, which is unrolled."""
+    """Run the outer space loops, then the reduction, then the square of sums, which is unrolled; None if the function does
+    not match."""
     parts, square = _reduction_and_reader(start), decisions["square"]
     if parts is None:
         return None

@@ -44,32 +44,34 @@ def matches_channel_quads(start: Schedule, target: Target) -> bool:
 
 
 def default_pixel_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List pairs of pixels at once: one, and two if there are registers for them."""
-    return range(1, 3) if target.core.costs.registers >= MANY_REGISTERS and _extents(start)[0] > 2 else (1,)
+    """List the numbers of pixel pairs in a tile that the cost model compares: one, and two if there are registers for
+    them."""
+    return range(1, 3) if target.core.costs.registers >= MANY_REGISTERS and _result_extents(start)[0] > 2 else (1,)
 
 
 def search_pixel_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List pairs of pixels at once that a search tries."""
-    return range(1, min((_extents(start)[0] + 1) // 2, MOST_PAIRS) + 1)
+    """List the numbers of pixel pairs in a tile that a search tries."""
+    return range(1, min((_result_extents(start)[0] + 1) // 2, MOST_PAIRS) + 1)
 
 
 def default_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List channels at once: two if their number is even."""
-    return (ACROSS if _extents(start)[1] % ACROSS == 0 else 1,)
+    """List the number of channels in a tile: two if the number of all channels is even, else one."""
+    return (ACROSS if _result_extents(start)[1] % ACROSS == 0 else 1,)
 
 
 def search_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List channels at once that a search tries: divisors of all channels."""
-    return [n for n in range(1, MOST_ACROSS + 1) if _extents(start)[1] % n == 0]
+    """List the numbers of channels in a tile that a search tries: divisors of all channels."""
+    return [n for n in range(1, MOST_ACROSS + 1) if _result_extents(start)[1] % n == 0]
 
 
 def search_quads(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List quads of channels at once that a search tries: divisors of all channels. They share each loaded input."""
-    return [n for n in range(1, MOST_QUADS + 1) if _extents(start)[1] % (n * CHANNELS) == 0]
+    """List the numbers of quads of channels in a tile that a search tries; their channels divide all channels. They share
+    each loaded input."""
+    return [n for n in range(1, MOST_QUADS + 1) if _result_extents(start)[1] % (n * CHANNELS) == 0]
 
 
-def _extents(start: Schedule) -> tuple[int, int]:
-    """Return rows and columns of the result."""
+def _result_extents(start: Schedule) -> tuple[int, int]:
+    """Return the rows and columns of a function's result."""
     schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
     return loop_extent(schedule.func, p), loop_extent(schedule.func, o)
@@ -97,7 +99,7 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
     if schedule.has(PATCH):
         schedule = _unroll_copy(copy_words(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target))
     ends = schedule.loops_of(end)[-2:]
-    return _unroll(schedule, (*ends, term, *parts, *sums, schedule.loops_of(PAIRS)[-1]), len(parts), len(sums))
+    return _unroll_loops(schedule, (*ends, term, *parts, *sums, schedule.loops_of(PAIRS)[-1]), len(parts), len(sums))
 
 
 def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -117,7 +119,7 @@ def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions
         schedule = schedule.split(entries, (None, terms + 1)).unroll(f"{entries}_1")
     if schedule.has(COLUMN):
         schedule = schedule.compute_at(COLUMN, p)
-    return _unroll(schedule, (schedule.loops_of(end)[-1], term, *parts, *sums), len(parts), len(sums))
+    return _unroll_loops(schedule, (schedule.loops_of(end)[-1], term, *parts, *sums), len(parts), len(sums))
 
 
 def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
@@ -147,7 +149,7 @@ def _schedule_blocks(
     return schedule, parts, term
 
 
-def _unroll(schedule: Schedule, loops: tuple[str, ...], parts: int, sums: int) -> Schedule:
+def _unroll_loops(schedule: Schedule, loops: tuple[str, ...], parts: int, sums: int) -> Schedule:
     """Unroll ``loops`` and the innermost loops of the initialisations: ``sums`` of ``acc``, ``parts`` of ``part``."""
     acc_init, part_init = schedule.loops_of(f"{ACC}_init"), schedule.loops_of(f"{PART}_init")
     for loop in (*acc_init[len(acc_init) - sums :], *part_init[len(part_init) - parts :], *loops):

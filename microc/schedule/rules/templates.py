@@ -126,7 +126,7 @@ class Product:
 
     @property
     def tile(self) -> str:
-        """The loop at which the rows of a tile are read."""
+        """The loop at which the rows of a tile are read: the innermost of ``inside``, else the outer loop of rows."""
         return self.inside[-1] if self.inside else f"{self.p}_0"
 
     @property
@@ -152,11 +152,12 @@ def match_product(schedule: Schedule) -> Product | None:
 
     None if it is something else, or a loop has no iterations.
     """
-    return _match_product(schedule.func)
+    return _match_product_memoised(schedule.func)
 
 
 @lru_cache(maxsize=MEMO_SIZE)
-def _match_product(func: ir.PrimFunc) -> Product | None:
+def _match_product_memoised(func: ir.PrimFunc) -> Product | None:
+    """Match the matrix product of a function, as :func:`match_product`; memoised by the function."""
     schedule = Schedule(func)
     if not schedule.has(ACC) or not schedule.has(OUT) or schedule.has(UNTILE) or schedule.has(PART):
         return None
@@ -235,14 +236,16 @@ def inline_and_pack_columns(schedule: Schedule, target: Target) -> Schedule:
 
 
 def cache_im2col_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
-    """Return the block that copies the rows of a tile: a convolution's im2col patch, or a new one."""
+    """Return the block that copies the rows of a tile, and the schedule with it: a convolution's im2col patch if there is
+    one, else a new copy of the data."""
     if schedule.has(PATCH):
         return schedule, PATCH
     return schedule.cache_read(ACC, product.data.name, "workspace"), f"{product.data.name}_workspace"
 
 
 def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
-    """Apply the template: tile p and o into registers, move K innermost, fuse the epilogue behind every tile."""
+    """Apply the register-tiling template of matrix products: tile rows and columns into registers, move K innermost, fuse
+    the epilogue behind every tile."""
     schedule = inline_and_pack_columns(start, target)
     product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
@@ -300,7 +303,8 @@ def pack_weights(schedule: Schedule, weight: str, product: Product, tile: Tile) 
 
 
 def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_loop: str) -> Schedule:
-    """Replace the innermost loops by the tile's instruction, and store weights in the layout that it reads."""
+    """Replace the innermost loops of a tiled product by the tile's instruction, and store the weights in the layout that
+    it reads. ``pair_loop``: the loop of columns that share a word."""
     weight, k = product.weight.name, product.k
     match tile.weights:
         case "paired":  # two columns in a word
@@ -323,7 +327,10 @@ def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_lo
 
 
 def unroll_and_vectorize(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
-    """Unroll everything inside of the ``kept`` loops, so that each sum is a scalar, or vectorise its last loop of lanes."""
+    """Unroll all loops inside of ``kept[0]`` but the ``kept`` ones, so that each sum is a scalar; if the tile has lanes,
+    vectorise the last of these loops instead.
+
+    ``floats``: the annotation FLOATS, as of :func:`vectorize_lanes`."""
     lanes, epilogue = tile.lanes, STORE_BLOCK if tile.apart else OUT
     for block in (f"{ACC}_init", ACC, epilogue):
         loops = schedule.loops_of(block)
@@ -440,7 +447,8 @@ def match_depthwise(schedule: Schedule) -> Depthwise | None:
 
 
 def walk_planes(start: Schedule, walk: Walk) -> Schedule:
-    """Apply the template: channels outermost; for each the plane, then rows of tiles."""
+    """Apply the template of depthwise convolutions: channels outermost; for each the plane of its pixels, then rows of
+    tiles."""
     schedule = inline_elementwise(start)
     form = match_depthwise(schedule)
     assert form is not None
@@ -507,7 +515,8 @@ def _innermost_epilogue_loop(schedule: Schedule, extent: int) -> str:
 
 
 def _set_layouts(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
-    """Make plane and weights contiguous along the walk, one channel after the other; an intrinsic's weights become int16."""
+    """Make the plane and the weights contiguous along the walk, one channel after the other; the weights of an intrinsic
+    become int16."""
     image = (1, 2) if walk.run == 2 else (2, 1)
     buffer = stored_buffer(find_block(schedule.func.body, plane)).name
     schedule = schedule.transform_layout(buffer, _UNSPLIT, (0, 3, *image))

@@ -32,13 +32,13 @@ TAIL = 0.05
 
 @frozen
 class Blocking:
-    """A choice of tiles on a tensor unit.
+    """A decision of the rule: how a matrix product is cut in tiles on a tensor unit.
 
     - ``rows`` of a strip, ``columns`` and ``depth`` of a tile.
     - ``resident``: the weights are loaded once, before all strips.
     - ``held``: a strip's inputs are loaded once, before all its tiles.
-    - ``late``: the processor waits for the sums of a whole strip; those of a tile are stored while the next tile is multiplied.
-    """
+    - ``late``: the processor waits for the sums of a whole strip; those of a tile are stored while the next tile is
+    multiplied."""
 
     rows: int
     columns: int
@@ -74,7 +74,9 @@ def search_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Bl
 def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[Blocking]:
     """Iterate over the blockings that fit the memories; buffers that are loaded repeatedly fit twice (double buffering)."""
     resides = product.columns * _align_up(product.depth, unit.weight.align) <= unit.weight.nbytes
-    for rows, columns in itertools.product(_sizes(product.rows, unit.rows), _sizes(product.columns, unit.columns)):
+    for rows, columns in itertools.product(
+        _tile_sizes(product.rows, unit.rows), _tile_sizes(product.columns, unit.columns)
+    ):
         if 2 * rows * _align_up(4 * columns, unit.sums.align) > unit.sums.nbytes:
             continue
         # Patches are gathered in the network's RAM; a strip of the unit's own rows is the least, whatever it takes.
@@ -86,7 +88,7 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
             sums = 4 * rows * (product.columns if late else columns)
             if sums > max(STRIP, 4 * unit.rows * unit.columns) or (late and (rows == 1 or columns == product.columns)):
                 continue
-            for depth, held in itertools.product(_sizes(product.depth, unit.depth), (True, False)):
+            for depth, held in itertools.product(_tile_sizes(product.depth, unit.depth), (True, False)):
                 inputs = rows * _align_up(product.depth if held else depth, unit.input.align)
                 weights = 0 if resident else columns * _align_up(depth, unit.weight.align)
                 if 2 * inputs > unit.input.nbytes or 2 * weights > unit.weight.nbytes:
@@ -95,8 +97,9 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
                     yield Blocking(rows, columns, depth, resident, held, late)
 
 
-def _sizes(extent: int, tile: int) -> list[int]:
-    """List sizes of a tile: multiples of the unit's tile, divisors of the extent, and the whole extent."""
+def _tile_sizes(extent: int, tile: int) -> list[int]:
+    """List the sizes of a tile that are worth comparing: multiples of the unit's tile, divisors of the extent, and the
+    whole extent."""
     whole = [tile * n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if tile * n < extent]
     even = [n for n in range(tile // 2, 4 * tile + 1) if n < extent and extent % n == 0]
     return sorted({*whole, *even, extent})

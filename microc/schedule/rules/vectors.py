@@ -101,13 +101,13 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
     # Runtime weights are copied in panels anyway; that pays for integers only if one instruction then multiplies several.
     return is_constant or (
         _packs_weights(product, target)
-        and _dot_product(product, dividing_lanes(product.columns, target), target)[0] > 1
+        and _best_dot_product(product, dividing_lanes(product.columns, target), target)[0] > 1
     )
 
 
 def _pays_with_scalar_epilogue(product: Product, target: Target) -> bool:
-    """Test whether vectorised sums pay although the epilogue is scalar: float32 on a unit whose vectors of floats can be
-    multiplied by scalars."""
+    """Test whether vectorised sums pay although the epilogue is scalar: for float32 on a unit that can multiply vectors of
+    floats by scalars."""
     return float_lanes(target) == NUMBERS and set(product.dtypes) == {"float32"}
 
 
@@ -135,21 +135,21 @@ def vector_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[T
 
 
 def list_vector_tiles(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
-    """List the tiles of ``product``, as :func:`vector_product_tiles`."""
+    """List the tiles of ``product`` that fill the vector registers, as :func:`vector_product_tiles`."""
     lanes = dividing_lanes(product.columns, target)
-    abreast = [n for n in range(_max_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
+    abreast = [n for n in range(_max_column_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
-        shapes = [(_even_rows(product, n, target), n) for n in abreast]
+        shapes = [(_preferred_rows(product, n, target), n) for n in abreast]
     else:
         candidates = [(rows, n) for n in abreast for rows in _row_candidates(start, product, n, target)]
         shapes = [min(candidates, key=lambda shape: _step_time(product, shape, target))]
-    blocks = [_row_block(start, product, rows, target) for rows, _ in shapes]
-    tiles = [_tile(product, rows, lanes * n, lanes, target) for rows, n in shapes]
+    blocks = [_row_tiles_per_panel(start, product, rows, target) for rows, _ in shapes]
+    tiles = [_build_vector_tile(product, rows, lanes * n, lanes, target) for rows, n in shapes]
     apart = not is_vectorizable(start, target)
     return tuple(replace(tile, block=block, apart=apart) for tile, block in zip(tiles, blocks, strict=True))
 
 
-def _max_vectors(product: Product, target: Target) -> int:
+def _max_column_vectors(product: Product, target: Target) -> int:
     """Return the most vectors of columns in a tile."""
     if product.total.dtype == "int32":
         return INT32_VECTORS
@@ -157,7 +157,8 @@ def _max_vectors(product: Product, target: Target) -> int:
 
 
 def _step_time(product: Product, shape: tuple[int, int], target: Target) -> float:
-    """Estimate the time of one step of K for one vector of columns and all rows, in multiply-adds."""
+    """Estimate the time of one step of K for one vector of columns and all rows, in multiply-adds. ``shape``: rows, and
+    vectors of columns, of a tile."""
     count, (rows, abreast) = product.rows, shape
     tiles = [rows] * (count // rows) + [count % rows] * (count % rows > 0)
     # Each multiply-add waits for the previous sum. A tile of fewer sums than the pipeline is deep leaves issue slots empty. Short
@@ -168,15 +169,15 @@ def _step_time(product: Product, shape: tuple[int, int], target: Target) -> floa
     return issue_slots / abreast + LOAD_COST * (len(tiles) + count / abreast)
 
 
-def _even_rows(product: Product, abreast: int, target: Target) -> int:
+def _preferred_rows(product: Product, abreast: int, target: Target) -> int:
     """Return rows of a tile: as many as registers hold, preferably a divisor of all rows."""
-    most = _max_rows(product, abreast, target)
+    most = _max_rows_in_registers(product, abreast, target)
     return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
 
 
 def _row_candidates(start: Schedule, product: Product, abreast: int, target: Target) -> tuple[int, ...]:
     """List rows of a tile that are worth comparing: a divisor of all rows, and the most that registers hold."""
-    even, most = _even_rows(product, abreast, target), _max_rows(product, abreast, target)
+    even, most = _preferred_rows(product, abreast, target), _max_rows_in_registers(product, abreast, target)
     # A partial last tile cannot be split among threads, and they have no columns of their own to split instead.
     is_shared = target.has(THREADS) and (start.has(PATCH) or not _exceeds_cache(product, target))
     # If all columns are one tile, copying the patch dominates, and that is fastest in whole parts of an image row.
@@ -184,8 +185,8 @@ def _row_candidates(start: Schedule, product: Product, abreast: int, target: Tar
     return (even,) if is_shared or is_narrow or not target.core.pipelined else (even, most)
 
 
-def _max_rows(product: Product, abreast: int, target: Target) -> int:
-    """Return the most rows of a tile that the vector registers hold."""
+def _max_rows_in_registers(product: Product, abreast: int, target: Target) -> int:
+    """Return the largest number of rows of a tile whose sums the vector registers hold."""
     floats = product.total.dtype == "float32"
     # A unit that multiplies vectors by scalars needs no register for a broadcast activation.
     scratch = 0 if floats and float_lanes(target) == NUMBERS else SCRATCH_REGISTERS
@@ -200,7 +201,7 @@ def _exceeds_cache(product: Product, target: Target) -> bool:
     return floats and bool(cache) and not product.inside and 4 * product.columns * product.depth > cache // 2
 
 
-def _row_block(start: Schedule, product: Product, rows: int, target: Target) -> int:
+def _row_tiles_per_panel(start: Schedule, product: Product, rows: int, target: Target) -> int:
     """Return how many tiles of rows use one tile of columns' weights before the next columns (:attr:`Tile.block`).
 
     One if all weights stay in the cache, else all: larger caches stream rows as fast as they are multiplied.
@@ -214,11 +215,11 @@ def _row_block(start: Schedule, product: Product, rows: int, target: Target) -> 
     return tiles if copies_panels or _exceeds_cache(product, target) else 1
 
 
-def _tile(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:
+def _build_vector_tile(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:
     """Build a tile of ``rows`` by ``columns``: the best instruction for its dtypes, and the layout of weights that it reads."""
     packs = _packs_weights(product, target)
     step, intrin, copied = (
-        _dot_product(product, lanes, target) if packs and product.total.dtype == "int32" else (1, "", "")
+        _best_dot_product(product, lanes, target) if packs and product.total.dtype == "int32" else (1, "", "")
     )
     unroll = next(n for n in VECTORS_UNROLL if product.depth // step % n == 0)
     weights = VECTOR_PANELS if intrin else PANELS if packs else ""
@@ -234,11 +235,11 @@ def _packs_weights(product: Product, target: Target) -> bool:
     return pays and product.panels and product.rows >= MIN_PACKED_ROWS and target.core.cache > 0
 
 
-def _dot_product(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
-    """Return products per lane and instruction, the tensor intrinsic, and the dtype to which rows are copied for it.
+def _best_dot_product(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
+    """Return how many products an instruction adds in each lane, the tensor intrinsic, and the dtype to which rows are
+    copied for it.
 
-    Four products of bytes (VNNI, SDOT) if the core has them, else two of int16 (PMADDWD), else one.
-    """
+    Four products of bytes (VNNI, SDOT) if the core has them, else two of int16 (PMADDWD), else one."""
     word, intrin = DOT4_INTRINSICS.get(product.dtypes[:2], ("", ""))
     if word and product.depth % 4 == 0 and target.has(f"{word}_i32x{lanes}"):
         return 4, intrin, ""
@@ -257,7 +258,8 @@ def matches_vector_depthwise(start: Schedule, target: Target) -> bool:
 
 
 def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """List whether pairs of taps are multiplied: yes if a pair (dot2) takes fewer instructions than one tap."""
+    """List whether pairs of taps are multiplied by one instruction: True if a pair (dot2) takes fewer instructions than
+    one tap, else False."""
     form = match_depthwise(start)
     assert form is not None
     word = f"dot2_i32x{dividing_lanes(form.channels, target)}"
@@ -268,7 +270,8 @@ def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool
 
 
 def search_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """List both choices if pairs pay: the weights of pairs are larger."""
+    """List the choices of tap pairs that a search tries: both if pairs pay, since the weights of pairs are larger; else
+    False."""
     return tuple(dict.fromkeys((*default_tap_pairs(start, target, goal), False)))
 
 
@@ -317,7 +320,7 @@ def match_windows(schedule: Schedule) -> Product | None:
 
 
 def require_windows(schedule: Schedule) -> Product:
-    """Return the product of a function that :func:`match_windows` matches."""
+    """Return the product of a function that :func:`match_windowed_product` matches."""
     product = match_windows(schedule)
     assert product is not None
     return product
@@ -382,8 +385,9 @@ MIN_COLUMNS = 8
 """Columns from which a strip is long enough to pay."""
 
 
-def _can_strip(start: Schedule, product: Product | None, target: Target) -> bool:
-    """Test for a product by constants, summed in int32 or float32, that vectors can do wholly."""
+def _suits_strips(start: Schedule, product: Product | None, target: Target) -> bool:
+    """Test for a product by constants, summed in int32 or float32, that vectors of any length can do wholly, with enough
+    columns."""
     if product is None or product.columns < MIN_COLUMNS or not is_vectorizable(start, target) or product.bits:
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
@@ -393,13 +397,13 @@ def _can_strip(start: Schedule, product: Product | None, target: Target) -> bool
 
 
 def matches_strip_product(start: Schedule, target: Target) -> bool:
-    """Match a product by constants for strips."""
-    return _can_strip(start, match_product(start), target)
+    """Match a matrix product by constants that strips of columns can do."""
+    return _suits_strips(start, match_product(start), target)
 
 
 def matches_strip_windows(start: Schedule, target: Target) -> bool:
-    """Match a windowed convolution by constants for strips."""
-    return _can_strip(start, match_windows(start), target)
+    """Match a windowed convolution by constants that strips of columns can do."""
+    return _suits_strips(start, match_windows(start), target)
 
 
 def strip_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
@@ -435,7 +439,7 @@ def schedule_strip_product(start: Schedule, target: Target, decisions: Decisions
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PATCH):
         schedule = copy_words(schedule.compute_at(PATCH, product.tile), PATCH, target)
-    return vectorize_strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
+    return vectorize_strips(_unroll_except(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
 
 
 def schedule_strip_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -450,7 +454,7 @@ def schedule_strip_windows(start: Schedule, target: Target, decisions: Decisions
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PADDED):
         schedule = copy_padded_rows(schedule.compute_at(PADDED, y), product.data.dtype, target)
-    return vectorize_strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
+    return vectorize_strips(_unroll_except(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
 
 
 def _transpose_weights(schedule: Schedule, product: Product) -> Schedule:
@@ -458,7 +462,7 @@ def _transpose_weights(schedule: Schedule, product: Product) -> Schedule:
     return schedule.transform_layout(product.weight.name, ((None,), (None,)), (1, 0))
 
 
-def _unroll(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Schedule:
+def _unroll_except(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Schedule:
     """Unroll everything inside of the ``kept`` loops; the loop of the strip is one of these, and is vectorised later."""
     return unroll_and_vectorize(schedule, kept, replace(tile, lanes=0), 0)
 

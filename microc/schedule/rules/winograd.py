@@ -41,7 +41,7 @@ _CROSSED = (None, 2, 2)
 
 @frozen
 class Square:
-    """A square of sums: tiles, and vectors of output channels, at once."""
+    """A decision of the rule: how many tiles, and vectors of output channels, have their sums in registers at once."""
 
     tiles: int
     columns: int
@@ -69,21 +69,21 @@ def matches_float_winograd(start: Schedule, target: Target) -> bool:
     )
 
 
-def _image(start: Schedule) -> tuple[int, int]:
-    """Return the tiles of a row (an even number) and the input channels."""
+def _tiles_and_channels(start: Schedule) -> tuple[int, int]:
+    """Return the number of tiles in a row (even) and of input channels."""
     *_, columns, channels = find_buffer(start.func, TILE).shape
     return columns, channels
 
 
 def default_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List tiles of a row that are transformed at once: the most that fit the scratch."""
-    most = max(PAIR, SCRATCH // (2 * 16 * _image(start)[1]))
+    """List the number of tiles of a row that are transformed at once: the most that fit in :data:`SCRATCH`."""
+    most = max(PAIR, SCRATCH // (2 * 16 * _tiles_and_channels(start)[1]))
     return (max(n for n in search_tile_counts(start, target, goal) if n <= most),)
 
 
 def search_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List all even divisors of the tiles of a row."""
-    columns, _ = _image(start)
+    """List the numbers of tiles of a row that a search transforms at once: all even divisors of the tiles of a row."""
+    columns, _ = _tiles_and_channels(start)
     return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
 
 
@@ -100,7 +100,8 @@ def search_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ..
 
 
 def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Compute every stage where the outputs of a pair of tiles and a pair of channels need it."""
+    """Schedule Winograd's algorithm on int16: compute every stage where the outputs of a pair of tiles and a pair of
+    channels need it."""
     schedule, end, weight = _inline_output_transform(start)
     outputs = find_buffer(schedule.func, ACC).shape[-1]
     held = decisions["held"]
@@ -113,7 +114,7 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
     if schedule.has(PADDED):
         schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
-    schedule = _multiply(_transform_inputs(schedule), weight, decisions["unroll"])
+    schedule = _schedule_int16_products(_transform_inputs(schedule), weight, decisions["unroll"])
     for loop in (f"{y}_0", f"{x}_0", f"{x}_1", f"{x}_2"):
         schedule = schedule.annotate(loop, PEEL, 0)
     for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], f"{y}_1", f"{x}_3"):
@@ -131,15 +132,15 @@ def _inline_output_transform(start: Schedule) -> tuple[Schedule, str, str]:
 
 
 def _transform_inputs(schedule: Schedule) -> Schedule:
-    """Transform four channels at once, all points of a tile one after the other."""
+    """Schedule the input transform: four channels at once, all points of a tile one after the other."""
     schedule = schedule.transform_layout(TILE, (_UNSPLIT,) * 4 + (_CROSSED,), (0, 1, 2, 3, 4, 6, 5))
     s, n, y, x, c = schedule.loops_of(TILE)[-5:]
     schedule = schedule.split(c, (None, STEP)).reorder(n, y, x, f"{c}_0", f"{c}_1", s)
     return schedule.unroll(s).vectorize(f"{c}_1")
 
 
-def _multiply(schedule: Schedule, weight: str, unroll: int) -> Schedule:
-    """Multiply at a point: K innermost, two by two sums in registers."""
+def _schedule_int16_products(schedule: Schedule, weight: str, unroll: int) -> Schedule:
+    """Schedule the int16 products at a point of the transform: K innermost, two by two sums in registers."""
     schedule = schedule.transform_layout(weight, (_UNSPLIT, _UNSPLIT, _CROSSED), (0, 1, 2, 4, 3))
     *_, x, o, k = schedule.loops_of(ACC)
     schedule = schedule.split(k, (None, unroll, STEP)).reorder(f"{k}_0", f"{k}_1", x, o, f"{k}_2")
@@ -150,11 +151,11 @@ def _multiply(schedule: Schedule, weight: str, unroll: int) -> Schedule:
 
 
 def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Copy and transform the padded input of some tiles of a row; then compute sums and outputs for some output channels at a
-    time."""
+    """Schedule Winograd's algorithm on floats: copy and transform the padded input of some tiles of a row; then compute
+    sums and outputs for some output channels at a time."""
     outputs = find_buffer(start.func, ROWS).shape[1]
     schedule, end, weight = _inline_output_transform(start)
-    inner, lanes = _lanes(start, target)
+    inner, lanes = _channel_lanes(start, target)
     tiles, columns = decisions["square"].tiles, decisions["square"].columns
     *_, y, x, o = schedule.loops_of(end)
     schedule = schedule.split(y, (None, outputs)).split(x, (None, tiles, outputs)).split(o, (None, columns, lanes))
@@ -166,7 +167,7 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
         schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
     for loop in (f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1"):
         schedule = schedule.annotate(loop, PEEL, 0)
-    schedule = _float_products(schedule, weight, columns, lanes, decisions["unroll"])
+    schedule = _schedule_float_products(schedule, weight, columns, lanes, decisions["unroll"])
     s, *_, tile, c = schedule.loops_of(TILE)[-5:]
     schedule = schedule.split(c, (None, inner)).reorder(tile, f"{c}_0", s, f"{c}_1").unroll(s)
     for block, loops in (("acc_init", 3), (ACC, 4), ("acc_register", 3), (ROWS, 6), (end, 3)):
@@ -178,8 +179,8 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
     return schedule
 
 
-def _float_products(schedule: Schedule, weight: str, width: int, lanes: int, unroll: int) -> Schedule:
-    """Multiply at a point: columns innermost, whose weights are contiguous."""
+def _schedule_float_products(schedule: Schedule, weight: str, width: int, lanes: int, unroll: int) -> Schedule:
+    """Schedule the float products at a point of the transform: columns innermost, whose weights are contiguous."""
     schedule = schedule.transform_layout(weight, (_UNSPLIT, (None, width * lanes), _UNSPLIT), (0, 1, 3, 2))
     *_, tile, column, k = schedule.loops_of(ACC)
     schedule = schedule.split(column, (width, lanes)).split(k, (None, unroll))
@@ -188,7 +189,7 @@ def _float_products(schedule: Schedule, weight: str, width: int, lanes: int, unr
     return schedule.split(schedule.loops_of("acc_register")[-1], (width, lanes))
 
 
-def _lanes(start: Schedule, target: Target) -> tuple[int, int]:
+def _channel_lanes(start: Schedule, target: Target) -> tuple[int, int]:
     """Return lanes of input channels and of output channels; 1 without vectors."""
     channels, outputs = (find_buffer(start.func, name).shape[-1] for name in (TILE, ACC))
     return (dividing_lanes(channels, target), dividing_lanes(outputs, target)) if target.has("vectors") else (1, 1)
@@ -197,18 +198,21 @@ def _lanes(start: Schedule, target: Target) -> tuple[int, int]:
 def default_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
     """List the square with the least estimated time: products wait least for previous sums, and need the fewest loads."""
 
-    def time(square: Square) -> tuple[float, int, int]:
+    def time_per_product(square: Square) -> tuple[float, int, int]:
         # Per product: its issue slot, or more if the pipeline is deeper than the square has sums; and its share of the loads.
         slots = max(1.0, target.core.pipelined / (square.tiles * square.columns))
         return slots + LOAD_COST * (1 / square.tiles + 1 / square.columns), square.tiles, square.columns
 
-    return (min(search_squares(start, target, goal), key=time),)
+    return (min(search_squares(start, target, goal), key=time_per_product),)
 
 
 def search_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
     """List the squares that divide tiles and channels and whose sums, weights and broadcast inputs fit the registers."""
     registers = target.core.vectors if target.has("vectors") else REGISTERS
-    tiles, columns = _image(start)[0], find_buffer(start.func, ACC).shape[-1] // _lanes(start, target)[1]
+    tiles, columns = (
+        _tiles_and_channels(start)[0],
+        find_buffer(start.func, ACC).shape[-1] // _channel_lanes(start, target)[1],
+    )
     pairs = itertools.product(range(1, TALLEST + 1), repeat=2)
     # tiles * columns sums + columns weights + 2 for a broadcast input and an intermediate result
     return tuple(Square(t, c) for t, c in pairs if tiles % t == 0 and columns % c == 0 and t * c + c + 2 <= registers)

@@ -35,8 +35,8 @@ _EXPRESSIONS = (ir.Load, ir.AddressOf, ir.Const, ir.Var, ir.Bin, ir.Un, ir.Cast,
 
 @frozen
 class Touch:
-    """A syntactic access, ``tick`` ticks after its statement starts: ``extent`` elements from an index on, ``step``
-    apart."""
+    """A memory access as it stands in a statement: ``extent`` elements of a buffer from an index on, ``step`` apart,
+    ``tick`` ticks after the statement starts."""
 
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
@@ -48,23 +48,27 @@ class Touch:
 
 @dataclass(slots=True)
 class Scope:
-    """Index expressions of names. A name bound to data is unknown and stands for itself."""
+    """Names bound by ``Let``, with the index expressions that they stand for. A name whose value depends on data stands
+    for itself."""
 
     names: dict[ir.Var, ir.Expr]
 
     def name(self, var: ir.Var, value: ir.Expr) -> None:
+        """Add a let-bound name; one whose value depends on data stands for itself."""
         data = any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value))
         self.names[var] = var if data else self.expr(value)
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
+        """Replace let-bound names in an expression by the index expressions that they stand for."""
         return substitute(expr, self.names) if self.names else expr
 
     def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        """Replace let-bound names in the indices of an access."""
         return tuple(map(self.expr, indices))
 
 
 def row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
-    """Yield statements in order of execution; a let comes before its body."""
+    """Yield statements in order of execution, without entering loops and branches; a ``Let`` comes before its body."""
     stack = [stmt]
     while stack:
         match stack.pop():
@@ -80,8 +84,8 @@ def row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
 
 
 def leaf(stmt: ir.Stmt, scope: Scope) -> list[Touch]:
-    """Return the accesses of a statement itself: of a loop those of its extent, of an ``If`` those of its condition.
-    Names enter the scope."""
+    """Return the accesses of a statement itself: of a loop those of its extent, of an ``If`` those of its condition. A
+    name that the statement binds is added to the scope."""
     match stmt:
         case ir.Store(buffer, indices, value):
             written = [Touch(buffer, scope.indices(indices), True, 1)] if buffer.scope in FOLLOWED else []
@@ -146,8 +150,8 @@ _MOST = 1 << 24
 
 @frozen
 class Touches:
-    """Times for each element of a buffer, int64: first write (:data:`NEVER_WRITTEN`) and last access
-    (:data:`NEVER_TOUCHED`)."""
+    """Ticks of the first write (:data:`NEVER_WRITTEN` if none) and of the last access (:data:`NEVER_TOUCHED` if none) of
+    each element of a buffer, int64."""
 
     first_write: Array
     last_touch: Array
@@ -163,9 +167,8 @@ class _TimedLoop:
 
 
 @frozen
-class _Access:
-    """An access at time ``at`` plus the sum of ``span`` times the iteration of every loop around it; loops innermost
-    first."""
+class _TimedAccess:
+    """An access at tick ``at`` plus, for every loop around it, ``span`` times its iteration; loops innermost first."""
 
     touch: Touch
     at: int
@@ -173,49 +176,50 @@ class _Access:
 
 
 def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
-    """Compute first writes and last accesses of every parameter of a lowered function, except constants."""
+    """Compute the ticks of the first write and the last access of every element of the parameters of a lowered function,
+    except constants."""
     found = {
         b: Touches(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
         for b in func.params
         if b.scope in FOLLOWED
     }
     loops = [s for s in walk_stmt(func.body) if isinstance(s, ir.For)]
-    if any(loop.kind == "parallel" or _bound(loop.extent) is None for loop in loops):
+    if any(loop.kind == "parallel" or _max_trip_count(loop.extent) is None for loop in loops):
         return {b: Touches(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
-    _, accesses = _collect(func.body, Scope({}))
+    _, accesses = _timed_accesses(func.body, Scope({}))
     for access in accesses:
         if access.touch.buffer in found:
-            _record(access, found[access.touch.buffer])
+            _record_access(access, found[access.touch.buffer])
     return found
 
 
 # ---------------------------------------------------------------- all accesses of a function, with their loops
 
-Timed = tuple[int, list[_Access]]
+Timed = tuple[int, list[_TimedAccess]]
 
 
-def _collect(stmt: ir.Stmt, around: Scope) -> Timed:
-    """Return the duration of a statement, and its accesses timed from its start."""
+def _timed_accesses(stmt: ir.Stmt, around: Scope) -> Timed:
+    """Return the duration of a statement in ticks, and its accesses with ticks from its start."""
     scope = Scope(dict(around.names))
     parts: list[Timed] = []
     for item in row(stmt):
-        own: Timed = TICKS, [_Access(touch, touch.tick) for touch in leaf(item, scope)]
+        own: Timed = TICKS, [_TimedAccess(touch, touch.tick) for touch in leaf(item, scope)]
         match item:
             case ir.If(_, then, otherwise):
-                parts += [own, _collect(then, scope)]
-                parts += [_collect(otherwise, scope)] if otherwise else []
+                parts += [own, _timed_accesses(then, scope)]
+                parts += [_timed_accesses(otherwise, scope)] if otherwise else []
             case ir.For():
                 parts += [
-                    _loop(item, scope),
+                    _timed_loop_accesses(item, scope),
                     own,
                 ]  # C evaluates the extent before every iteration, for the last time at the end
             case _:
                 parts.append(own)
-    return _sequence(parts)
+    return _concatenate_timed(parts)
 
 
-def _sequence(parts: Iterable[Timed]) -> Timed:
-    """Concatenate timed statements."""
+def _concatenate_timed(parts: Iterable[Timed]) -> Timed:
+    """Concatenate statements with their accesses: the accesses of each are moved behind the statements before it."""
     total, found = 0, []
     for duration, accesses in parts:
         found += [replace(access, at=access.at + total) for access in accesses] if total else accesses
@@ -223,18 +227,18 @@ def _sequence(parts: Iterable[Timed]) -> Timed:
     return total, found
 
 
-def _loop(loop: ir.For, scope: Scope) -> Timed:
-    """Time a loop and its accesses."""
-    extent = _bound(loop.extent) or 0
-    span, inner = _collect(loop.body, Scope({**scope.names, loop.var: loop.var}))
+def _timed_loop_accesses(loop: ir.For, scope: Scope) -> Timed:
+    """Return the duration of a loop in ticks, and the accesses in its body."""
+    extent = _max_trip_count(loop.extent) or 0
+    span, inner = _timed_accesses(loop.body, Scope({**scope.names, loop.var: loop.var}))
     timed = _TimedLoop(loop.var, extent, span)
     return extent * span, [replace(access, loops=(*access.loops, timed)) for access in inner] if extent else []
 
 
-def _bound(extent: ir.Expr) -> int | None:
-    """Return the largest number of iterations of a loop; None if unknown."""
+def _max_trip_count(extent: ir.Expr) -> int | None:
+    """Return the largest number of iterations of a loop of this extent; None if unknown."""
     if isinstance(extent, ir.Bin) and extent.op == "min":
-        return min((n for n in (_bound(extent.a), _bound(extent.b)) if n is not None), default=None)
+        return min((n for n in (_max_trip_count(extent.a), _max_trip_count(extent.b)) if n is not None), default=None)
     value = ir.int_value(extent)
     if value == ir.ENDLESS:
         return 2  # iterations access the same elements: the first and the last determine all times
@@ -244,61 +248,60 @@ def _bound(extent: ir.Expr) -> int | None:
 # ---------------------------------------------------------------- addresses and times as arrays
 
 
-def _record(access: _Access, into: Touches) -> None:
-    """Enter one access for all its elements: a write at its earliest time, any access at its latest."""
+def _record_access(access: _TimedAccess, times: Touches) -> None:
+    """Update the times of all elements of one access: a write counts at its earliest tick, any access at its latest."""
     touch, buffer = access.touch, access.touch.buffer
-    for grid, rank in _grids(access):
-        flat: Array = _along(np.arange(touch.extent) * touch.step, rank - 1, rank)
+    for grid, rank in _index_grids(access):
+        flat: Array = _reshape_to_axis(np.arange(touch.extent) * touch.step, rank - 1, rank)
         inside: Array = np.ones((1,) * rank, bool)
         for axis, (index, size, stride) in enumerate(zip(touch.indices, buffer.shape, buffer.strides, strict=True)):
-            value = _evaluate(index, grid) if grid is not None else None
+            value = _evaluate_index(index, grid) if grid is not None else None
             if value is None:
-                value = _along(np.arange(size), rank - 2 - axis, rank)
+                value = _reshape_to_axis(np.arange(size), rank - 2 - axis, rank)
             inside = inside & (value >= 0) & (value < size)
             flat = flat + value * stride
         inside = inside & (flat < buffer.size)
         if touch.write:
-            _enter(into.first_write, np.minimum, flat, inside, _time(access, grid or {}, last=False))
-        _enter(into.last_touch, np.maximum, flat, inside, _time(access, grid or {}, last=True))
+            _update_times(times.first_write, np.minimum, flat, inside, _access_ticks(access, grid or {}, last=False))
+        _update_times(times.last_touch, np.maximum, flat, inside, _access_ticks(access, grid or {}, last=True))
 
 
 Grid = Mapping[ir.Var, Array]
 
 
-def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
-    """Yield the loop variables in the address as arrays, each along an axis of its own, in pieces of bounded size; and
-    the rank.
+def _index_grids(access: _TimedAccess) -> Iterator[tuple[Grid | None, int]]:
+    """Yield the values of the loop variables in the address as arrays, each along an axis of its own, in pieces of bounded
+    size; and the rank of these arrays.
 
     After the axes of loops there is one for every index, in case it is unknown, and one for the elements from an
-    address on. The grid is None if it would be too large.
-    """
+    address on. The grid is None if it would be too large."""
     names = {var for index in access.touch.indices for var in free_vars(index)}
     used = [loop for loop in reversed(access.loops) if loop.var in names]
     rank = len(used) + len(access.touch.indices) + 1
-    points = prod(loop.extent for loop in used) * access.touch.extent * _unknown(access.touch, used)
+    points = prod(loop.extent for loop in used) * access.touch.extent * _unknown_element_count(access.touch, used)
     if points > _MOST:
         yield None, rank
         return
     first = used[0].extent if used else 1
     step = max(1, first * _AT_ONCE // points) if points else 1
-    fixed = {t.var: _along(np.arange(t.extent), axis, rank) for axis, t in enumerate(used)}
+    fixed = {t.var: _reshape_to_axis(np.arange(t.extent), axis, rank) for axis, t in enumerate(used)}
     for start in range(0, first, step):
         # The first axis is split into pieces, to bound the memory of each.
-        piece = {used[0].var: _along(np.arange(start, min(start + step, first)), 0, rank)} if used else {}
+        piece = {used[0].var: _reshape_to_axis(np.arange(start, min(start + step, first)), 0, rank)} if used else {}
         yield {**fixed, **piece}, rank
 
 
-def _unknown(touch: Touch, used: Iterable[_TimedLoop]) -> int:
+def _unknown_element_count(touch: Touch, used: Iterable[_TimedLoop]) -> int:
     """Return the number of elements along the axes whose index depends on data; any of them may be accessed in every
     iteration."""
     start = {loop.var: np.zeros((), np.int64) for loop in used}
     axes = zip(touch.indices, touch.buffer.shape, strict=True)
-    return prod(size for index, size in axes if _evaluate(index, start) is None)
+    return prod(size for index, size in axes if _evaluate_index(index, start) is None)
 
 
-def _time(access: _Access, grid: Grid, *, last: bool) -> Array:
-    """Return the time of the access over the grid, in the last (or first) iteration of loops that its address does
-    not depend on."""
+def _access_ticks(access: _TimedAccess, grid: Grid, *, last: bool) -> Array:
+    """Return the tick of the access at every point of the grid, in the last (or first) iteration of loops that its address
+    does not depend on."""
     when: Array = np.array(access.at, np.int64)
     for loop in access.loops:
         if loop.var in grid:
@@ -308,22 +311,22 @@ def _time(access: _Access, grid: Grid, *, last: bool) -> Array:
     return when
 
 
-def _enter(times: Array, better: np.ufunc, flat: Array, inside: Array, when: Array) -> None:
-    """Update the times of the accessed elements that are inside the buffer."""
+def _update_times(times: Array, better: np.ufunc, flat: Array, inside: Array, when: Array) -> None:
+    """Update the times of those accessed elements that are inside the buffer: the earlier or the later tick remains."""
     flat, inside, when = (part.reshape(-1) for part in np.broadcast_arrays(flat, inside, when))
     if not inside.all():
         flat, when = flat[inside], when[inside]
     better.at(times, flat, when)
 
 
-def _along(values: Array, axis: int, rank: int) -> Array:
-    """Reshape an array to an axis of a grid."""
+def _reshape_to_axis(values: Array, axis: int, rank: int) -> Array:
+    """Reshape a vector to one axis of a grid of ``rank`` axes, as int64."""
     shape = [1] * rank
     shape[axis] = -1
     return values.astype(np.int64).reshape(shape)
 
 
-def _evaluate(expr: ir.Expr, grid: Grid) -> Array | None:
+def _evaluate_index(expr: ir.Expr, grid: Grid) -> Array | None:
     """Evaluate an index over the grid; None if it depends on data."""
     match expr:
         case ir.Const(int() as value):
@@ -331,7 +334,7 @@ def _evaluate(expr: ir.Expr, grid: Grid) -> Array | None:
         case ir.Var():
             return grid.get(expr)
         case ir.Bin(op, a, b) if op in _OPERATORS:
-            x, y = _evaluate(a, grid), _evaluate(b, grid)
+            x, y = _evaluate_index(a, grid), _evaluate_index(b, grid)
             return None if x is None or y is None else _OPERATORS[op](x, y)
         case _:
             return None
@@ -367,8 +370,8 @@ Guard = tuple[ir.Expr, bool]
 
 @frozen
 class _LocatedTouch:
-    """An access in a function: the loops around it, the number of its statement, which rises with time, and the
-    guards."""
+    """An access in a function: the loops around it, the number of its statement in order of execution, and the conditions
+    (guards) under which it runs."""
 
     touch: Touch
     loops: tuple[ir.Var, ...]
@@ -377,8 +380,9 @@ class _LocatedTouch:
 
 
 @frozen
-class _Place:
-    """An access as forms: its byte addresses, and facts that are non-negative there. ``order`` rises with time."""
+class _AccessForms:
+    """An access as linear forms: its byte addresses, and facts that are non-negative when it runs. ``order`` rises in
+    order of execution."""
 
     bytes: Form
     facts: tuple[Form, ...]
@@ -388,8 +392,8 @@ class _Place:
 
 
 class Precedence:
-    """Conflicts between the buffers of a lowered function. ``sizes``: values of its scalars, one element for each
-    size."""
+    """Proof of the distances at which two buffers of a lowered function may not share memory. ``sizes``: values of its
+    scalars, one element for each size."""
 
     def __init__(self, func: ir.PrimFunc, sizes: Mapping[str, Array]) -> None:
         self.forms = Forms(sizes)
@@ -397,8 +401,8 @@ class Precedence:
         loops = (s for s in walk_stmt(func.body) if isinstance(s, ir.For))
         self._ordered = all(loop.kind != "parallel" for loop in loops)
         followed = {b for b in func.params if b.scope in FOLLOWED}
-        found = [x for x in self._statements(func.body, Scope({}), (), ()) if x.touch.buffer in followed]
-        self._places: dict[ir.Buffer, list[_Place]] = {}
+        found = [x for x in self._located_touches(func.body, Scope({}), (), ()) if x.touch.buffer in followed]
+        self._places: dict[ir.Buffer, list[_AccessForms]] = {}
         # Converting an address may split a loop variable into digits, which changes the forms of other addresses:
         # repeat until none is split any more.
         digits = -1
@@ -406,7 +410,7 @@ class Precedence:
             digits = len(self.forms.digits)
             self._places = {b: [] for b in followed}
             for x in found:
-                self._places[x.touch.buffer].append(self._place(x))
+                self._places[x.touch.buffer].append(self._access_forms(x))
 
     def conflicts(self, old: ir.Buffer, new: ir.Buffer) -> list[Conflict]:
         """Return the distances from ``old`` to ``new`` at which some byte of ``old`` is accessed after ``new`` was
@@ -414,19 +418,24 @@ class Precedence:
         if not self._ordered:
             return [Conflict(-new.nbytes, old.nbytes)]
         touched, written = self._places[old], [place for place in self._places[new] if place.write]
-        found = [self._conflict(a, b, _common(a, b), None) for a in touched for b in written if a.order >= b.order]
+        found = [
+            self._access_conflict(a, b, _common_loops(a, b), None)
+            for a in touched
+            for b in written
+            if a.order >= b.order
+        ]
         for a in self._merge_unrolled(touched, old.name):
             for b in self._merge_unrolled(written, new.name):
-                common = _common(a, b)
-                found += [self._conflict(a, b, common[:k], var) for k, var in enumerate(common)]
+                common = _common_loops(a, b)
+                found += [self._access_conflict(a, b, common[:k], var) for k, var in enumerate(common)]
         return list(dict.fromkeys(conflict for conflict in found if conflict is not None))
 
     # ------------------------------------------------------------ touches
 
-    def _statements(
+    def _located_touches(
         self, stmt: ir.Stmt, around: Scope, loops: tuple[ir.Var, ...], guards: tuple[Guard, ...]
     ) -> Iterator[_LocatedTouch]:
-        """Yield all accesses. Loop variables get unique names."""
+        """Yield all accesses under a statement. Loop variables get unique names."""
         scope = Scope(dict(around.names))
         for item in row(stmt):
             self._number += 1
@@ -434,27 +443,27 @@ class Precedence:
             match item:
                 case ir.If(condition, then, otherwise):
                     decided = scope.expr(condition)
-                    yield from self._statements(then, scope, loops, (*guards, (decided, True)))
+                    yield from self._located_touches(then, scope, loops, (*guards, (decided, True)))
                     if otherwise is not None:
-                        yield from self._statements(otherwise, scope, loops, (*guards, (decided, False)))
+                        yield from self._located_touches(otherwise, scope, loops, (*guards, (decided, False)))
                 case ir.For(var, extent, body):
                     unique, count = ir.Var(f"{var.name}.{number}"), scope.expr(extent)
                     self.forms.loop(unique, count)
                     inner = Scope({**scope.names, var: unique})
-                    yield from self._statements(body, inner, (*loops, unique), (*guards, (unique < count, True)))
+                    yield from self._located_touches(body, inner, (*loops, unique), (*guards, (unique < count, True)))
                     self._number = number = self._number + 1  # C evaluates the extent for the last time at the end
             for touch in own:
                 yield _LocatedTouch(touch, loops, number, guards)
 
-    def _place(self, found: _LocatedTouch) -> _Place:
-        """Convert an access to forms."""
-        loops = tuple(digit for var in found.loops for digit in self.forms.variables(var))
-        facts = tuple(fact for guard in found.guards for fact in self.forms.facts(*guard) if fact.terms)
-        order = found.number, found.touch.tick
-        return _Place(self._bytes(found.touch), facts, loops, order, found.touch.write)
+    def _access_forms(self, located: _LocatedTouch) -> _AccessForms:
+        """Convert an access to linear forms."""
+        loops = tuple(digit for var in located.loops for digit in self.forms.variables(var))
+        facts = tuple(fact for guard in located.guards for fact in self.forms.facts(*guard) if fact.terms)
+        order = located.number, located.touch.tick
+        return _AccessForms(self._byte_addresses(located.touch), facts, loops, order, located.touch.write)
 
-    def _bytes(self, touch: Touch) -> Form:
-        """Return the byte addresses of an access; the whole buffer if they depend on data."""
+    def _byte_addresses(self, touch: Touch) -> Form:
+        """Return the byte addresses of an access as a linear form; those of the whole buffer if they depend on data."""
         buffer, width = touch.buffer, dtypes.nbytes(touch.buffer.dtype)
         total = Form({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
         for index, stride in zip(touch.indices, buffer.strides, strict=True):
@@ -466,10 +475,10 @@ class Precedence:
 
     # ------------------------------------------------------------ distances
 
-    def _merge_unrolled(self, places: Sequence[_Place], name: str) -> Iterator[_Place]:
+    def _merge_unrolled(self, places: Sequence[_AccessForms], name: str) -> Iterator[_AccessForms]:
         """Merge accesses in the same loops that differ by a constant into one access in an additional loop, as
         before unrolling."""
-        found: dict[object, list[_Place]] = {}
+        found: dict[object, list[_AccessForms]] = {}
         for place in places:
             found.setdefault((place.loops, place.bytes.slopes, frozenset(f.key for f in place.facts)), []).append(place)
         for k, group in enumerate(found.values()):
@@ -477,12 +486,13 @@ class Precedence:
             bytes_, self.forms.extents[unrolled] = Form.around([place.bytes for place in group], unrolled)
             yield replace(group[0], bytes=bytes_, loops=(*group[0].loops, unrolled))
 
-    def _conflict(self, a: _Place, b: _Place, same: tuple[ir.Var, ...], later: ir.Var | None) -> Conflict | None:
-        """Return the distances of two accesses in the same iterations of the loops ``same``.
+    def _access_conflict(
+        self, a: _AccessForms, b: _AccessForms, same: tuple[ir.Var, ...], later: ir.Var | None
+    ) -> Conflict | None:
+        """Return the unsafe distances that follow from two accesses in the same iterations of the loops ``same``.
 
         If ``later`` is given, its iteration at ``a`` is later than the one at ``b``. All other loops are independent of
-        each other.
-        """
+        each other."""
         extents = self.forms.extents
         mine, other = {var: _number(var) for var in same}, {var: _number(var) for var in same}
         reach = {var: self.forms.reach(var) for var in same if extents[var] is not None}
@@ -499,11 +509,11 @@ class Precedence:
 
 
 def _number(var: ir.Var) -> Form:
-    """Return the form of a variable."""
+    """Return the linear form that consists of a variable alone."""
     return Form({var: _ZERO + 1}, _ZERO, _ZERO)
 
 
-def _common(a: _Place, b: _Place) -> tuple[ir.Var, ...]:
-    """Return the loops around both accesses."""
+def _common_loops(a: _AccessForms, b: _AccessForms) -> tuple[ir.Var, ...]:
+    """Return the variables of the loops around both accesses."""
     pairs = zip(a.loops, b.loops, strict=False)
     return tuple(x for x, y in takewhile(lambda pair: pair[0] == pair[1], pairs))

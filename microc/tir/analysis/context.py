@@ -89,8 +89,7 @@ def early_end(loop: ir.For) -> ir.If | None:
     """Return the ``If`` that may end a loop early; None if there is none.
 
     It is the loop's whole body, and its condition is an element that iterations change. Once it is false, no iteration
-    has an effect any more.
-    """
+    has an effect any more."""
     body = loop.body
     if loop.kind != "serial" or not isinstance(body, ir.If) or body.otherwise is not None:
         return None
@@ -114,11 +113,11 @@ _FACTS_COMBINED = 2
 
 
 class Context(Division):
-    """Linear forms and ranges of expressions under bounds and facts.
+    """What is known about values at a point of a function (bounds of variables, and facts), and the linear forms and
+    ranges of expressions that follow.
 
     ``kept`` variables are never replaced by their only value. ``plain`` is the same context without facts; a context
-    without facts does not refer to itself, so that reference counting frees it.
-    """
+    without facts does not refer to itself, so that reference counting frees it."""
 
     def __init__(
         self,
@@ -142,6 +141,7 @@ class Context(Division):
 
     @property
     def plain(self) -> Self:
+        """The same context without facts."""
         return self._plain or self
 
     @abstractmethod
@@ -168,22 +168,22 @@ class Context(Division):
 
     def assuming(self, condition: Expr, holds: bool = True) -> Self:
         """Return the context in which ``condition`` is known to hold (or not to hold)."""
-        facts = tuple(self._facts(condition, holds))
+        facts = tuple(self._condition_facts(condition, holds))
         if not facts:
             return self
         return type(self)(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain, self.atoms)
 
-    def _facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
-        """Yield the facts that follow from a condition."""
+    def _condition_facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
+        """Yield the facts that follow if a condition holds (or does not hold)."""
         match condition:
             case Bin("and", a, b) if holds:
-                yield from self._facts(a, True)
-                yield from self._facts(b, True)
+                yield from self._condition_facts(a, True)
+                yield from self._condition_facts(b, True)
             case Bin("or", a, b) if not holds:
-                yield from self._facts(a, False)
-                yield from self._facts(b, False)
+                yield from self._condition_facts(a, False)
+                yield from self._condition_facts(b, False)
             case ir.Un("not", a):
-                yield from self._facts(a, not holds)
+                yield from self._condition_facts(a, not holds)
             case Bin(op, a, b) if op in ir.COMPARISONS and a.dtype == "int32":
                 difference = self.difference(a, b)
                 if difference is not None:
@@ -224,14 +224,14 @@ class Context(Division):
         return found[1]
 
     def difference(self, a: Expr, b: Expr) -> Linear | None:
-        """Return ``a - b`` in its shortest form; None if its numbers exceed int32."""
+        """Return ``a - b`` as its shortest linear form; None if its numbers exceed int32."""
         try:
             return self.tidy(self.linear(a).plus(self.linear(b), -1))
         except Unprintable:
             return None
 
-    def _shortest(self, expr: Expr) -> Linear | None:
-        """Return the shortest form of an expression; None if its numbers exceed int32."""
+    def _shortest_form(self, expr: Expr) -> Linear | None:
+        """Return the shortest linear form of an expression; None if its numbers exceed int32."""
         try:
             return self.tidy(self.linear(expr))
         except Unprintable:
@@ -256,7 +256,7 @@ class Context(Division):
             case Bin(op, a, b) if op in INDEX_OPS:
                 return self._atom_of(op, self.linear(a), self.linear(b))
             case ir.Select(c, a, b):
-                return self._select(c, a, b)
+                return self._select_form(c, a, b)
             case _:
                 return self.form(self.structural(expr))
 
@@ -291,8 +291,8 @@ class Context(Division):
             left, right = right, left
         return self.form(Bin(op, left, right))
 
-    def _select(self, condition: Expr, a: Expr, b: Expr) -> Linear:
-        """Return the linear form of a select."""
+    def _select_form(self, condition: Expr, a: Expr, b: Expr) -> Linear:
+        """Return the linear form of ``condition ? a : b``."""
         result = self.select(condition, a, b)
         return self.form(result) if isinstance(result, ir.Select) else self.linear(result)
 
@@ -301,9 +301,9 @@ class Context(Division):
     def span(self, form: Linear) -> Interval:
         """Return the range of a linear form, from the ranges of its atoms and from the facts."""
         depth = _FACTS_COMBINED
-        return -self._upper(form.times(-1), depth), self._upper(form, depth)
+        return -self._upper_bound(form.times(-1), depth), self._upper_bound(form, depth)
 
-    def _upper(self, form: Linear, depth: int) -> intervals.Bound:
+    def _upper_bound(self, form: Linear, depth: int) -> intervals.Bound:
         """Return an upper bound of a linear form.
 
         A fact ``f <= 0`` implies form <= form - factor * f for factor > 0. At most ``depth`` facts are combined; the
@@ -318,7 +318,7 @@ class Context(Division):
         if depth:
             for fact in self.facts:
                 for factor in factors(form, fact):
-                    high = min(high, self._upper(form.plus(fact, -factor), depth - 1))
+                    high = min(high, self._upper_bound(form.plus(fact, -factor), depth - 1))
         return high
 
     def reach(self, expr: Expr) -> Interval:
@@ -327,7 +327,7 @@ class Context(Division):
             return self.range(expr)
         found = self._reaches.get(id(expr))
         if found is None:
-            form = self._shortest(expr)
+            form = self._shortest_form(expr)
             found = (expr, intervals.UNKNOWN if form is None else self.span(form))
             self._reaches[id(expr)] = found
         return found[1]
@@ -336,11 +336,12 @@ class Context(Division):
         """Return the range of an atom from the ranges of its operands; of a variable, its bounds. Memoised."""
         found = self._ranges.get(id(expr))
         if found is None:
-            found = (expr, self._range(expr))
+            found = (expr, self._compute_range(expr))
             self._ranges[id(expr)] = found
         return found[1]
 
-    def _range(self, expr: Expr) -> Interval:
+    def _compute_range(self, expr: Expr) -> Interval:
+        """Compute the range of an atom from the ranges of its operands."""
         match expr:
             case Const(value):
                 return (value, value) if isinstance(value, int) else intervals.UNKNOWN
@@ -383,9 +384,9 @@ def is_scalar_int(dtype: str) -> bool:
     return kind in ("int", "uint") and lanes == 1
 
 
-def _range_with_wrap(found: Interval, dtype: str) -> Interval:
+def _range_with_wrap(interval: Interval, dtype: str) -> Interval:
     """Return the range of the dtype if unsigned arithmetic may wrap, else the interval itself."""
     kind, _, lanes = dtypes.info(dtype)
-    if kind == "uint" and lanes == 1 and not intervals.within(found, dtypes.int_range(dtype)):
+    if kind == "uint" and lanes == 1 and not intervals.within(interval, dtypes.int_range(dtype)):
         return dtypes.int_range(dtype)
-    return found
+    return interval

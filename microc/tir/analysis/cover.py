@@ -25,7 +25,8 @@ _Base = frozenset[tuple[Atom, int]]
 
 
 class _Digit(NamedTuple):
-    """``base // lower % (upper / lower)``; ``upper`` None is the leading digit."""
+    """A digit of a sum of loop variables in mixed radix: ``base // lower % (upper / lower)``; ``upper`` is None for the
+    most significant digit."""
 
     base: _Base
     lower: int
@@ -33,10 +34,10 @@ class _Digit(NamedTuple):
 
 
 def covers_domain(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
-    """Return the reason why the domain may not be covered; empty if it is.
+    """Return the reason why the loops around a block may not run through the whole domain of its iterators; empty if they
+    do.
 
-    ``around`` contains the enclosing loops and the conditions that hold, outermost first.
-    """
+    ``around`` contains the enclosing loops and the conditions that hold, outermost first."""
     bounds: dict[ir.Var, tuple[int, int]] = {}
     conditions = [x for x in around if isinstance(x, ir.Expr)]
     if block.predicate is not None:
@@ -48,13 +49,13 @@ def covers_domain(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
         bounds[loop.var] = (0, max(high - 1, 0))
         conditions += tail_conditions(loop.var, loop.extent)
     try:
-        return _failing_condition(block, bounds, conditions) or _Cover(bounds).check(block)
+        return _failing_condition(block, bounds, conditions) or _CoverageProof(bounds).binding_failure(block)
     except Unprintable:
         return "the numbers are too large"
 
 
 def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]) -> str:
-    """Return the first condition that an instance within the domain might fail; empty if there is none."""
+    """Return the reason why some instance within the domain might fail a condition; empty if none can."""
     inside = Simplifier(bounds)
     for i in block.iters:
         zero, extent = ir.const(0, i.var.dtype), ir.const(i.extent, i.var.dtype)
@@ -65,16 +66,16 @@ def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], c
     return ""
 
 
-class _Cover:
-    """Digits of loop variables under the bounds of loops."""
+class _CoverageProof:
+    """Block iterators as sums of mixed-radix digits of loop variables, whose bounds are known."""
 
     def __init__(self, bounds: dict[ir.Var, tuple[int, int]]) -> None:
         self.engine = Simplifier(bounds)
         self.bounds = bounds
         self.extents: dict[_Base, int] = {}
 
-    def check(self, block: ir.Block) -> str:
-        """Return the reason why the bindings may not cover the domain; empty if they do."""
+    def binding_failure(self, block: ir.Block) -> str:
+        """Return the reason why the bindings of a block's iterators may not cover its domain; empty if they do."""
         forms = [self.engine.tidy(self.engine.linear(i.binding)) for i in block.iters]
         digits: dict[Atom, _Digit] = {}
         for i, form in zip(block.iters, forms, strict=True):
@@ -95,29 +96,32 @@ class _Cover:
         return ""
 
     def digit(self, atom: Atom) -> _Digit | None:
-        """Return ``atom`` as a digit of loop variables, and register its base with its extent; None if it is none."""
+        """Return ``atom`` as a mixed-radix digit of loop variables, and register its base with its extent; None if it is
+        none."""
         parts = self.engine.digit(atom)
         if parts is None:
-            return self.leading(Linear({atom: 1}), 1)
+            return self.leading_digit(Linear({atom: 1}), 1)
         op, inner, divisor = parts
         if op == "floordiv":
-            return self.leading(inner, divisor)
+            return self.leading_digit(inner, divisor)
         lower = self.engine.digit(inner.single) if inner.single is not None else None
         dividend, step = lower[1:] if lower is not None and lower[0] == "floordiv" else (inner, 1)
-        digit = self.leading(dividend, step)
+        digit = self.leading_digit(dividend, step)
         return None if digit is None else _Digit(digit.base, digit.lower, digit.lower * divisor)
 
-    def leading(self, form: Linear, lower: int) -> _Digit | None:
-        """Return ``form // lower`` as a leading digit, if ``form`` runs through 0..extent of loops; else None."""
+    def leading_digit(self, form: Linear, lower: int) -> _Digit | None:
+        """Return ``form // lower`` as the most significant digit of ``form``; None unless ``form`` is a sum of loop
+        variables that takes all values from 0 on."""
         if form.const or not all(isinstance(v.expr, ir.Var) and v.expr in self.bounds for v in form.terms):
             return None
         extents = {v: self.bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
         base = frozenset(form.terms.items())
-        self.extents[base] = _reach(form, extents)[1]
+        self.extents[base] = _covered_interval(form, extents)[1]
         return _Digit(base, lower, None)
 
     def sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
-        """Return how many values each digit takes independently of the others; None if some are not independent."""
+        """Return the number of values that each mixed-radix digit takes independently of the others; None if some are not
+        independent."""
         owners = [v for base in {d.base for d in digits.values()} for v, _ in base]
         if len(owners) != len(set(owners)):
             return None
@@ -137,12 +141,11 @@ class _Cover:
         return found
 
 
-def _reach(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
-    """Return (start, length) of the interval that a sum of independent digits covers without a gap, from its lowest
-    value.
+def _covered_interval(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
+    """Return (start, length) of the interval that a sum of independent mixed-radix digits covers without a gap, from its
+    lowest value.
 
-    ``step`` values count from each one on, since a tensorized block handles several at once.
-    """
+    ``step`` values count from each one on, since a tensorized block handles several at once."""
     start, length = form.const, step
     for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
         if k < 0:
@@ -155,8 +158,8 @@ def _reach(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, in
 
 
 def _runs_through(form: Linear, sizes: dict[Atom, int], extent: int, step: int) -> bool:
-    """Test whether a sum of digits covers 0..extent-1."""
-    start, length = _reach(form, sizes, step)
+    """Test whether a sum of independent mixed-radix digits takes all values 0..extent-1."""
+    start, length = _covered_interval(form, sizes, step)
     return start <= 0 and start + length >= extent
 
 
@@ -168,10 +171,9 @@ rest, and the stride of the loop."""
 
 
 def has_parts(loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Test whether no two iterations share an element of ``buffer``.
+    """Test whether no two iterations of a loop share an element of ``buffer``.
 
-    Along one axis, or in memory, all that an iteration accesses must be before what the next one does.
-    """
+    Along one axis, or in memory, all that an iteration accesses must be before what the next one does."""
     found = [a for a in accesses(simplify_stmt(drop_blocks(loop))) if a.buffer == buffer]
     if all(_within_row(access) for access in found):
         axes = ([(a, a.indices[axis], 1) for a in found] for axis in range(len(buffer.shape) - 1))
@@ -179,11 +181,11 @@ def has_parts(loop: ir.For, buffer: ir.Buffer) -> bool:
             loop, [(a, a.indices[-1], a.extent) for a in found]
         ):
             return True
-    return _are_disjoint(loop, [(a, _flat(buffer, a.indices), a.extent) for a in found])
+    return _are_disjoint(loop, [(a, _element_offset(buffer, a.indices), a.extent) for a in found])
 
 
-def _flat(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
-    """Return the offset of an element."""
+def _element_offset(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
+    """Return the row-major offset of an element."""
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, buffer.strides, strict=True):
         total = total + index * stride
@@ -194,7 +196,7 @@ def _within_row(access: Access) -> bool:
     """Test whether an access of several elements stays within the last axis."""
     if access.extent == 1:
         return True
-    reach = _part(access.indices[-1], access, ir.Var(""), access.loops)
+    reach = _split_parallel_index(access.indices[-1], access, ir.Var(""), access.loops)
     return reach is not None and ir.int_value(reach[0]) == 0 and reach[2] + access.extent <= access.buffer.shape[-1]
 
 
@@ -203,7 +205,9 @@ def _are_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) 
 
     ``touches``: accesses, an index of each, and the number of elements from that index on.
     """
-    parts = [(_part(index, a, loop.var, _loops_inside(a, loop)), extent) for a, index, extent in touches]
+    parts = [
+        (_split_parallel_index(index, a, loop.var, _loops_inside(a, loop)), extent) for a, index, extent in touches
+    ]
     known = [(part, extent) for part, extent in parts if part is not None]
     if len(known) < len(parts) or len({(part[0], part[3]) for part, _ in known}) != 1:
         return False
@@ -219,8 +223,11 @@ def _loops_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
     return access.loops[variables.index(loop.var) + 1 :]
 
 
-def _part(index: ir.Expr, access: Access, parallel_var: ir.Var, inside: tuple[ir.For, ...]) -> Part | None:
-    """Decompose an index; None if its stride along the loop is not constant, or the range of the rest is unknown."""
+def _split_parallel_index(
+    index: ir.Expr, access: Access, parallel_var: ir.Var, inside: tuple[ir.For, ...]
+) -> Part | None:
+    """Decompose an index into a part common to all iterations, the range of the rest, and its stride along the parallel
+    loop; None if that stride is not constant, or the range unknown."""
     bounds = loop_bounds(access.loops)
     terms, _ = linear(simplify(index, bounds))
     step = terms.get(parallel_var, 0)

@@ -37,7 +37,7 @@ def is_sum(expr: ir.Expr) -> bool:
 
 
 def head(expr: ir.Expr) -> tuple[object, ...]:
-    """Return what identifies an expression apart from its operands."""
+    """Return what identifies an expression apart from its operands, for comparison: its operator, function or dtype."""
     match expr:
         case ir.Bin(op) | ir.Un(op):
             return (op,)
@@ -48,7 +48,7 @@ def head(expr: ir.Expr) -> tuple[object, ...]:
 
 
 def with_operands(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
-    """Return an expression with other operands."""
+    """Return an expression of the same operator with other operands."""
     match expr:
         case ir.Bin(op):
             return ir.Bin(op, parts[0], parts[1])
@@ -65,7 +65,7 @@ def with_operands(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def skeleton(expr: ir.Expr) -> str:
-    """Return an expression as text, with numbers left out."""
+    """Return the text of an expression with ``#`` in place of every literal."""
     match expr:
         case ir.Const():
             return "#"
@@ -88,9 +88,9 @@ def lower_with_hidden_sizes(
 
     If they differ in more than numbers, only the extents of their loops (by name) are replaced.
     """
-    walks = [_numbers(func) for func in funcs]
+    walks = [_structure_and_numbers(func) for func in funcs]
     if any(shape != walks[0][0] for shape, _ in walks):
-        return _lower_with_open_extents(funcs, lower)
+        return _lower_hiding_differing_extents(funcs, lower)
     names: dict[tuple[int, ...], ir.Var] = {}
     for together in zip(*(numbers for _, numbers in walks), strict=True):
         if len(set(together)) > 1:
@@ -108,7 +108,7 @@ def lower_with_hidden_sizes(
     return found
 
 
-def _numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
+def _structure_and_numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
     """Return the structure of a function apart from its int32 numbers, and these numbers, in order."""
     shape: list[object] = []
     numbers: list[int] = []
@@ -130,7 +130,7 @@ def _map_numbers(
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Const) and expr.dtype == "int32":
             return on_number(expr)
-        on_other(_head(expr))
+        on_other(_structure_key(expr))
         return map_children(expr, on_expr)
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
@@ -140,8 +140,8 @@ def _map_numbers(
     return map_stmt(body, on_stmt, on_expr)
 
 
-def _head(expr: ir.Expr) -> object:
-    """Return what identifies an expression in the structure of a function."""
+def _structure_key(expr: ir.Expr) -> object:
+    """Return what identifies an expression in the structure of a function, for comparison; its operands follow separately."""
     match expr:
         case ir.Const() | ir.Var():
             return expr
@@ -155,20 +155,20 @@ def _head(expr: ir.Expr) -> object:
             return type(expr), expr.dtype
 
 
-def _lower_with_open_extents(
+def _lower_hiding_differing_extents(
     funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
 ) -> list[ir.PrimFunc]:
-    """Lower functions with the extents of loops hidden that differ between them."""
+    """Lower functions while variables stand for the extents of loops that differ between them."""
     extents: dict[str, set[int | None]] = {}
     for func in funcs:
-        for name, extent in _loops(func).items():
+        for name, extent in _loop_extents(func).items():
             extents.setdefault(name, set()).add(ir.int_value(extent))
     open_loops = {name for name, found in extents.items() if len(found) > 1}
-    return [_with_open_loops(func, open_loops, lower) for func in funcs]
+    return [_lower_hiding_extents(func, open_loops, lower) for func in funcs]
 
 
-def _loops(func: ir.PrimFunc) -> dict[str, ir.Expr]:
-    """Return the extents of all loops by name."""
+def _loop_extents(func: ir.PrimFunc) -> dict[str, ir.Expr]:
+    """Return the extents of all loops of a function by the names of their variables."""
     found: dict[str, ir.Expr] = {}
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
@@ -180,10 +180,10 @@ def _loops(func: ir.PrimFunc) -> dict[str, ir.Expr]:
     return found
 
 
-def _with_open_loops(
+def _lower_hiding_extents(
     func: ir.PrimFunc, open_loops: set[str], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
 ) -> ir.PrimFunc:
-    """Lower a function with the extents of ``open_loops`` hidden."""
+    """Lower a function while variables stand for the extents of ``open_loops``."""
     values: dict[ir.Var, ir.Expr] = {}
 
     def hide(stmt: ir.Stmt) -> ir.Stmt:
@@ -225,7 +225,7 @@ class General:
     shapes: Mapping[str, tuple[ir.Expr, ...]]
 
     def at(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
-        """Return the function for some sizes, on tensors with axes."""
+        """Return the function specialised to some sizes, on tensors with axes."""
         made = instantiate(self.shaped, sizes)
         shapes = {name: tuple(value_at(e, sizes) for e in extents) for name, extents in self.shapes.items()}
         buffers = {p: replace(p, shape=shapes.get(p.name, p.shape)) for p in made.params}
@@ -245,7 +245,7 @@ def generalise(
 
 
 def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
-    """Return the function for some sizes, simplified; a function without scalars is returned unchanged."""
+    """Return the function specialised to some sizes and simplified; a function without scalars is returned unchanged."""
     return replace(found := specialize(func, sizes), body=simplify_stmt(found.body)) if func.scalars else func
 
 
@@ -260,16 +260,16 @@ class _Generaliser:
         self.strides: dict[str, tuple[ir.Expr, ...]] = {}
 
     def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> General:
-        """Generalise functions. Raises :class:`StructureMismatch`."""
+        """Generalise functions that differ in their sizes to one. Raises :class:`StructureMismatch`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
             raise StructureMismatch("its operands differ from size to size")
         for together in zip(*(f.params for f in funcs), strict=True):
-            self.tensor(together, next(shapes) if together[0].scope == "const" else None)
+            self.register_parameter(together, next(shapes) if together[0].scope == "const" else None)
         body = self.statement([f.body for f in funcs])
         flat = self.flatten(body)
         used = {x for x in walk_all_exprs(flat) if isinstance(x, ir.Var)}
-        scalars = tuple(v for v in _symbols(self.fitter) if v in used)
+        scalars = tuple(v for v in _size_symbols(self.fitter) if v in used)
         params = ([tensors[p.name] for p in first.params] for tensors in (self.flat, self.shaped))
         made = [
             replace(first, params=tuple(mine), body=own, scalars=scalars)
@@ -278,7 +278,7 @@ class _Generaliser:
         return General(made[0], made[1], self.shapes)
 
     def flatten(self, body: ir.Stmt) -> ir.Stmt:
-        """Rewrite accesses to the flat tensors."""
+        """Rewrite accesses in ``body`` to the flat form of each tensor."""
 
         def on_expr(expr: ir.Expr) -> ir.Expr:
             match expr:
@@ -298,7 +298,7 @@ class _Generaliser:
         return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
 
     def index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
-        """Return the flat index of an element."""
+        """Return the row-major index of an element in the flat tensor ``name``."""
         flat: ir.Expr | None = None
         for index, stride in zip(indices, self.strides[name], strict=True):
             if ir.int_value(index) != 0:
@@ -309,7 +309,8 @@ class _Generaliser:
     # ------------------------------------------------------------ numbers
 
     def number(self, values: Sequence[int | float], dtype: str, what: str) -> ir.Expr:
-        """Return a rule for numbers that differ. Raises :class:`StructureMismatch` if there is none."""
+        """Return an expression over the sizes (a rule) that has these values, one for each function. Raises
+        :class:`StructureMismatch` if there is none."""
         if dtypes.is_float(dtype):
             real = self.fitter.real([float(v) for v in values], dtype)
             if real is None:
@@ -320,19 +321,19 @@ class _Generaliser:
             raise StructureMismatch(f"{what} follows no rule: {_format_numbers(values)}")
         return ir.cast(dtype, found)
 
-    def tensor(self, together: Sequence[ir.Buffer], bound: tuple[int, ...] | None) -> None:
-        """Register a parameter: its flat form, its strides, its shape over sizes. ``bound``: the shape of a constant
-        at the bounds."""
-        first = together[0]
+    def register_parameter(self, counterparts: Sequence[ir.Buffer], bound: tuple[int, ...] | None) -> None:
+        """Register a parameter: its flat form, its strides, its shape over sizes. ``bound``: the shape of a constant at
+        the bounds."""
+        first = counterparts[0]
         if bound is not None:
             whole = replace(first, shape=bound)
             self.strides[first.name] = tuple(ir.const(s, "int32") for s in whole.strides)
             self.shaped[first.name], self.flat[first.name] = whole, replace(first, shape=(whole.size,))
             return
         what = f"a stride of {first.name}"
-        axes = [self.fitter.integer(column) for column in zip(*(b.shape for b in together), strict=True)]
-        strides = [self.extent([b.strides[k] for b in together], axes[k + 1 :], what) for k in range(len(axes))]
-        size = self.extent([b.size for b in together], axes, f"the size of {first.name}")
+        axes = [self.fitter.integer(column) for column in zip(*(b.shape for b in counterparts), strict=True)]
+        strides = [self.extent([b.strides[k] for b in counterparts], axes[k + 1 :], what) for k in range(len(axes))]
+        size = self.extent([b.size for b in counterparts], axes, f"the size of {first.name}")
         self.strides[first.name] = tuple(strides)
         self.flat[first.name] = replace(first, shape=(value_at(size, self.bounds),))
         known = tuple(axis for axis in axes if axis is not None)
@@ -342,7 +343,8 @@ class _Generaliser:
         self.shaped[first.name] = replace(first, shape=tuple(value_at(axis, self.bounds) for axis in known))
 
     def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], what: str) -> ir.Expr:
-        """Return a rule for a product of axes: one of its own, else the product of the axes' rules."""
+        """Return an expression over the sizes for a product of axes: one fitted to the values, else the product of the
+        axes' expressions. Raises :class:`StructureMismatch` if there is neither."""
         found = self.fitter.integer(values)
         if found is None and all(axis is not None for axis in axes):
             for axis in axes:
@@ -351,97 +353,100 @@ class _Generaliser:
 
     # ------------------------------------------------------------ statements
 
-    def statement(self, together: Sequence[ir.Stmt]) -> ir.Stmt:
-        """Generalise a statement: structure and names must agree, numbers become rules over the sizes."""
-        first = together[0]
-        if any(type(s) is not type(first) for s in together):
+    def statement(self, counterparts: Sequence[ir.Stmt]) -> ir.Stmt:
+        """Generalise the counterparts of one statement in all functions."""
+        first = counterparts[0]
+        if any(type(s) is not type(first) for s in counterparts):
             raise StructureMismatch("its statements differ from size to size")
         match first:
             case ir.Store():
-                buffer, indices = self.access(together)  # type: ignore[arg-type]
-                return ir.Store(buffer, indices, self.expr([s.value for s in together]))  # type: ignore[attr-defined]
+                buffer, indices = self.access(counterparts)  # type: ignore[arg-type]
+                return ir.Store(buffer, indices, self.expr([s.value for s in counterparts]))  # type: ignore[attr-defined]
             # Loop variables must be equal: expr() compares occurrences of variables as they are, nothing is renamed.
             case ir.For(var, _, _, kind, annotations):
-                self.same([(s.var, s.kind) for s in together], "loops")  # type: ignore[attr-defined]
-                extent = self.expr([s.extent for s in together])  # type: ignore[attr-defined]
-                return ir.For(var, extent, self.statement([s.body for s in together]), kind, annotations)  # type: ignore[attr-defined]
+                self.require_equal([(s.var, s.kind) for s in counterparts], "loops")  # type: ignore[attr-defined]
+                extent = self.expr([s.extent for s in counterparts])  # type: ignore[attr-defined]
+                return ir.For(var, extent, self.statement([s.body for s in counterparts]), kind, annotations)  # type: ignore[attr-defined]
             case ir.If(_, _, otherwise):
-                self.same([s.otherwise is None for s in together], "conditions")  # type: ignore[attr-defined]
-                condition = self.expr([s.condition for s in together])  # type: ignore[attr-defined]
-                then = self.statement([s.then for s in together])  # type: ignore[attr-defined]
-                rest = None if otherwise is None else self.statement([s.otherwise for s in together])  # type: ignore[attr-defined]
+                self.require_equal([s.otherwise is None for s in counterparts], "conditions")  # type: ignore[attr-defined]
+                condition = self.expr([s.condition for s in counterparts])  # type: ignore[attr-defined]
+                then = self.statement([s.then for s in counterparts])  # type: ignore[attr-defined]
+                rest = None if otherwise is None else self.statement([s.otherwise for s in counterparts])  # type: ignore[attr-defined]
                 return ir.If(condition, then, rest)
             case ir.Seq():
-                self.same([len(s.body) for s in together], "statements")  # type: ignore[attr-defined]
-                return ir.seq(*map(self.statement, zip(*(s.body for s in together), strict=True)))  # type: ignore[attr-defined]
+                self.require_equal([len(s.body) for s in counterparts], "statements")  # type: ignore[attr-defined]
+                return ir.seq(*map(self.statement, zip(*(s.body for s in counterparts), strict=True)))  # type: ignore[attr-defined]
             case ir.Let(var):
-                self.same([s.var for s in together], "names")  # type: ignore[attr-defined]
-                value = self.expr([s.value for s in together])  # type: ignore[attr-defined]
-                return ir.Let(var, value, self.statement([s.body for s in together]))  # type: ignore[attr-defined]
+                self.require_equal([s.var for s in counterparts], "names")  # type: ignore[attr-defined]
+                value = self.expr([s.value for s in counterparts])  # type: ignore[attr-defined]
+                return ir.Let(var, value, self.statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
             # Whole buffers must be equal: extents on the stack have no rule.
             case ir.Alloc(buffer) if buffer.scope in _ON_STACK:
-                self.same([s.buffer for s in together], "register tiles")  # type: ignore[attr-defined]
-                return ir.Alloc(buffer, self.statement([s.body for s in together]))  # type: ignore[attr-defined]
+                self.require_equal([s.buffer for s in counterparts], "register tiles")  # type: ignore[attr-defined]
+                return ir.Alloc(buffer, self.statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
             case ir.Evaluate():
-                return ir.Evaluate(self.expr([s.value for s in together]))  # type: ignore[attr-defined]
+                return ir.Evaluate(self.expr([s.value for s in counterparts]))  # type: ignore[attr-defined]
             case _:
                 raise InternalError(f"{type(first).__name__} was not lowered")
 
-    def same(self, values: Sequence[object], what: str) -> None:
+    def require_equal(self, values: Sequence[object], what: str) -> None:
         """Check that values are equal in all functions. Raises :class:`StructureMismatch`."""
         if any(value != values[0] for value in values):
             raise StructureMismatch(f"its {what} differ from size to size")
 
-    def access(self, together: Sequence[ir.Store | ir.Load | ir.AddressOf]) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
-        """Return buffer and indices of the same access in all functions."""
-        first = together[0]
-        self.same([(x.buffer.name, len(x.indices)) for x in together], "accesses")
-        indices = tuple(map(self.expr, zip(*(x.indices for x in together), strict=True)))
+    def access(
+        self, counterparts: Sequence[ir.Store | ir.Load | ir.AddressOf]
+    ) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
+        """Generalise the counterparts of one access in all functions; return its buffer and indices."""
+        first = counterparts[0]
+        self.require_equal([(x.buffer.name, len(x.indices)) for x in counterparts], "accesses")
+        indices = tuple(map(self.expr, zip(*(x.indices for x in counterparts), strict=True)))
         return self.shaped.get(first.buffer.name, first.buffer), indices
 
     # ------------------------------------------------------------ expressions
 
-    def expr(self, together: Sequence[ir.Expr]) -> ir.Expr:
-        """Generalise an expression: part by part if all have the same structure, else as a sum."""
-        first = together[0]
-        if any(type(x) is not type(first) or x.dtype != first.dtype for x in together):
-            return self.sum(together)
+    def expr(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
+        """Generalise the counterparts of one expression in all functions: operand by operand if all have the same
+        structure, else as a sum."""
+        first = counterparts[0]
+        if any(type(x) is not type(first) or x.dtype != first.dtype for x in counterparts):
+            return self.sum(counterparts)
         match first:
             case ir.Const(dtype=dtype):
-                if all(x == first for x in together):
+                if all(x == first for x in counterparts):
                     return first
-                return self.number([x.value for x in together], dtype, "a number")  # type: ignore[attr-defined]
+                return self.number([x.value for x in counterparts], dtype, "a number")  # type: ignore[attr-defined]
             case ir.Var():
-                if all(x == first for x in together):
+                if all(x == first for x in counterparts):
                     return first
-                return self.sum(together)
+                return self.sum(counterparts)
             case ir.Load():
-                return ir.Load(*self.access(together))  # type: ignore[arg-type]
+                return ir.Load(*self.access(counterparts))  # type: ignore[arg-type]
             case ir.AddressOf():
-                self.same([(x.extent, x.step, x.writes) for x in together], "addresses")  # type: ignore[attr-defined]
-                buffer, indices = self.access(together)  # type: ignore[arg-type]
+                self.require_equal([(x.extent, x.step, x.writes) for x in counterparts], "addresses")  # type: ignore[attr-defined]
+                buffer, indices = self.access(counterparts)  # type: ignore[arg-type]
                 return replace(first, buffer=buffer, indices=indices)
             case _:
-                if any(head(x) != head(first) for x in together):
-                    return self.sum(together)
+                if any(head(x) != head(first) for x in counterparts):
+                    return self.sum(counterparts)
                 try:
-                    parts = [self.expr(column) for column in zip(*map(children, together), strict=True)]
+                    parts = [self.expr(column) for column in zip(*map(children, counterparts), strict=True)]
                 except (
                     StructureMismatch
                 ):  # simplification may have ordered the terms of a sum by their factors, which differ
-                    return self.sum(together)
+                    return self.sum(counterparts)
                 return with_operands(first, parts)
 
-    def sum(self, together: Sequence[ir.Expr]) -> ir.Expr:
+    def sum(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
         """Generalise sums whose terms are in different orders: terms are matched by their structure without numbers."""
-        if any(x.dtype != "int32" or not is_sum(x) for x in together):
-            raise _differ(together)
-        forms = [linear(x) for x in together]
+        if any(x.dtype != "int32" or not is_sum(x) for x in counterparts):
+            raise _mismatch_error(counterparts)
+        forms = [linear(x) for x in counterparts]
         terms = [{skeleton(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
         # Two terms with the same structure could not be matched: then there are fewer keys than terms.
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
-        if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _symbols(self.fitter)):
-            raise _differ(together)
+        if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _size_symbols(self.fitter)):
+            raise _mismatch_error(counterparts)
         total: ir.Expr = self.number([form[1] for form in forms], "int32", "a number")
         for key in sorted(terms[0]):
             atom = _generalise_atoms(self, [t[key][0] for t in terms])
@@ -453,19 +458,19 @@ def _generalise_atoms(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir
     """Generalise atoms of sums, which are no sums themselves; this ends the recursion."""
     if all((isinstance(a, ir.Bin) and a.op not in ("add", "sub", "mul")) or not isinstance(a, ir.Bin) for a in atoms):
         return generaliser.expr(atoms)
-    raise _differ(atoms)
+    raise _mismatch_error(atoms)
 
 
-def _differ(together: Sequence[ir.Expr]) -> StructureMismatch:
-    """Return the error for expressions that differ."""
-    other = next(x for x in together if skeleton(x) != skeleton(together[0]) or x is together[-1])
+def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
+    """Return the error that names two expressions that differ between functions."""
+    other = next(x for x in counterparts if skeleton(x) != skeleton(counterparts[0]) or x is counterparts[-1])
     return StructureMismatch(
-        f"its expressions differ from size to size: {expr_text(together[0])} and {expr_text(other)}"
+        f"its expressions differ from size to size: {expr_text(counterparts[0])} and {expr_text(other)}"
     )
 
 
-def _symbols(fitter: Fitter) -> tuple[ir.Var, ...]:
-    """Return the symbols of sizes."""
+def _size_symbols(fitter: Fitter) -> tuple[ir.Var, ...]:
+    """Return the variables that stand for sizes."""
     return tuple(e.expr for e in fitter.extents if isinstance(e.expr, ir.Var))
 
 

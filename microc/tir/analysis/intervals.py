@@ -17,7 +17,8 @@ BOOLEAN: Interval = (0, 1)
 
 
 def natural(dtype: str) -> Interval:
-    """Return the range of a dtype of less than 32 bits; wider integers and floats are unknown."""
+    """Return the interval of all values of a dtype of less than 32 bits; wider signed integers and floats are unknown,
+    wider unsigned ones non-negative."""
     kind, bits, lanes = dtypes.info(dtype)
     if kind == "float" or lanes > 1:
         return UNKNOWN
@@ -27,7 +28,7 @@ def natural(dtype: str) -> Interval:
 
 
 def within(inner: Interval, outer: Interval) -> bool:
-    """Test whether one interval contains another."""
+    """Test whether ``outer`` contains ``inner``."""
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
@@ -36,27 +37,30 @@ def union(a: Interval, b: Interval) -> Interval:
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-def _times(a: Bound, b: Bound) -> Bound:
-    """Multiply bounds; 0 times infinity is 0."""
+def _multiply_bounds(a: Bound, b: Bound) -> Bound:
+    """Multiply two ends of intervals; 0 times infinity is 0."""
     return 0 if a == 0 or b == 0 else a * b
 
 
 def scale(a: Interval, factor: int) -> Interval:
     """Return the interval of ``factor * a``."""
-    low, high = _times(a[0], factor), _times(a[1], factor)
+    low, high = _multiply_bounds(a[0], factor), _multiply_bounds(a[1], factor)
     return (low, high) if factor >= 0 else (high, low)
 
 
 def add(a: Interval, b: Interval) -> Interval:
+    """Return the interval of ``a + b``."""
     return a[0] + b[0], a[1] + b[1]
 
 
 def sub(a: Interval, b: Interval) -> Interval:
+    """Return the interval of ``a - b``."""
     return a[0] - b[1], a[1] - b[0]
 
 
 def mul(a: Interval, b: Interval) -> Interval:
-    corners = [_times(x, y) for x in a for y in b]
+    """Return the interval of ``a * b``."""
+    corners = [_multiply_bounds(x, y) for x in a for y in b]
     return min(corners), max(corners)
 
 
@@ -66,14 +70,15 @@ def floor(x: Bound, divisor: int) -> Bound:
 
 
 def floordiv(a: Interval, b: Interval) -> Interval:
-    """Divide by a positive constant, rounding down."""
+    """Return the interval of ``a // b``, rounded down, for a positive constant ``b``; unknown for any other."""
     if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
         return UNKNOWN
     return floor(a[0], b[0]), floor(a[1], b[0])
 
 
 def floormod(a: Interval, b: Interval) -> Interval:
-    """Return the range of the floored remainder; its sign is that of the divisor."""
+    """Return the interval of the floored remainder, whose sign is that of the divisor; unknown unless the divisor is
+    positive."""
     if b[0] <= 0:
         return UNKNOWN
     if a[0] >= 0:
@@ -82,7 +87,7 @@ def floormod(a: Interval, b: Interval) -> Interval:
 
 
 def truncdiv(a: Interval, b: Interval) -> Interval:
-    """Divide by a positive constant, rounding toward zero."""
+    """Return the interval of ``a / b``, rounded toward zero, for a positive constant ``b``; unknown for any other."""
     if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
         return UNKNOWN
     ends = [x if not isinstance(x, int) else (x // b[0] if x >= 0 else -(-x // b[0])) for x in a]
@@ -90,7 +95,8 @@ def truncdiv(a: Interval, b: Interval) -> Interval:
 
 
 def truncmod(a: Interval, b: Interval) -> Interval:
-    """Return the range of the truncated remainder; its sign is that of the dividend."""
+    """Return the interval of the truncated remainder, whose sign is that of the dividend; unknown unless the divisor is
+    positive."""
     if b[0] <= 0:
         return UNKNOWN
     largest = b[1] - 1
@@ -98,14 +104,14 @@ def truncmod(a: Interval, b: Interval) -> Interval:
 
 
 def shift_left(a: Interval, b: Interval) -> Interval:
-    """Shift left by 0 to 63."""
+    """Return the interval of ``a << b`` for shifts by 0 to 63; unknown for others."""
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
     return mul(a, (1 << b[0], 1 << b[1]))
 
 
 def shift_right(a: Interval, b: Interval) -> Interval:
-    """Shift right by 0 to 63, rounding down."""
+    """Return the interval of ``a >> b``, rounded down, for shifts by 0 to 63; unknown for others."""
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
     ends = [floor(x, 1 << s) for x in a for s in (b[0], b[1])]
@@ -113,24 +119,26 @@ def shift_right(a: Interval, b: Interval) -> Interval:
 
 
 def bitand(a: Interval, b: Interval) -> Interval:
-    """Return the range of ``a & b``: between zero and a non-negative operand, if there is one."""
+    """Return the interval of ``a & b``: from zero to the non-negative operand; unknown if there is none."""
     highs = [x[1] for x in (a, b) if x[0] >= 0]
     return (0, min(highs)) if highs else UNKNOWN
 
 
 def bitor(a: Interval, b: Interval) -> Interval:
-    """Return the range of ``a | b`` or ``a ^ b`` of non-negative operands: the result has no more bits than the
-    longer one."""
+    """Return the interval of ``a | b`` or ``a ^ b`` of non-negative operands: the result has no more bits than the longer
+    one."""
     if a[0] < 0 or b[0] < 0 or not (isinstance(a[1], int) and isinstance(b[1], int)):
         return UNKNOWN
     return 0, (1 << max(a[1], b[1]).bit_length()) - 1
 
 
 def minimum(a: Interval, b: Interval) -> Interval:
+    """Return the interval of ``min(a, b)``."""
     return min(a[0], b[0]), min(a[1], b[1])
 
 
 def maximum(a: Interval, b: Interval) -> Interval:
+    """Return the interval of ``max(a, b)``."""
     return max(a[0], b[0]), max(a[1], b[1])
 
 

@@ -37,7 +37,8 @@ class Atom:
 
 
 class Atoms:
-    """Atoms of expressions, numbered in order of appearance. ``emitted``: the expressions of forms over them."""
+    """Table of the atoms of expressions, numbered in order of appearance; equal expressions share one. ``emitted``: the
+    expressions of forms over them."""
 
     def __init__(self) -> None:
         self._by_identity: dict[int, tuple[Expr, Atom]] = {}
@@ -45,7 +46,7 @@ class Atoms:
         self.emitted: dict[tuple[int, tuple[tuple[Atom, int], ...]], Expr] = {}
 
     def of(self, expr: Expr) -> Atom:
-        """Return the atom of an expression."""
+        """Return the atom of an expression; a new one if no equal expression has one."""
         found = self._by_identity.get(id(expr))
         if found is None:
             atom = self._by_structure.setdefault(expr, Atom(expr, len(self._by_structure)))
@@ -80,7 +81,7 @@ class Linear:
         return Linear({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
 
     def same(self, other: Linear) -> bool:
-        """Test for equality."""
+        """Test whether two forms have the same terms and constant."""
         return self.const == other.const and self.terms == other.terms
 
     @property
@@ -96,15 +97,15 @@ Fact = Linear  # a fact says that the form is at most zero
 
 
 def index(value: int) -> Const:
-    """Return an int32 literal; Unprintable if it does not fit."""
+    """Return an int32 literal. Raises :class:`Unprintable` if the value does not fit."""
     if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
         raise Unprintable
     return Const(value, "int32")
 
 
 def split(form: Linear, c: int) -> tuple[Linear, Linear]:
-    """Split ``form`` into ``c * quotient + rest``. Coefficients of ``rest`` are below c in magnitude, its constant
-    is in 0..c-1."""
+    """Return ``quotient`` and ``rest`` with ``form = c * quotient + rest``. Coefficients of ``rest`` are below c in
+    magnitude, its constant is in 0..c-1."""
     quotient: dict[Atom, int] = {}
     rest: dict[Atom, int] = {}
     for atom, k in form.terms.items():
@@ -117,13 +118,13 @@ def split(form: Linear, c: int) -> tuple[Linear, Linear]:
 
 
 def factors(form: Linear, fact: Fact) -> set[int]:
-    """Return the positive multiples of the fact that cancel one of its atoms in the form."""
+    """Return the positive factors by which the fact, subtracted from the form, cancels one of the form's atoms."""
     shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
     return {k // v for k, v in shared if k % v == 0 and k // v > 0}
 
 
 def inequalities(op: str, form: Linear) -> Iterable[Fact]:
-    """Yield ``form op 0`` as facts ``terms <= -const``."""
+    """Yield the facts (forms that are at most zero) that state ``form op 0``."""
     one = Linear({}, 1)
     if not form.terms:
         return
@@ -149,18 +150,17 @@ class Emitter:
         self._keys: dict[int, tuple[Expr, str]] = {}
 
     def form(self, expr: Expr) -> Linear:
-        """Return the form that consists of this expression alone."""
+        """Return the linear form that consists of this expression as an atom."""
         return Linear({self.atoms.of(expr): 1})
 
     def key(self, expr: Expr) -> str:
-        """Return a text that orders expressions in the same way in every run; data are ordered by appearance.
-        Memoised."""
+        """Return the text by which expressions are sorted, equal in every run; data are sorted by appearance. Memoised."""
         found = self._keys.get(id(expr))
         if found is None:
-            found = self._keys[id(expr)] = (expr, self._key(expr))
+            found = self._keys[id(expr)] = (expr, self._compute_key(expr))
         return found[1]
 
-    def _key(self, expr: Expr) -> str:
+    def _compute_key(self, expr: Expr) -> str:
         match expr:
             case Var(name):
                 return name
@@ -176,17 +176,17 @@ class Emitter:
                 return f"#{self.atoms.of(expr).order}"
 
     def emit(self, form: Linear) -> Expr:
-        """Convert a form: positive terms first, large strides before small ones, the constant last.
+        """Convert a linear form to an expression: positive terms first, large strides before small ones, the constant
+        last.
 
-        Equal forms are one object, so that facts about it are computed once.
-        """
+        Equal forms are one object, so that facts about it are computed once."""
         key = form.const, tuple(form.terms.items())
         found = self.atoms.emitted.get(key)
         if found is None:
-            found = self.atoms.emitted[key] = self._emit(form)
+            found = self.atoms.emitted[key] = self._emit_form(form)
         return found
 
-    def _emit(self, form: Linear) -> Expr:
+    def _emit_form(self, form: Linear) -> Expr:
         terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0].expr)))
         result: Expr | None = None
         rest = form.const
@@ -212,7 +212,7 @@ class Emitter:
 
 
 class Division(Emitter):
-    """Quotients and remainders of forms, in a context that knows their ranges."""
+    """Floored quotients and remainders of linear forms by constants, in a context that knows the ranges of forms."""
 
     def __init__(self, atoms: Atoms | None = None) -> None:
         super().__init__(atoms)
@@ -313,13 +313,13 @@ class Division(Emitter):
     def tidy(self, form: Linear) -> Linear:
         """Join quotients and remainders of the same dividend: ``(x // c) * c + x % c`` is ``x``."""
         while True:
-            joined = self._join(form)
+            joined = self._join_terms(form)
             if joined is None:
                 return form
             form = joined
 
-    def _join(self, form: Linear) -> Linear | None:
-        """Join one pair of terms; None if there is none."""
+    def _join_terms(self, form: Linear) -> Linear | None:
+        """Join one quotient and remainder of the same dividend; None if there is no such pair."""
         for atom, k in form.terms.items():
             digit = self.digit(atom) if type(atom.expr) is Bin else None
             if digit is None:

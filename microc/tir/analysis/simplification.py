@@ -46,7 +46,7 @@ def fits(value: int, dtype: str) -> bool:
     return low <= value <= high
 
 
-def _integer(value: int, dtype: str) -> Const | None:
+def _fold_integer(value: int, dtype: str) -> Const | None:
     """Return an integer literal. Unsigned values wrap; None on signed overflow, which is left to the program."""
     kind, bits, _ = dtypes.info(dtype)
     if kind == "uint":
@@ -54,8 +54,8 @@ def _integer(value: int, dtype: str) -> Const | None:
     return Const(value, dtype) if fits(value, dtype) else None
 
 
-def _float(op: str, a: float, b: float, dtype: str) -> Const | None:
-    """Return an exact float result; None if it is rounded, infinite, undefined, or may be -0.0."""
+def _fold_float(op: str, a: float, b: float, dtype: str) -> Const | None:
+    """Return ``a op b`` as a float literal; None if it is rounded, infinite, undefined, or may be -0.0."""
     if op not in _EXACT or not (math.isfinite(a) and math.isfinite(b)) or (op == "div" and b == 0):
         return None
     exact = BINARY[op].value(Fraction(a), Fraction(b))
@@ -76,29 +76,29 @@ def binary(op: str, a: Const, b: Const) -> Const | None:
     if op in LOGICAL:
         return boolean(bool(x and y) if op == "and" else bool(x or y))
     if dtypes.is_float(a.dtype):
-        return _float(op, x, y, a.dtype)
+        return _fold_float(op, x, y, a.dtype)
     if op not in ARITHMETIC or op == "div" or not (isinstance(x, int) and isinstance(y, int)):
         return None
     if op in ("floordiv", "floormod", "truncdiv", "truncmod") and y == 0:
         return None
     if op in ("shl", "shr") and not 0 <= y < dtypes.info(a.dtype).bits:
         return None
-    return _integer(ARITHMETIC[op].value(x, y), a.dtype)
+    return _fold_integer(ARITHMETIC[op].value(x, y), a.dtype)
 
 
 def unary(op: str, a: Const) -> Const | None:
-    """Return ``op a`` as a literal, or None."""
+    """Return ``op a`` as a literal; None if it must not be folded."""
     if op == "not":
         return boolean(not a.value)
     if op == "neg":
-        return Const(-a.value, a.dtype) if isinstance(a.value, float) else _integer(-a.value, a.dtype)
+        return Const(-a.value, a.dtype) if isinstance(a.value, float) else _fold_integer(-a.value, a.dtype)
     if op == "bitnot" and isinstance(a.value, int):
-        return _integer(~a.value, a.dtype)
+        return _fold_integer(~a.value, a.dtype)
     return None
 
 
 def cast(dtype: str, a: Const) -> Const | None:
-    """Return ``a`` converted if C defines the result and it is exact, else None; integers wrap."""
+    """Return literal ``a`` converted to ``dtype`` if C defines the result and it is exact, else None; integers wrap."""
     kind, bits, lanes = dtypes.info(dtype)
     if lanes > 1 or dtypes.info(a.dtype).lanes > 1:
         return None
@@ -174,14 +174,14 @@ class Simplifier(Context):
             case ir.Select(c, a, b):
                 return self.select(c, a, b)
             case Bin(("and" | "or") as op, a, b):
-                return self._logical(op, a, b)
+                return self._simplify_logical(op, a, b)
             case Bin(op, a, b):
                 if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
                     try:
-                        return self._compare_index(op, a, b)
+                        return self._simplify_index_comparison(op, a, b)
                     except Unprintable:
                         pass
-                return self._binary(expr, op, self.simplify(a), self.simplify(b))
+                return self._simplify_binary(expr, op, self.simplify(a), self.simplify(b))
             case ir.Un(op, a):
                 inner = self.simplify(a)
                 folded = unary(op, inner) if isinstance(inner, Const) else None
@@ -204,9 +204,9 @@ class Simplifier(Context):
         same = first == second and repr(first) == repr(second)  # 0.0 == -0.0, but their bits differ
         return first if same else ir.Select(test, first, second)
 
-    def _logical(self, op: str, a: Expr, b: Expr) -> Expr:
-        """Simplify ``and`` or ``or``; the right side is evaluated only if the left one does not decide, which is
-        known there."""
+    def _simplify_logical(self, op: str, a: Expr, b: Expr) -> Expr:
+        """Simplify ``a and b`` or ``a or b``. The right side is evaluated only if the left one does not decide, so the
+        left one's value is known there."""
         left = self.simplify(a)
         if isinstance(left, Const):
             return self.simplify(b) if bool(left.value) == (op == "and") else left
@@ -215,7 +215,7 @@ class Simplifier(Context):
             return left if bool(right.value) == (op == "and") else right
         return Bin(op, left, right)
 
-    def _compare_index(self, op: str, a: Expr, b: Expr) -> Expr:
+    def _simplify_index_comparison(self, op: str, a: Expr, b: Expr) -> Expr:
         """Simplify a comparison of index expressions.
 
         Bounds may decide it. Else positive terms are moved to the left side and negative ones to the right, and common
@@ -226,7 +226,7 @@ class Simplifier(Context):
         if known is not None:
             return boolean(known)
         if op in ("eq", "ne"):
-            return self._compare_equal(op, form)
+            return self._simplify_index_equality(op, form)
         if op in ("gt", "ge"):
             op, form = {"gt": "lt", "ge": "le"}[op], form.times(-1)
         if op == "lt":
@@ -241,8 +241,8 @@ class Simplifier(Context):
             return Bin("ge", self.emit(right), index(form.const))
         return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
 
-    def _compare_equal(self, op: str, form: Linear) -> Expr:
-        """Simplify an equality; the first atom, by key, gets a positive factor."""
+    def _simplify_index_equality(self, op: str, form: Linear) -> Expr:
+        """Simplify ``form == 0`` or ``form != 0``; the first atom, by key, gets a positive factor."""
         divisor = gcd(*form.terms.values())
         if form.const % divisor:  # the terms are multiples of the divisor, so the sum cannot be 0
             return boolean(op == "ne")
@@ -253,24 +253,24 @@ class Simplifier(Context):
         right = Linear({t: -k for t, k in form.terms.items() if k < 0}, -form.const)
         return Bin(op, self.emit(left), self.emit(right))
 
-    def _binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
+    def _simplify_binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
         """Fold literals, or apply identities of integers. An unchanged expression is returned as the same object."""
         if isinstance(a, Const) and isinstance(b, Const):
             folded = binary(op, a, b)
             if folded is not None:
                 return folded
         elif is_scalar_int(a.dtype):
-            identity = self._identity(op, a, b)
+            identity = self._apply_identity(op, a, b)
             if identity is not None:
                 return identity
         return expr if a is expr.a and b is expr.b else Bin(op, a, b)
 
-    def _identity(self, op: str, a: Expr, b: Expr) -> Expr | None:
+    def _apply_identity(self, op: str, a: Expr, b: Expr) -> Expr | None:
         """Apply neutral and absorbing literals, and ranges, to integers that are no index arithmetic; None if
         nothing applies."""
         x, y = ir.int_value(a), ir.int_value(b)
         if op in ("min", "max") or op in ir.COMPARISONS:
-            return self._decide(op, a, b)
+            return self._decide_by_range(op, a, b)
         if y == 0 and op in ("add", "sub", "shl", "shr", "bitor", "bitxor"):
             return a
         if x == 0 and op in ("add", "bitor", "bitxor"):
@@ -294,7 +294,7 @@ class Simplifier(Context):
                 return a if low // y == 0 else None
         return None
 
-    def _decide(self, op: str, a: Expr, b: Expr) -> Expr | None:
+    def _decide_by_range(self, op: str, a: Expr, b: Expr) -> Expr | None:
         """Decide a comparison, minimum or maximum by ranges; None if unknown.
 
         For int32 the range of the difference is used: it is tighter, as terms that both sides share cancel.
@@ -320,7 +320,7 @@ class IllFormedError(InternalError):
 
 
 def fail(where: str, what: str) -> NoReturn:
-    """Raise IllFormedError."""
+    """Raise :class:`IllFormedError`: what is wrong, and where."""
     raise IllFormedError(what, where=where)
 
 
@@ -350,8 +350,8 @@ def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
 
 
 class Place:
-    """Position of a walk: declared names, what is known about values, and the loops and conditions around, up to the
-    next block."""
+    """Position of a walk in a function: declared names, what is known about values, and the loops and conditions around,
+    up to the next block."""
 
     def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...]) -> None:
         self.names = names
@@ -363,7 +363,7 @@ class Place:
         return Place(names, known, (*self.around, outer))
 
     def knowing(self, known: Simplifier) -> Place:
-        """Return the same position with other knowledge."""
+        """Return the same position with other knowledge about values."""
         return Place(self.names, known, self.around)
 
 
@@ -386,10 +386,10 @@ times."""  # measured: unknown
 def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:
     """Return an expression of equal value for all variables within ``bounds``; a variable with a single possible
     value becomes a literal."""
-    return expr if isinstance(expr, ir.Const) else _simplify_cached(expr, _relevant(expr, bounds))
+    return expr if isinstance(expr, ir.Const) else _simplify_cached(expr, _relevant_bounds(expr, bounds))
 
 
-def _relevant(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, int]], ...]:
+def _relevant_bounds(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, int]], ...]:
     """Return the bounds of an expression's variables. Other variables would make different cache keys of the same
     question."""
     names = rewrite.free_vars(expr) if bounds else ()
@@ -408,12 +408,12 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
     Loads of integers below 32 bits have the range of their dtype. Signed results are mathematical: they may exceed the
     dtype, which tells a caller that an overflow cannot be excluded.
     """
-    low, high = _reach(expr, _relevant(expr, bounds))
+    low, high = _reach_cached(expr, _relevant_bounds(expr, bounds))
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _reach(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
+def _reach_cached(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
     return Simplifier(dict(bounds)).reach(expr)
 
 
@@ -441,28 +441,28 @@ def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:
     refer to them; a predicate that always holds is dropped. A ``Let`` of an integer literal is substituted. A statement
     without effect becomes an empty ``Seq``.
     """
-    return _statement(stmt, Simplifier(bounds))
+    return _simplify_statement(stmt, Simplifier(bounds))
 
 
-def _statement(stmt: Stmt, context: Simplifier) -> Stmt:
+def _simplify_statement(stmt: Stmt, context: Simplifier) -> Stmt:
     match stmt:
         case ir.Store(buffer, indices, value):
             return ir.Store(buffer, tuple(context.simplify(i) for i in indices), context.simplify(value))
         case ir.For():
-            return _loop(stmt, context)
+            return _simplify_loop(stmt, context)
         case ir.If(condition, then, otherwise):
-            return _branch(condition, then, otherwise, context)
+            return _simplify_branch(condition, then, otherwise, context)
         case ir.Seq(body):
-            return ir.seq(*(_statement(child, context) for child in body))
+            return ir.seq(*(_simplify_statement(child, context) for child in body))
         case ir.Let(var, value, body):
-            return _let(var, value, body, context)
+            return _simplify_let(var, value, body, context)
         case ir.Alloc(buffer, body):
-            inner = _statement(body, context)
+            inner = _simplify_statement(body, context)
             return inner if inner == _EMPTY else ir.Alloc(buffer, inner)
         case ir.Evaluate(value):
             return ir.Evaluate(context.simplify(value))
         case ir.Block():
-            return _block(stmt, context)
+            return _simplify_block(stmt, context)
         case _:
             raise InternalError(f"unknown statement {type(stmt).__name__}")
 
@@ -506,42 +506,44 @@ def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
     return context.with_var(var, bounds, opaque=not context.is_index(value))
 
 
-def _loop(loop: ir.For, context: Simplifier) -> Stmt:
+def _simplify_loop(loop: ir.For, context: Simplifier) -> Stmt:
     extent = context.simplify(loop.extent)
     if isinstance(extent, ir.Const) and extent.value <= 0:
         return _EMPTY
     loop = ir.For(loop.var, extent, loop.body, loop.kind, loop.annotations)
-    body = _statement(loop.body, loop_context(loop, context))
+    body = _simplify_statement(loop.body, loop_context(loop, context))
     if body == _EMPTY or ir.int_value(extent) == 1:
         return body
     return ir.For(loop.var, extent, body, loop.kind, loop.annotations)
 
 
-def _branch(condition: Expr, then: Stmt, otherwise: Stmt | None, context: Simplifier) -> Stmt:
+def _simplify_branch(condition: Expr, then: Stmt, otherwise: Stmt | None, context: Simplifier) -> Stmt:
     test = context.simplify(condition)
     if isinstance(test, ir.Const):
         chosen = then if test.value else otherwise
-        return _EMPTY if chosen is None else _statement(chosen, context)
-    first = _statement(then, branch_context(test, True, then, context))
-    second = _EMPTY if otherwise is None else _statement(otherwise, branch_context(test, False, otherwise, context))
+        return _EMPTY if chosen is None else _simplify_statement(chosen, context)
+    first = _simplify_statement(then, branch_context(test, True, then, context))
+    second = (
+        _EMPTY if otherwise is None else _simplify_statement(otherwise, branch_context(test, False, otherwise, context))
+    )
     if first == _EMPTY:
         return _EMPTY if second == _EMPTY else ir.If(negate(test), second)
     return ir.If(test, first, None if second == _EMPTY else second)
 
 
-def _let(var: Var, value: Expr, body: Stmt, context: Simplifier) -> Stmt:
+def _simplify_let(var: Var, value: Expr, body: Stmt, context: Simplifier) -> Stmt:
     simple = context.simplify(value)
-    inner = _statement(body, let_context(var, simple, context))
+    inner = _simplify_statement(body, let_context(var, simple, context))
     constant = ir.int_value(simple) is not None and var.dtype != "bool"
-    return inner if constant or inner == _EMPTY or not _reads(inner, var) else ir.Let(var, simple, inner)
+    return inner if constant or inner == _EMPTY or not _reads_variable(inner, var) else ir.Let(var, simple, inner)
 
 
-def _reads(stmt: Stmt, var: Var) -> bool:
-    """Test whether a variable is still used after simplification."""
+def _reads_variable(stmt: Stmt, var: Var) -> bool:
+    """Test whether a statement reads a variable."""
     return any(var in rewrite.free_vars(e) for s in rewrite.walk_stmt(stmt) for e in rewrite.stmt_exprs(s))
 
 
-def _block(block: ir.Block, context: Simplifier) -> Stmt:
+def _simplify_block(block: ir.Block, context: Simplifier) -> Stmt:
     predicate = context.simplify(block.predicate) if block.predicate else None
     if isinstance(predicate, ir.Const):
         if not predicate.value:
@@ -551,5 +553,5 @@ def _block(block: ir.Block, context: Simplifier) -> Stmt:
     inner = context
     for i in iters:
         inner = inner.with_var(i.var, (0, i.extent - 1), kept=True)
-    init = _statement(block.init, inner) if block.init else None
-    return ir.Block(block.name, iters, _statement(block.body, inner), init, predicate, block.annotations)
+    init = _simplify_statement(block.init, inner) if block.init else None
+    return ir.Block(block.name, iters, _simplify_statement(block.body, inner), init, predicate, block.annotations)

@@ -57,7 +57,7 @@ class Form:
 
     @property
     def slopes(self) -> frozenset[tuple[ir.Var, bytes]]:
-        """Its terms, hashable."""
+        """The terms of the form, hashable."""
         return frozenset((var, factor.tobytes()) for var, factor in self.terms.items())
 
     @property
@@ -77,32 +77,32 @@ class Form:
 
     @property
     def number(self) -> Array | None:
-        """Its value at every size, if that does not depend on loops; else None."""
+        """The value of the form at every size, if that does not depend on loops; else None."""
         return self.low if not self.terms and np.array_equal(self.low, self.high) else None
 
 
-def _constant(value: Array) -> Form:
-    """Return the form of a number."""
+def _constant_form(value: Array) -> Form:
+    """Return the form without loop variables that has this value at each size."""
     return Form({}, value, value)
 
 
 @dataclass(slots=True)
 class Forms:
-    """Converter of expressions to forms. ``sizes``: values of the scalars, side by side; ``extents``: the largest
-    extent of loop variables, None if unknown; ``digits``: variables that are ``divisor`` times one variable plus
-    another."""
+    """Converter of index expressions to linear forms. ``sizes``: values of the scalars, side by side; ``extents``: the
+    largest extent of loop variables, None if unknown; ``digits``: variables that are ``divisor`` times one variable
+    plus another, as in mixed radix."""
 
     sizes: Mapping[str, Array]
     extents: dict[ir.Var, Array | None] = field(default_factory=dict)
     digits: dict[ir.Var, tuple[ir.Var, ir.Var, Array]] = field(default_factory=dict)
 
     def loop(self, var: ir.Var, extent: ir.Expr) -> None:
-        """Register the variable of a loop."""
+        """Register a loop variable and its largest extent."""
         self.extents[var] = self.longest(extent)
 
     def longest(self, extent: ir.Expr) -> Array | None:
-        """Return the largest number of iterations of a loop at every size; None for an endless loop, and for one
-        that data end."""
+        """Return the largest number of iterations of a loop at every size; None for an endless loop, and for one whose end
+        depends on data."""
         if isinstance(extent, ir.Bin) and extent.op == "min":
             known = [most for most in map(self.longest, (extent.a, extent.b)) if most is not None]
             return np.asarray(np.minimum.reduce(np.broadcast_arrays(*known))) if known else None
@@ -110,7 +110,8 @@ class Forms:
         return None if form is None else self.range(form)[1]
 
     def variables(self, var: ir.Var) -> tuple[ir.Var, ...]:
-        """Return a loop variable as the variables of nested loops over its digits."""
+        """Return the variables of the nested loops over a loop variable's mixed-radix digits, outermost first; the
+        variable alone if it is not split."""
         if var not in self.digits:
             return (var,)
         high, low, _ = self.digits[var]
@@ -128,14 +129,14 @@ class Forms:
         """Convert an int32 expression to a form; None if it depends on data."""
         match expr:
             case ir.Const(int() as value):
-                return _constant(np.array([value], np.int64))
+                return _constant_form(np.array([value], np.int64))
             case ir.Var(name):
                 if name in self.sizes:
-                    return _constant(self.sizes[name])
-                return self._variable(expr) if self.extents.get(expr) is not None else None
+                    return _constant_form(self.sizes[name])
+                return self._variable_form(expr) if self.extents.get(expr) is not None else None
             case ir.Bin(op, a, b):
                 x, y = self.of(a), self.of(b)
-                return None if x is None or y is None else self._binary(op, x, y)
+                return None if x is None or y is None else self._binary_form(op, x, y)
             case _:
                 return None
 
@@ -165,14 +166,16 @@ class Forms:
                     difference = x.plus(y.times(np.array([-1]))).times(np.array([sign]))
                     yield Form(difference.terms, difference.low - least, difference.high - least)
 
-    def _variable(self, var: ir.Var) -> Form:
+    def _variable_form(self, var: ir.Var) -> Form:
+        """Return the form of a loop variable, over its digits if it is split."""
         if var in self.digits:
             high, low, divisor = self.digits[var]
-            return self._variable(high).times(divisor).plus(self._variable(low))
+            return self._variable_form(high).times(divisor).plus(self._variable_form(low))
         zero = np.zeros(1, np.int64)
         return Form({var: zero + 1}, zero, zero)
 
-    def _binary(self, op: str, x: Form, y: Form) -> Form | None:
+    def _binary_form(self, op: str, x: Form, y: Form) -> Form | None:
+        """Return the form of ``x op y``; None for operators that are no index arithmetic."""
         match op:
             case "add":
                 return x.plus(y)
@@ -181,7 +184,7 @@ class Forms:
             case "mul":
                 return self._product(x, y)
             case "floordiv" | "floormod" if y.number is not None and (y.number > 0).all():
-                quotient, rest = self._division(x, y.number)
+                quotient, rest = self._divide(x, y.number)
                 return quotient if op == "floordiv" else rest
             case "min" | "max":
                 better = np.minimum if op == "min" else np.maximum
@@ -198,24 +201,23 @@ class Forms:
         ends = np.broadcast_arrays(*(a * b for a in self.range(x) for b in self.range(y)))
         return Form({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
-    def _division(self, x: Form, divisor: Array) -> tuple[Form, Form]:
-        """Return quotient and remainder, floored."""
+    def _divide(self, x: Form, divisor: Array) -> tuple[Form, Form]:
+        """Return the floored quotient and the remainder of a form by a number at each size."""
         whole = {v: f // divisor for v, f in x.terms.items() if not (f % divisor).any()}
         rest = Form({v: f for v, f in x.terms.items() if v not in whole}, x.low, x.high)
         low, high = (end // divisor for end in self.range(rest))
         zero = np.zeros(1, np.int64)
         if (low == high).all():
             return Form(whole, low, low), Form(rest.terms, rest.low - low * divisor, rest.high - low * divisor)
-        if self._split(rest, divisor):
-            return self._division(x.substitute({var: self._variable(var) for var in x.terms}), divisor)
+        if self._split_variable(rest, divisor):
+            return self._divide(x.substitute({var: self._variable_form(var) for var in x.terms}), divisor)
         return Form(whole, low, high), Form({}, zero, divisor - 1)
 
-    def _split(self, rest: Form, divisor: Array) -> bool:
-        """Split the variable of the largest factor into two digits if that makes the division exact; return whether it
-        did.
+    def _split_variable(self, rest: Form, divisor: Array) -> bool:
+        """Split the variable of the largest factor into two mixed-radix digits if that makes the division exact; return
+        whether it did.
 
-        This needs a factor that divides the divisor, and the other terms to stay within one step of that factor.
-        """
+        This needs a factor that divides the divisor, and the other terms to stay within one step of that factor."""
         if not rest.terms:
             return False
         var = max(rest.terms, key=lambda v: (int(rest.terms[v].max()), v.name))
@@ -251,12 +253,13 @@ class Conflict:
     last: int = 0
 
     def moved(self, by: int) -> Conflict:
-        """Shift the distances of buffers that are ``by`` bytes further apart."""
+        """Return the conflict of buffers that are ``by`` bytes further apart."""
         return Conflict(self.low + by, self.high + by, self.modulus, self.first + by, self.last + by)
 
 
 class Ranges:
-    """Ranges of forms. ``reach``: last iterations of the loops; two of them may be tied together (:meth:`later_and_earlier`)."""
+    """Ranges of forms over all iterations of loops. ``reach``: last iterations of the loops; two loop variables may depend
+    on each other (:meth:`later_and_earlier`)."""
 
     def __init__(self, reach: dict[ir.Var, Array]) -> None:
         self.reach = reach
@@ -342,17 +345,17 @@ _SPARE = 2
 
 @frozen
 class Extent:
-    """A factor of products: an int32 expression over the symbols, and its value at every point."""
+    """A factor of the products in rules: an int32 expression over the symbols, and its value at every point."""
 
     expr: ir.Expr
     values: Point
 
 
 class Fitter:
-    """Finder of rules over ``extents``. All methods return None if no rule holds at every point.
+    """Finder of rules (expressions over ``extents``) that yield given values at all points. Its methods return None if no
+    rule does.
 
-    ``domain``: sizes that may occur at run time, all of them or many, at which divisions must be exact.
-    """
+    ``domain``: sizes that may occur at run time, all of them or many, at which divisions must be exact."""
 
     def __init__(self, extents: Sequence[Extent], domain: Sequence[Mapping[str, int]] = ()) -> None:
         self.extents, self.domain = tuple(extents), tuple(domain)
@@ -370,7 +373,7 @@ class Fitter:
         if len(set(key)) == 1:
             return ir.const(key[0], "int32") if dtypes.int_range("int32")[1] >= abs(key[0]) else None
         if (key, terms) not in self._memo:
-            self._memo[key, terms] = self._rule(key, terms)
+            self._memo[key, terms] = self._find_rule(key, terms)
         return self._memo[key, terms]
 
     def divides(self, values: Sequence[int], factor: int) -> bool:
@@ -394,23 +397,24 @@ class Fitter:
                         return ir.Bin(op, ir.const(constant, dtype), ir.Cast(dtype, product.expr))
         return None
 
-    def _rule(self, values: Point, terms: int) -> ir.Expr | None:
-        """Find a rule: a single product first, then sums of few terms, then a part of a product."""
+    def _find_rule(self, values: Point, terms: int) -> ir.Expr | None:
+        """Find a rule that yields the values at all points: a single product first, then sums of few terms, then a
+        fraction of a product."""
         for product in self.products:
             if product.values == values:
                 return product.expr
         for count in range(1, terms + 1):
             if count + 1 + _SPARE > self.points:
                 return None
-            usable = self.products if count < 3 else [p for p in self.products if _degree(p.expr) < _DEGREE]
+            usable = self.products if count < 3 else [p for p in self.products if _factor_count(p.expr) < _DEGREE]
             for chosen in combinations(usable, count):
-                factors = _solve([p.values for p in chosen], values)
+                factors = _solve_integer_factors([p.values for p in chosen], values)
                 if factors is not None:
-                    return _sum([p.expr for p in chosen], factors)
-        return self._part(values)
+                    return _weighted_sum([p.expr for p in chosen], factors)
+        return self._fraction_of_product(values)
 
-    def _part(self, values: Point) -> ir.Expr | None:
-        """Return a product divided by a number if the division is exact at all sizes."""
+    def _fraction_of_product(self, values: Point) -> ir.Expr | None:
+        """Return a product times a fraction that yields the values, if the division is exact at all sizes; else None."""
         for product in self.products:
             part = Fraction(values[0], product.values[0]) if product.values[0] else Fraction(0)
             if not 1 < part.denominator <= _DIVISOR or any(
@@ -423,7 +427,7 @@ class Fitter:
         return None
 
 
-def _solve(columns: Sequence[Point], values: Point) -> tuple[int, ...] | None:
+def _solve_integer_factors(columns: Sequence[Point], values: Point) -> tuple[int, ...] | None:
     """Solve for integer factors of the columns, none of them 0, and a constant, that give the values exactly; else
     None.
 
@@ -443,9 +447,9 @@ def _solve(columns: Sequence[Point], values: Point) -> tuple[int, ...] | None:
     return factors
 
 
-def _degree(expr: ir.Expr) -> int:
+def _factor_count(expr: ir.Expr) -> int:
     """Return the number of factors of a product."""
-    return _degree(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
+    return _factor_count(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
 
 
 def _product(parts: Sequence[Extent]) -> ir.Expr:
@@ -456,8 +460,9 @@ def _product(parts: Sequence[Extent]) -> ir.Expr:
     return total
 
 
-def _sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Expr:
-    """Write a sum with positive terms first and the constant last."""
+def _weighted_sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Expr:
+    """Return the sum of products times factors as an expression, positive terms first and the constant (the last factor)
+    last."""
     total: ir.Expr | None = None
     for product, factor in sorted(zip(products, factors, strict=False), key=lambda item: item[1] < 0):
         term = product if abs(factor) == 1 else product * abs(factor)

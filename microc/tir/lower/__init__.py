@@ -28,8 +28,8 @@ from microc.tir.symbolic import require_constant_sizes
 Pass = Callable[[ir.PrimFunc], ir.PrimFunc]
 
 
-def _on_body(change: Callable[[ir.Stmt], ir.Stmt]) -> Pass:
-    """Make a pass of a function on statements; it keeps the parameters."""
+def _body_pass(change: Callable[[ir.Stmt], ir.Stmt]) -> Pass:
+    """Make a pass of a function on statements: it rewrites the body and keeps the parameters."""
     return lambda func: replace(func, body=change(func.body))
 
 
@@ -56,26 +56,26 @@ _KINDS: tuple[tuple[str, Callable[[ir.Stmt], ir.Stmt]], ...] = (
 """Passes that lower loops by their type: lanes, vectorized, unrolled."""
 
 PASSES: tuple[tuple[str, Pass], ...] = (
-    ("blocks", _on_body(drop_blocks)),
-    ("simplify", _on_body(simplify_stmt)),
-    ("compact", _on_body(compact_buffers)),
-    ("hoist", _on_body(hoist_fills)),
-    ("partition", _on_body(partition_loops)),
-    ("unswitch", _on_body(unswitch_loops)),
-    ("invariant", _on_body(hoist_index_lookups)),
-    ("halves", _on_body(lambda body: lower_half_windows(lower_half_products(body)))),
-    ("products", _on_body(lower_products)),
-    ("unit", _on_body(lower_unit)),
-    *((name, _on_body(change)) for name, change in _KINDS),
-    ("dead", _on_body(drop_dead_cells)),
+    ("blocks", _body_pass(drop_blocks)),
+    ("simplify", _body_pass(simplify_stmt)),
+    ("compact", _body_pass(compact_buffers)),
+    ("hoist", _body_pass(hoist_fills)),
+    ("partition", _body_pass(partition_loops)),
+    ("unswitch", _body_pass(unswitch_loops)),
+    ("invariant", _body_pass(hoist_index_lookups)),
+    ("halves", _body_pass(lambda body: lower_half_windows(lower_half_products(body)))),
+    ("products", _body_pass(lower_products)),
+    ("unit", _body_pass(lower_unit)),
+    *((name, _body_pass(change)) for name, change in _KINDS),
+    ("dead", _body_pass(drop_dead_cells)),
     ("workspaces", lift_workspaces),
-    ("share", _on_body(share_values)),
+    ("share", _body_pass(share_values)),
 )
 """Names and functions of all passes, in order; names may repeat."""
 
 
 def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
-    """Yield the name of every pass and the function after it."""
+    """Yield the name of every lowering pass and the function after it."""
     func = unbind_loops(func)  # a processor runs the threads of a group one after another
     for name, change in PASSES:
         func = change(func)
@@ -83,7 +83,7 @@ def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
 
 
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Lower to plain loops without blocks. Workspaces are the last parameters, sorted by name."""
+    """Lower a scheduled function to plain loops without blocks. Workspaces are the last parameters, sorted by name."""
     require_constant_sizes(func)
     for _, lowered in stages(func):
         func = lowered
@@ -91,7 +91,7 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def lower_kinds(body: ir.Stmt) -> ir.Stmt:
-    """Lower the loops that are marked for lanes, for words, or to be unrolled."""
+    """Lower the loops that are annotated for lanes, vectorized, or to be unrolled."""
     for _, change in _KINDS:
         body = change(body)
     return body

@@ -85,27 +85,27 @@ def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
     """Shrink every allocation in ``stmt``; nothing else moves."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return _compact(s) if isinstance(s, ir.Alloc) else s
+        return _compact_allocation(s) if isinstance(s, ir.Alloc) else s
 
     return map_stmt(stmt, on_stmt)
 
 
-def _common_loops(found: list[Access]) -> int:
-    """Return how many outermost loops all accesses share."""
+def _common_loop_count(touches: list[Access]) -> int:
+    """Return the number of outermost loops that all accesses share."""
     count = 0
-    first = found[0].loops
-    while all(len(a.loops) > count and a.loops[count] is first[count] for a in found) and count < len(first):
+    first = touches[0].loops
+    while all(len(a.loops) > count and a.loops[count] is first[count] for a in touches) and count < len(first):
         count += 1
     return count
 
 
-def _compact(alloc: ir.Alloc) -> ir.Stmt:
-    """Shrink one allocation. An allocation without accesses is dropped."""
+def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
+    """Shrink one allocation to the tile that is live at once. An allocation without accesses is dropped."""
     buffer = alloc.buffer
     found = accesses_to(alloc.body, buffer)
     if not found:
         return alloc.body
-    shared = _common_loops(found)
+    shared = _common_loop_count(found)
     starts: list[ir.Expr] = []
     shape: list[int] = []
     for axis, extent in enumerate(buffer.shape):
@@ -120,34 +120,34 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
     parallel = next((loop for loop in found[0].loops[:shared] if PRIVATE in dict(loop.annotations)), None)
     own = () if parallel is None or buffer.scope != "workspace" else (parallel,)
     if tuple(shape) == buffer.shape and not own:
-        return _sink(buffer, alloc.body, home)
+        return _sink_allocation(buffer, alloc.body, home)
     tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(own).values()), *shape))
 
-    def move(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def indices_in_tile(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         places = [i if ir.int_value(s) == 0 else i - s for i, s in zip(indices, starts, strict=True)]
         return (*(loop.var for loop in own), *map(simplify, places))
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Load(b, indices) if b == buffer:
-                return ir.Load(tile, move(indices))
+                return ir.Load(tile, indices_in_tile(indices))
             case ir.AddressOf(b, indices) if b == buffer:
-                return replace(e, buffer=tile, indices=move(indices))
+                return replace(e, buffer=tile, indices=indices_in_tile(indices))
             case _:
                 return e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer == buffer:
-            return ir.Store(tile, move(s.indices), s.value)
+            return ir.Store(tile, indices_in_tile(s.indices), s.value)
         return s
 
     body = map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr) if accesses_any(x, (buffer,)) else x)
-    return _sink(tile, body, home)
+    return _sink_allocation(tile, body, home)
 
 
-def _sink(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
-    """Allocate a buffer inside the innermost loop around all its accesses, if it is a register: these are declared
-    where used."""
+def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
+    """Allocate a buffer inside the innermost loop around all its accesses (``home``) if it is in registers or on the
+    stack: these are declared where used."""
     if home is None or buffer.scope not in ("register", "local"):
         return ir.Alloc(buffer, body)
 
@@ -159,12 +159,12 @@ def _sink(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
     return map_stmt(body, on_stmt)
 
 
-def _axis_tile(found: list[Access], shared: int, axis: int, extent: int, *, last: bool) -> tuple[ir.Expr, int]:
-    """Return start and size of the part that all accesses touch along one axis; the whole axis if that is not known."""
+def _axis_tile(touches: list[Access], shared: int, axis: int, extent: int, *, last: bool) -> tuple[ir.Expr, int]:
+    """Return start and size of the range that all accesses touch along one axis; the whole axis if that is not known."""
     whole = ir.const(0, "int32"), extent
     base: ir.Expr | None = None
     low, high = extent, -extent
-    for access in found:
+    for access in touches:
         inner = [loop.var for loop in access.loops[shared:]]
         parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
         # All accesses must move with the outer loops in the same way, or the touched part is no tile of constant size.
@@ -192,13 +192,13 @@ def drop_dead_cells(stmt: ir.Stmt) -> ir.Stmt:
     """Drop stores to elements of register tiles whose values reach no memory, condition or call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return _drop(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s
+        return _drop_dead_stores(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s
 
     return map_stmt(stmt, on_stmt)
 
 
-def _drop(alloc: ir.Alloc) -> ir.Stmt:
-    """Drop dead stores to one tile: liveness by reachability from the elements that anything but the tile itself
+def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
+    """Drop dead stores to one register tile: liveness by reachability from the elements that anything but the tile itself
     reads."""
     buffer = alloc.buffer
     feeds: dict[Cell, set[Cell]] = {}
@@ -238,18 +238,18 @@ def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
     """Move repeated fills in front of their loops, innermost loops first."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return _hoist(s) if isinstance(s, ir.For) else s
+        return _hoist_fill(s) if isinstance(s, ir.For) else s
 
     return map_stmt(stmt, on_stmt)
 
 
-def _hoist(loop: ir.For) -> ir.Stmt:
-    """Move the first fill that is invariant in front of ``loop``."""
+def _hoist_fill(loop: ir.For) -> ir.Stmt:
+    """Move the first invariant fill in the body of ``loop`` in front of it."""
     if not isinstance(loop.body, ir.Seq) or not ir.int_value(loop.extent):
         return loop
     body = loop.body.body
     for k, (fill, copy) in enumerate(itertools.pairwise(body)):
-        filled, copied = _nest(fill), _nest(copy)
+        filled, copied = _single_store_nest(fill), _single_store_nest(copy)
         if filled is None or copied is None or not isinstance(filled[1].value, ir.Const):
             continue
         buffer = filled[1].buffer
@@ -259,13 +259,13 @@ def _hoist(loop: ir.For) -> ir.Stmt:
             continue
         if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
             continue
-        if all(loop.var not in free_vars(index) for index in filled[1].indices) and _is_box(*copied):
+        if all(loop.var not in free_vars(index) for index in filled[1].indices) and _visits_whole_box(*copied):
             return ir.seq(fill, ir.For(loop.var, loop.extent, ir.seq(*body[:k], *body[k + 1 :]), loop.kind))
     return loop
 
 
-def _nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
-    """Return the loops of constant extent around a single store; None for other statements."""
+def _single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
+    """Return the loops of constant extent around a single store, and the store; None for other statements."""
     loops: dict[ir.Var, int] = {}
     while isinstance(stmt, ir.For):
         extent = ir.int_value(stmt.extent)
@@ -275,8 +275,8 @@ def _nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
     return (loops, stmt) if isinstance(stmt, ir.Store) else None
 
 
-def _is_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
-    """Test whether the loops visit every element of a fixed box: each counts one index, or none."""
+def _visits_whole_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
+    """Test whether loops visit every element of a fixed box: each loop counts one index of the store, or none."""
     seen: set[ir.Expr] = set()
     for index in store.indices:
         terms, _ = linear(index)
@@ -301,7 +301,7 @@ def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or not isinstance(s.body, ir.Store):
             return s
         bound: dict[ir.Expr, ir.Var] = {}
-        for place in dict.fromkeys(p for e in stmt_exprs(s.body) for p in _places(e, s.var)):
+        for place in dict.fromkeys(p for e in stmt_exprs(s.body) for p in _invariant_lookups(e, s.var)):
             if any(isinstance(x, ir.Load) and x.buffer in buffers_written(s.body) for x in walk_expr(place)):
                 continue
             name = next(n for n in (f"place_{k}" for k in range(len(taken) + 1)) if n not in taken)
@@ -321,24 +321,23 @@ def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-def _places(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:
-    """Return the largest parts of load indices that contain loads themselves and do not depend on ``var``.
+def _invariant_lookups(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:
+    """Return the largest parts of load indices in ``value`` that contain loads themselves and do not depend on ``var``.
 
-    Parts guarded by a condition are left in place.
-    """
+    Parts guarded by a condition are left in place."""
     match value:
         case ir.Select():
             return []
         case ir.Load(_, indices):
-            return [p for index in indices for p in _lookups(index, var)]
+            return [p for index in indices for p in _invariant_index_parts(index, var)]
         case _:
-            return [p for child in children(value) for p in _places(child, var)]
+            return [p for child in children(value) for p in _invariant_lookups(child, var)]
 
 
-def _lookups(index: ir.Expr, var: ir.Var) -> list[ir.Expr]:
-    """Return the parts of an index to move."""
+def _invariant_index_parts(index: ir.Expr, var: ir.Var) -> list[ir.Expr]:
+    """Return the largest parts of an index that contain loads and do not depend on ``var``."""
     if not any(isinstance(x, ir.Load) for x in walk_expr(index)):
         return []
     if var not in free_vars(index):
         return [index]
-    return [p for child in children(index) for p in _lookups(child, var)]
+    return [p for child in children(index) for p in _invariant_index_parts(child, var)]

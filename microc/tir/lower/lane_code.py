@@ -56,14 +56,15 @@ CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
 
 
 class LaneOperations(LaneScope):
-    """Operations on the lanes of a loop."""
+    """Arithmetic of a loop over lanes as vector intrinsics, whose form depends on which operands are uniform: products,
+    shifts, saturation."""
 
     @abstractmethod
     def vector(self, expr: ir.Expr) -> ir.Expr:
         """Convert an int32 or float32 expression to a vector."""
 
     def convert_rounding(self, expr: ir.Expr) -> ir.Expr | None:
-        """Convert a multiplication or shift that rounds; None for other expressions."""
+        """Convert a multiplication or right shift that rounds to vector intrinsics; None for other expressions."""
         product = doubling_multiply(expr)
         if product is not None:
             return self.operation("doubling_high_mul", *product, numbers=True)
@@ -101,7 +102,7 @@ class LaneOperations(LaneScope):
         return None if number else self.call("mac", self.vector(total), self.vector(x), self.vector(y))
 
     def short(self, value: ir.Expr) -> ir.Expr | None:
-        """Load consecutive elements as a vector of int16; None if ``value`` is not such a load."""
+        """Return a load of consecutive elements as a vector of int16; None if ``value`` is not such a load."""
         match value:
             case ir.Cast("int32", ir.Load(buffer, indices) as load) if is_short(value):
                 if buffer.scope == "register" or self.step(load) != 1:
@@ -113,7 +114,8 @@ class LaneOperations(LaneScope):
                 return None
 
     def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
-        """Emit an operation of two operands; in its ``_n`` form where one is uniform and such a form exists."""
+        """Return an operation of two operands on vectors; in its ``_n`` form, which takes a scalar, where one is uniform
+        and such a form exists."""
         numbers = numbers or name in _NUMBERS or (self.active is not None and name in SCALABLE_SCALAR_OPS)
         if numbers and not self.varies(b):
             return self.call(f"{name}_n", self.vector(a), self.uniform(b))
@@ -171,7 +173,7 @@ def saturation_operand(saturation: ir.Call) -> ir.Expr:
 
 
 def match_saturation(expr: ir.Expr, dtype: str) -> ir.Expr | None:
-    """Return the operand of a clamp to the whole range of ``dtype``; None for other expressions."""
+    """Return x if an expression clamps x to the whole range of ``dtype``; None for other expressions."""
     match expr:
         case ir.Bin("min", ir.Bin("max", a, ir.Const(value=low)), ir.Const(value=high)) if dtype in SATURATED and (
             low,
@@ -185,7 +187,7 @@ def match_saturation(expr: ir.Expr, dtype: str) -> ir.Expr | None:
 
 
 def is_short(value: ir.Expr) -> bool:
-    """Test whether a value is loaded from int16 or a dtype that int16 holds."""
+    """Test whether a value is loaded from int16 or a dtype whose range int16 contains."""
     return (
         isinstance(value, ir.Cast) and isinstance(value.a, ir.Load) and dtypes.contains_range_of(SHORT, value.a.dtype)
     )
@@ -220,10 +222,10 @@ FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 
 
 class LaneCode(LaneOperations):
-    """Rewriter of a loop body for a range of its iterations, one lane each."""
+    """Rewriter of a loop body with vector intrinsics, for a range of its iterations, one lane each."""
 
     def statement(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Convert a statement. NoLanesError if it has no vector form."""
+        """Rewrite a statement with vector intrinsics. NoLanesError if it has no vector form."""
         match stmt:
             case ir.Store(buffer, indices, value):
                 return self.store(buffer, indices, value)
@@ -281,7 +283,7 @@ class LaneCode(LaneOperations):
         return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
 
     def vector(self, expr: ir.Expr) -> ir.Expr:
-        """An int32 or float32 expression for all lanes."""
+        """Return an int32 or float32 expression as a vector of its values in all lanes."""
         if not self.varies(expr):
             return self.broadcast(expr)
         match expr:

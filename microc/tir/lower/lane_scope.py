@@ -17,10 +17,10 @@ from microc.tir.rewrite import substitute, walk_expr
 
 
 def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
-    """Return x and m of ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in int64; else None."""
+    """Match ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in int64; return (x, m) or None."""
     match expr:
         case ir.Call("high_mul_round", (a, b)):
-            half = _halve(a)
+            half = _match_doubled(a)
             return None if half is None else (half, b)
         case ir.Cast(
             "int32",
@@ -30,7 +30,7 @@ def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
                 ir.Const(value=31),
             ),
         ):
-            small = _narrow(factor)
+            small = _match_widened_int32(factor)
             return None if small is None or a.dtype != "int32" else (a, small)
         case _:
             return None
@@ -41,10 +41,9 @@ def quotient(value: ir.Expr, divisor: int) -> ir.Expr:
 
     With m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s), x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)).
     For 0 <= x < 2**31 this is below 1 / d if e <= 2**(s + 1), so both have the same floor. For -2**31 <= x < 0 the
-    product is below x / d, by at most 1 / d: its floor is one less than the truncated quotient, which subtracting ``x >>
-    31`` corrects. m may need 33 bits as a signed number; then m - 2**32 is multiplied, and x added to the high half.
-    (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994.)
-    """
+    product is below x / d, by at most 1 / d: its floor is one less than the truncated quotient, which subtracting ``x
+    >> 31`` corrects. m may need 33 bits as a signed number; then m - 2**32 is multiplied, and x added to the high half.
+    (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994.)"""
     shift = next(s for s in range(32) if divisor - (1 << (32 + s)) % divisor <= 1 << (s + 1))
     factor = (1 << (32 + shift)) // divisor + 1
     wide = factor >= 1 << 31
@@ -53,7 +52,7 @@ def quotient(value: ir.Expr, divisor: int) -> ir.Expr:
     return (high >> shift if shift else high) - (value >> 31)
 
 
-def _narrow(factor: ir.Expr) -> ir.Expr | None:
+def _match_widened_int32(factor: ir.Expr) -> ir.Expr | None:
     """Return the int32 operand of a widening to int64; None for other expressions."""
     match factor:
         case ir.Const(int() as value) if -(1 << 31) <= value < 1 << 31:
@@ -64,7 +63,7 @@ def _narrow(factor: ir.Expr) -> ir.Expr | None:
             return None
 
 
-def _halve(expr: ir.Expr) -> ir.Expr | None:
+def _match_doubled(expr: ir.Expr) -> ir.Expr | None:
     """Return x of ``2 x``; None for other expressions. Overflow of ``2 x`` is excluded by the caller's arithmetic."""
     match expr:
         case ir.Bin("shl", a, ir.Const(int() as n)) if n >= 1:
@@ -88,10 +87,9 @@ def negate(expr: ir.Expr) -> ir.Expr:
 def match_rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
     """Match ``((x + 2**(n - 1)) >> n) + z``, 1 <= n <= 31, which rounds half up; return (x, n, z) or None.
 
-    Two forms match. The rounding term, perhaps with z * 2**n folded in, is addend before the shift; if n is not
-    constant, by ``high_mac_round``. Or the shift has two steps, n - 1 bits and one bit, with 1 + 2 z addend in between,
-    which cannot overflow.
-    """
+    Two forms match. The rounding term, perhaps with z * 2**n folded in, is added before the shift; if n is not
+    constant, by ``high_mac_round``. Or the shift has two steps, n - 1 bits and one bit, with 1 + 2 z added in between,
+    which cannot overflow."""
     match expr:
         case ir.Bin("shr", ir.Call("high_mac_round", (x, m, addend)), distance):
             return _split_rounding(ir.call("high_mul_round", x, m), addend, simplify(distance))
@@ -115,7 +113,7 @@ def match_rounded_product(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int
     """
     match expr:
         case ir.Bin("shr", ir.Call("high_mac", (a, m, addend)), distance):
-            parts, half = _split_rounding(a, addend, simplify(distance)), _halve(a)
+            parts, half = _split_rounding(a, addend, simplify(distance)), _match_doubled(a)
         case _:
             return None
     if parts is None or parts[0] != a:
@@ -201,22 +199,25 @@ class LaneScope:
         return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
     def type(self, element: str = "int32") -> str:
-        """Return the vector type; NoLanesError for floats where the core has no float vectors."""
+        """Return the vector type with lanes of dtype ``element``; NoLanesError for floats where the core has no float
+        vectors."""
         if element == "float32" and not self.floats:
             raise NoLanesError
-        return f"{element}x{self._count()}"
+        return f"{element}x{self._lane_count_text()}"
 
-    def _count(self) -> str:
+    def _lane_count_text(self) -> str:
+        """Return the number of lanes as names of vector types and intrinsics contain it."""
         return f"{'' if self.active is None else 'vscalex'}{self.lanes}"
 
     def suffix(self, element: str = "int32") -> str:
         """Return the suffix of intrinsics on vectors of these elements; vectors of int16 have as many lanes as those
         of int32."""
         self.type(element)
-        return f"{ELEMENTS.get(element, 'i16')}x{self._count()}"
+        return f"{ELEMENTS.get(element, 'i16')}x{self._lane_count_text()}"
 
     def call(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
-        """Call a vector intrinsic; ``ahead`` of the loop, with the lanes of the first iteration, which has the most."""
+        """Return a call of a vector intrinsic. ``ahead``: in front of the loop, with the active lanes of its first
+        iteration, which are the most."""
         lanes = self.max_active if ahead else self.active
         given = args if lanes is None else (*args, lanes)
         return ir.Call(f"{name}_{self.suffix(element)}", given, self.type(element))
@@ -236,8 +237,8 @@ class LaneScope:
         return None if data else flat_step(load.buffer, load.indices, self.var)
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
-        """Return name and arguments of a memory access, in its ``_first`` form if only the first ``count`` lanes are
-        active."""
+        """Return name and arguments of an intrinsic that accesses memory: in its ``_first`` form if only the first
+        ``count`` lanes are active."""
         if self.active is not None:
             return name, (*args, self.active)
         return (name, args) if self.is_whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
@@ -251,7 +252,7 @@ class LaneScope:
         return self.constant(f"by{step}", self.call("ramp", ir.const(step, "int32"), ahead=True))
 
     def constant(self, stem: str, value: ir.Expr) -> ir.Var:
-        """Return the variable for a vector or scalar that is computed before the loop."""
+        """Return the variable for a vector or scalar that is computed in front of the loop, a new one at its first use."""
         return self.constants.setdefault(value, ir.Var(f"{self.var.name}__{stem}{self.label}", value.dtype))
 
     def uniform(self, expr: ir.Expr) -> ir.Expr:

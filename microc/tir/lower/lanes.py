@@ -9,7 +9,7 @@ memory with what it writes. Otherwise the tail is a partial vector, whose memory
 Expressions: int32 and float32 expressions that vary along ``i`` become intrinsics named ``<op>_i32x4`` and
 ``<op>_f32x4``. Loads widen and stores narrow, of consecutive or strided elements. Register buffers inside the loop
 become vector registers; so does a tile of sums around such loops, if all its elements are accessed by whole vectors
-(:func:`_tiles`). Literals and constants that all iterations share are read before the loop.
+(:func:`_vector_tiles`). Literals and constants that all iterations share are read before the loop.
 
 Runs: a loop that only copies or fills consecutive memory becomes one call, and adjacent runs become a single one. With
 the annotation ``strided``, a run may also be copied from elements a constant step apart. With the annotation ``moved``
@@ -53,7 +53,7 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
     # starts again without that loop's tiles. Each round adds one loop to ``plain``: at most as many rounds as loops.
     while True:
         try:
-            return _lower_loops(stmt, _tiles(stmt, plain), plain)
+            return _lower_loops(stmt, _vector_tiles(stmt, plain), plain)
         except _SharedError as shared:
             plain.add(shared.loop)
 
@@ -66,7 +66,7 @@ class _SharedError(Exception):
 
 
 def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.Stmt]) -> ir.Stmt:
-    """Lower the loops of ``stmt``, those in ``plain`` to scalar loops."""
+    """Lower the annotated loops of ``stmt``, those in ``plain`` to scalar loops."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Alloc) and s.buffer in tiles:
@@ -99,11 +99,11 @@ def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set
                 _to_run_call(s, extent)
                 or (_to_float16_store(s, extent) if floats >= NARROWED else None)
                 or _to_strided_copy(s, extent, lanes, int(notes.get(names.STRIDED, 0)))
-                or (_strips(replace(s, body=body), lanes, floats) if names.SCALABLE in notes else None)
-                or _vectors(replace(s, body=body), extent, lanes, tiles, floats)
+                or (_to_strip_loop(replace(s, body=body), lanes, floats) if names.SCALABLE in notes else None)
+                or _to_vector_loop(replace(s, body=body), extent, lanes, tiles, floats)
             )
         except NoLanesError:
-            if any(buffer in tiles for buffer in _registers(s)):
+            if any(buffer in tiles for buffer in _accessed_register_arrays(s)):
                 raise _SharedError(s) from None
             return serial
 
@@ -119,17 +119,17 @@ def _indexes_registers(loop: ir.For) -> bool:
     return any(loop.var in free_vars(index) for index in found)
 
 
-def _registers(loop: ir.For) -> set[ir.Buffer]:
+def _accessed_register_arrays(loop: ir.For) -> set[ir.Buffer]:
     """Return the register arrays from outside the loop that it accesses."""
     return {a.buffer for a in accesses(loop) if a.buffer.scope == "register"}
 
 
-def _tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
-    """Return register arrays that only whole vectors access, and the arrays of vectors that replace them."""
+def _vector_tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
+    """Return the register arrays that only whole vectors access, each with the array of vectors that replaces it."""
     widths: dict[ir.Buffer, set[int]] = {}
     for access in accesses(stmt):
         if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
-            widths.setdefault(access.buffer, set()).add(_width(access, plain))
+            widths.setdefault(access.buffer, set()).add(_whole_vector_lanes(access, plain))
     return {
         buffer: replace(buffer, shape=(*buffer.shape[:-1], buffer.shape[-1] // n), dtype=f"{buffer.dtype}x{n}")
         for buffer, found in widths.items()
@@ -137,9 +137,9 @@ def _tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
     }
 
 
-def _width(access: Access, plain: Set[ir.Stmt]) -> int:
-    """Return the lanes of the loop that accesses consecutive elements at a multiple of its vector's length; 0 if
-    there is none."""
+def _whole_vector_lanes(access: Access, plain: Set[ir.Stmt]) -> int:
+    """Return the number of lanes of the annotated loop around an access of consecutive elements that starts at a multiple
+    of its vector's length; 0 if there is no such loop."""
     loop = next((f for f in reversed(access.loops) if names.LANES in dict(f.annotations)), None)
     if loop is None or loop in plain:
         return 0
@@ -155,7 +155,7 @@ def _to_run_call(loop: ir.For, extent: int) -> ir.Stmt | None:
     copied = _to_copy_call(loop, extent, "copy")
     if copied is not None or not isinstance(store, ir.Store) or store.buffer.dtype not in TYPES:
         return copied
-    if not isinstance(store.value, ir.Const) or not _consecutive(store, loop.var):
+    if not isinstance(store.value, ir.Const) or not _stores_consecutively(store, loop.var):
         return None
     target = address(store.buffer, store.indices, {loop.var: ir.const(0, "int32")}, extent, writes=True)
     value, count = ir.const(store.value.value, "int32"), ir.const(extent, "int32")
@@ -175,7 +175,7 @@ def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in COPY_SUFFIXES
             and buffer.scope != "register"
-            and _consecutive(loop.body, loop.var)
+            and _stores_consecutively(loop.body, loop.var)
             and consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
@@ -191,13 +191,13 @@ def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
 def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
     """Convert the loop to a call that stores float32 as float16, or zeros; None if it does anything else."""
     match loop.body:
-        case ir.Store(into, places, ir.Const(0, "float16")) if _consecutive(loop.body, loop.var):
+        case ir.Store(into, places, ir.Const(0, "float16")) if _stores_consecutively(loop.body, loop.var):
             target = address(into, places, {loop.var: ir.const(0, "int32")}, extent, writes=True)
             return ir.Evaluate(ir.Call("zero_f16", (target, ir.const(extent, "int32")), "int32"))
         case ir.Store(into, places, ir.Cast("float16", ir.Load(buffer, indices))) if (
             buffer.dtype == "float32"
             and "register" not in (buffer.scope, into.scope)
-            and _consecutive(loop.body, loop.var)
+            and _stores_consecutively(loop.body, loop.var)
             and consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
@@ -216,7 +216,7 @@ def _to_strided_copy(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir
             buffer.dtype == into.dtype in SHORT
             and buffer.scope != "register"
             and extent >= 2 * lanes
-            and _consecutive(loop.body, loop.var)
+            and _stores_consecutively(loop.body, loop.var)
         ):
             step = flat_step(buffer, indices, loop.var)
             if step is None or not 1 < step <= farthest:
@@ -230,7 +230,7 @@ def _to_strided_copy(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir
             return None
 
 
-def _consecutive(store: ir.Store, var: ir.Var) -> bool:
+def _stores_consecutively(store: ir.Store, var: ir.Var) -> bool:
     """Test whether consecutive iterations store to adjacent elements in memory."""
     return store.buffer.scope != "register" and consecutive(store.indices, var)
 
@@ -262,7 +262,7 @@ def _hoist_constant_lets(loop: ir.For) -> ir.Stmt:
             return loop
 
 
-def _repeatable(stmt: ir.Stmt) -> bool:
+def _is_repeatable(stmt: ir.Stmt) -> bool:
     """Test whether running an iteration twice has no effect.
 
     The body must not write what it reads, and both must not share memory: the memory plan may place results over
@@ -274,16 +274,18 @@ def _repeatable(stmt: ir.Stmt) -> bool:
     return apart and not stored & read
 
 
-def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: int) -> ir.Stmt:
-    """Run all iterations as vectors: whole ones in a loop, then the tail."""
+def _to_vector_loop(
+    loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: int
+) -> ir.Stmt:
+    """Convert a loop to one over whole vectors, followed by its tail."""
     count, rest = divmod(extent, lanes)
     parts: list[ir.Stmt] = []
     if count:
         whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles, floats)
         # Vector registers in a tile are indexed by constants, so that a loop over them must be unrolled.
-        kind = "serial" if _registers(loop).isdisjoint(tiles) else "unrolled"
+        kind = "serial" if _accessed_register_arrays(loop).isdisjoint(tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.statement(loop.body), kind)
-        if rest and _repeatable(loop.body) and _registers(loop).isdisjoint(tiles):
+        if rest and _is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(tiles):
             # The overlapping vector ends at the last element. It must not touch a tile of sums, to which it would add
             # twice.
             return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lanes).statement(loop.body)))
@@ -294,8 +296,8 @@ def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir
     return ir.seq(*parts)
 
 
-def _strips(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
-    """Run all iterations in strips of as many lanes as the machine has; None if a strip would write what a later one
+def _to_strip_loop(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
+    """Convert a loop to one over strips of as many lanes as the machine has; None if a strip would write what a later one
     reads."""
     active, max_active = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
     left = loop.extent - loop.var

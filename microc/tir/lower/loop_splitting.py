@@ -37,8 +37,8 @@ def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-def _branches(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
-    """Return condition, copy and fill of a guarded copy, or None; the fill stores constants only."""
+def _match_guarded_copy(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
+    """Return condition, copy and fill of a guarded copy; None for other statements. The fill stores constants only."""
     match body:
         case ir.Store(buffer, indices, ir.Select(condition, a, ir.Const() as b)):
             return condition, ir.Store(buffer, indices, a), ir.Store(buffer, indices, b)
@@ -60,7 +60,7 @@ def _divide_at_counter(loop: ir.For) -> ir.Stmt | None:
         case _:
             return None
     extent, terms = ir.int_value(loop.extent), ir.conjuncts(condition)
-    ranges = {term: found for term in terms if (found := _range(term, loop.var)) is not None}
+    ranges = {term: found for term in terms if (found := _range_where_true(term, loop.var)) is not None}
     if extent is None or not ranges:
         return None
     start = min(max(0, *(low for low, _ in ranges.values())), extent)
@@ -77,9 +77,9 @@ def _divide_at_counter(loop: ir.For) -> ir.Stmt | None:
     return ir.seq(*parts)
 
 
-def _range(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None:
-    """Return the range (start, stop) in which a condition on ``var`` alone holds; None for other conditions."""
-    if not _monotone(condition, var):
+def _range_where_true(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None:
+    """Return the range (start, stop) of ``var`` in which a condition on ``var`` alone holds; None for other conditions."""
+    if not _is_affine_comparison(condition, var):
         return None
     assert isinstance(condition, ir.Bin)
     small, large = (condition.a, condition.b) if condition.op in ("lt", "le") else (condition.b, condition.a)
@@ -107,7 +107,7 @@ def _unswitch(loop: ir.For) -> ir.Stmt:
     divided = _divide_at_counter(loop)
     if divided is not None:
         return divided
-    parts = _branches(loop.body)
+    parts = _match_guarded_copy(loop.body)
     if parts is None:
         return loop
     condition, copy, fill = parts
@@ -135,7 +135,7 @@ def _guard_whole_loop(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
     terms = ir.conjuncts(condition)
     if extent is None or not (_copies_run(copying) or (extent >= LONG and isinstance(loop.body, ir.Store))):
         return guarded
-    if not all(_monotone(t, loop.var) for t in terms):
+    if not all(_is_affine_comparison(t, loop.var) for t in terms):
         return guarded
     ends = (ir.const(0, "int32"), ir.const(extent - 1, "int32"))
     checks = (simplify(substitute(t, {loop.var: end})) for t in terms for end in ends)
@@ -145,8 +145,8 @@ def _guard_whole_loop(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
 
 
 def _copies_run(loop: ir.Stmt) -> bool:
-    """Test whether a vector loop copies runs inside ``loop``: adjacent runs can be joined, and a run may have a test
-    of its own."""
+    """Test whether ``loop`` contains a vector loop that copies a run: adjacent runs can be joined, and a run may have a
+    test of its own."""
     match loop:
         case ir.For(body=ir.If(then=ir.For() as run)) | ir.For(body=ir.For() as run) if isinstance(run.body, ir.Store):
             return isinstance(run.body.value, ir.Load) and LANES in dict(run.annotations)
@@ -154,7 +154,7 @@ def _copies_run(loop: ir.Stmt) -> bool:
             return False
 
 
-def _monotone(condition: ir.Expr, var: ir.Var) -> bool:
+def _is_affine_comparison(condition: ir.Expr, var: ir.Var) -> bool:
     """Test whether a condition compares int32 expressions that are affine in ``var``."""
     if (
         not isinstance(condition, ir.Bin)
@@ -204,7 +204,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             here: Bounds = {**bounds, var: (0, count - 1)}
             whole = kind in ("parallel", *ir.GROUPS, *ir.ITEMS) or (PEEL, 0) in annotations
             # Bound loops of accelerators, too, must stay one loop.
-            cut = None if whole else _threshold(var, count, body, here)
+            cut = None if whole else _first_failing_iteration(var, count, body, here)
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
                 full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
                 tails = [
@@ -235,7 +235,7 @@ def _shorten_guarded(stmt: ir.Stmt) -> ir.Stmt:
     """Convert ``for i: if i < n`` to a shorter loop; return other statements unchanged."""
     if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If) or stmt.body.otherwise is not None:
         return stmt
-    count, limit = ir.int_value(stmt.extent), _upper(stmt.var, stmt.body.condition)
+    count, limit = ir.int_value(stmt.extent), _match_upper_limit(stmt.var, stmt.body.condition)
     if count is None or limit is None:
         return stmt
     return ir.For(stmt.var, ir.const(min(count, limit), "int32"), stmt.body.then, stmt.kind, stmt.annotations)
@@ -244,7 +244,7 @@ def _shorten_guarded(stmt: ir.Stmt) -> ir.Stmt:
 def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
     """Simplify under the bounds of the loops around, then convert ``for i: if i < n`` to a shorter loop."""
 
-    def merge(s: ir.Stmt) -> ir.Stmt:
+    def hoist_guard(s: ir.Stmt) -> ir.Stmt:
         """Move guards outwards over loops that they do not depend on, up to the loop that they bound."""
         if isinstance(s, ir.For) and isinstance(s.body, ir.If) and s.body.otherwise is None:
             terms = ir.conjuncts(s.body.condition)
@@ -257,7 +257,7 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                 return ir.If(guard, _shorten_guarded(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
         return _shorten_guarded(s)
 
-    shortened = map_stmt(simplify_stmt(stmt, bounds), merge)
+    shortened = map_stmt(simplify_stmt(stmt, bounds), hoist_guard)
     return simplify_stmt(_partition(shortened, bounds), bounds)
 
 
@@ -266,9 +266,9 @@ def _mentions(expr: ir.Expr, var: ir.Var) -> bool:
     return var in free_vars(expr)
 
 
-def _upper(var: ir.Var, condition: ir.Expr) -> int | None:
+def _match_upper_limit(var: ir.Var, condition: ir.Expr) -> int | None:
     """Return n if the condition is equivalent to ``var < n``; else None."""
-    form = _less_than(condition)
+    form = _as_less_than(condition)
     if form is None:
         return None
     terms, limit_offset = form
@@ -277,7 +277,7 @@ def _upper(var: ir.Var, condition: ir.Expr) -> int | None:
     return max(0, -(-limit_offset // terms[var]))
 
 
-def _less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
+def _as_less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
     """Return an int32 comparison as (terms, limit), meaning sum(terms) < limit; None for other conditions."""
     if not isinstance(condition, ir.Bin) or condition.op not in ("lt", "le", "gt", "ge"):
         return None
@@ -290,7 +290,7 @@ def _less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
     return dict(terms), -offset + (1 if condition.op in ("le", "ge") else 0)
 
 
-def _threshold(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | None:
+def _first_failing_iteration(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | None:
     """Return the first iteration of ``var`` at which a guard inside may fail; None if all hold in every iteration.
 
     A guard is ``factor * var + rest < limit`` with factor > 0: it holds for sure while ``factor * var + max(rest) <
@@ -307,7 +307,7 @@ def _threshold(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | 
         if not isinstance(s, ir.If):
             continue
         for condition in ir.conjuncts(s.condition):
-            form = _less_than(condition)
+            form = _as_less_than(condition)
             if form is None or form[0].get(var, 0) <= 0:
                 continue
             terms, limit_offset = form
@@ -397,13 +397,13 @@ def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
     zero, one, two = (ir.const(n, "int32") for n in range(3))
     following = loop.var + one
     fill, use = ir.seq(*fills), ir.seq(*rest)
-    first = _in_half(substitute_stmt(fill, {loop.var: zero}), doubled, zero)
-    later = _in_half(
+    first = _redirect_to_half(substitute_stmt(fill, {loop.var: zero}), doubled, zero)
+    later = _redirect_to_half(
         substitute_stmt(_rename_loops(fill), {loop.var: following}), doubled, ir.Bin("floormod", following, two)
     )
     # The last iteration has no next one.
     guarded = ir.If(ir.Bin("lt", following, loop.extent), later)
-    computed = _in_half(use, doubled, ir.Bin("floormod", loop.var, two))
+    computed = _redirect_to_half(use, doubled, ir.Bin("floormod", loop.var, two))
     notes = tuple(note for note in loop.annotations if note[0] != DOUBLE_BUFFER)
     return ir.seq(first, replace(loop, body=ir.seq(guarded, computed), annotations=notes))
 
@@ -420,8 +420,8 @@ def _rename_loops(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-def _in_half(stmt: ir.Stmt, halves: Halves, half: ir.Expr) -> ir.Stmt:
-    """Redirect accesses to one half of each buffer."""
+def _redirect_to_half(stmt: ir.Stmt, halves: Halves, half: ir.Expr) -> ir.Stmt:
+    """Redirect accesses to half ``half`` of each doubled buffer."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, (ir.Load, ir.AddressOf)) and e.buffer in halves:

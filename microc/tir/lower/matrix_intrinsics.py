@@ -62,14 +62,14 @@ def _replace_products(stmt: ir.Stmt) -> ir.Stmt:
     match stmt:
         case ir.Seq(body):
             done: list[ir.Stmt] = []
-            for child in _under_one_guard(body):
+            for child in _merge_equal_guards(body):
                 if isinstance(child, ir.For) and _is_product(child):
-                    done[-1:] = _product(child, done[-1:])
+                    done[-1:] = _product_call(child, done[-1:])
                 else:
                     done.append(_replace_products(child))
             return ir.seq(*done)
         case ir.For() if _is_product(stmt):
-            return ir.seq(*_product(stmt, []))
+            return ir.seq(*_product_call(stmt, []))
         case ir.Alloc(buffer, body):
             return ir.Alloc(buffer, _replace_products(body))
         case ir.Let(var, value, body):
@@ -80,7 +80,7 @@ def _replace_products(stmt: ir.Stmt) -> ir.Stmt:
             return stmt
 
 
-def _under_one_guard(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
+def _merge_equal_guards(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
     """Merge adjacent statements under the same guard: a product and the initialisation of its sums."""
     found: list[ir.Stmt] = []
     for child in body:
@@ -94,8 +94,8 @@ def _under_one_guard(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
     return found
 
 
-def _nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
-    """Return the annotated loops, outermost first, and their body."""
+def _annotated_nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
+    """Return the nested loops annotated ``product``, outermost first, and their body."""
     loops: list[ir.For] = []
     while isinstance(stmt, ir.For) and _is_marked(stmt):
         loops.append(stmt)
@@ -105,7 +105,7 @@ def _nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
 
 def _is_product(nest: ir.For) -> bool:
     """Test whether annotated loops accumulate, rather than only initialise sums."""
-    loops, inner = _nest(nest)
+    loops, inner = _annotated_nest(nest)
     return bool(loops) and isinstance(inner, ir.Store) and isinstance(inner.value, ir.Bin)
 
 
@@ -113,35 +113,36 @@ def _products_fail(loop: ir.For, why: str) -> NoReturn:
     raise InternalError(f"the loops from {loop.var.name} inwards are no product of matrices: {why}")
 
 
-def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
+def _product_call(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     """Convert a product to a call. Return it after ``before``, the statement that precedes the product, unless that is
     part of it.
 
     Each loop's role follows from the operands that move with it: a and sums for a row, b and sums for a column, a and b
     for the depth.
     """
-    loops, inner = _nest(nest)
+    loops, inner = _annotated_nest(nest)
     match inner:
         case ir.Store(sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), weight))) if (
             total == ir.Load(sums, place) and sums.dtype == "int32"
         ):
-            b, form = _weight(nest, weight)
+            b, form = _match_weight_load(nest, weight)
         case _:
             _products_fail(nest, "the innermost statement adds no product")
-    sums_stay = _step(nest, sums, place, loops[-1].var) == 0
+    sums_stay = _element_stride(nest, sums, place, loops[-1].var) == 0
     # A depth of 1 leaves no loop: a loop of one iteration stands for it, so that the checks below need no special case.
     depth = loops.pop() if sums_stay else ir.For(ir.Var("depth"), ir.const(1, "int32"), inner)
     # Loops over fields and groups of sub-byte weights also leave the sums in place.
     groups: list[ir.For] = []
-    while form is not None and loops and _step(nest, sums, place, loops[-1].var) == 0 and len(groups) < 2:
+    while form is not None and loops and _element_stride(nest, sums, place, loops[-1].var) == 0 and len(groups) < 2:
         groups.append(loops.pop())
     rows = columns = 1
     strides = {"a": 0, "b": 0, "sums": 0}
     for loop in loops:
         steps = [
-            _step(nest, buffer, where, loop.var) for buffer, where in ((a.buffer, a.indices), (b.buffer, b.indices))
+            _element_stride(nest, buffer, where, loop.var)
+            for buffer, where in ((a.buffer, a.indices), (b.buffer, b.indices))
         ]
-        moved, extent = _step(nest, sums, place, loop.var), ir.int_value(loop.extent) or 0
+        moved, extent = _element_stride(nest, sums, place, loop.var), ir.int_value(loop.extent) or 0
         if extent == 1:
             continue
         if steps[1] == 0 and rows == 1:
@@ -151,13 +152,13 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         else:
             _products_fail(nest, f"{loop.var.name} counts neither rows nor columns")
     for buffer, where, expected in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
-        if sums_stay and _step(nest, buffer, where, depth.var) != expected:
+        if sums_stay and _element_stride(nest, buffer, where, depth.var) != expected:
             _products_fail(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, *groups, depth)}
     # length: terms of a sum, so elements of a. width: elements of b, several numbers of few bits in each.
     length = width = prod(ir.int_value(loop.extent) or 0 for loop in (depth, *groups))
     if form is not None:
-        _check_groups(nest, form, [depth, *groups], a, b)
+        _check_sub_byte_loops(nest, form, [depth, *groups], a, b)
         width = length // form.count
 
     numbers = [length, *([strides["a"]] if rows > 1 else []), *([strides["b"]] if columns > 1 else [])]
@@ -166,10 +167,10 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     starts: tuple[ir.AddressOf, ...] = ()
     # A statement before that initialises these very sums becomes part of the call.
     if rows == 1:
-        found = _start(before, sums, target.indices, columns)
+        found = _initial_sums_address(before, sums, target.indices, columns)
         before = before if found is None else []
         starts = (found or replace(target, writes=False),)
-    elif _zeros(before, sums, target.indices) == rows * columns:
+    elif _zeroed_sum_count(before, sums, target.indices) == rows * columns:
         before = []
     else:
         _products_fail(nest, "sums of several rows do not start from zero")
@@ -189,8 +190,9 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     return [*before, ir.Evaluate(ir.Call(name, args, "int32"))]
 
 
-def _weight(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
-    """Return the load of the right factor, and its layout if it is a sub-byte weight."""
+def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
+    """Return the load of the right factor of a product, and its layout if it is a sub-byte weight; InternalError for other
+    expressions."""
     match weight:
         case ir.Cast(_, ir.Load() as b):
             return b, None
@@ -200,7 +202,7 @@ def _weight(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
             _products_fail(nest, "the right factor is no load")
 
 
-def _check_groups(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
+def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
     """Check the loops over sub-byte weights, innermost first: 16 consecutive bytes, the fields in them, groups of
     these.
 
@@ -208,17 +210,22 @@ def _check_groups(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load
     """
     expected = ((LANES, 1, 1), (form.count, LANES, 0), (0, form.group, LANES))
     for loop, (extent, step_a, step_b) in zip(loops, expected, strict=False):
-        steps = _step(nest, a.buffer, a.indices, loop.var), _step(nest, b.buffer, b.indices, loop.var)
+        steps = (
+            _element_stride(nest, a.buffer, a.indices, loop.var),
+            _element_stride(nest, b.buffer, b.indices, loop.var),
+        )
         if steps != (step_a, step_b) or (extent and ir.int_value(loop.extent) != extent):
             _products_fail(nest, f"{loop.var.name} is no loop over numbers of {form.bits} bits")
     if len(loops) < 2:
         _products_fail(nest, f"too few loops over numbers of {form.bits} bits")
 
 
-def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], columns: int) -> ir.AddressOf | None:
+def _initial_sums_address(
+    preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], columns: int
+) -> ir.AddressOf | None:
     """Return the address from which a statement initialises a row of ``columns`` sums; None if it does something
     else."""
-    loops, store = _nest(before[0]) if before else ([], None)
+    loops, store = _annotated_nest(preceding[0]) if preceding else ([], None)
     match store:
         case ir.Store(buffer, indices, ir.Load(source, where)) if buffer == sums and source.dtype == "int32":
             pass
@@ -234,9 +241,9 @@ def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], c
     return address(source, where, first, columns, writes=False)
 
 
-def _zeros(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
-    """Return how many sums, from those at ``place`` on, a statement sets to zero."""
-    loops, store = _nest(before[0]) if before else ([], None)
+def _zeroed_sum_count(preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
+    """Return the number of sums, from those at ``place`` on, that a statement sets to zero."""
+    loops, store = _annotated_nest(preceding[0]) if preceding else ([], None)
     if not isinstance(store, ir.Store) or store.buffer != sums or store.value != ir.const(0, "int32"):
         return 0
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in loops}
@@ -244,7 +251,7 @@ def _zeros(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -
     return prod(ir.int_value(loop.extent) or 0 for loop in loops) if same else 0
 
 
-def _step(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:
+def _element_stride(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:
     """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
     step = flat_step(buffer, indices, var)
     if step is None:
@@ -293,7 +300,7 @@ def _half_products_fail(nest: ir.For, why: str) -> NoReturn:
 def _half_products_call(nest: ir.For) -> ir.Stmt:
     """Convert a nest of float16 products to a call.
 
-    Loops may come in any order, so each is identified by its strides in ``a``, ``b`` and ``sums`` (:func:`_role`) and
+    Loops may come in any order, so each is identified by its strides in ``a``, ``b`` and ``sums`` (:func:`_loop_role`) and
     then compared with the strides that this role has.
     """
     stores = [s for s in walk_stmt(nest) if isinstance(s, ir.Store)]
@@ -308,7 +315,7 @@ def _half_products_call(nest: ir.For) -> ir.Stmt:
     if loops is None:
         _half_products_fail(nest, "it has conditions")
     steps = {var: tuple(flat_step(*place, var) for place in places) for var in loops}
-    roles = {_role(steps[var]): var for var, extent in loops.items() if extent != 1}
+    roles = {_loop_role(steps[var]): var for var, extent in loops.items() if extent != 1}
     counts = {role: loops[roles[role]] if role in roles else 1 for role in ("row", "vector", "run", "term")}
     width, depth, rows = HALF_PRODUCT_LANES * counts["vector"], counts["run"] * counts["term"], counts["row"]
     stride = steps[roles["row"]][0] if rows > 1 else 0
@@ -329,8 +336,8 @@ def _half_products_call(nest: ir.For) -> ir.Stmt:
 
 
 def iteration_counts(nest: ir.For) -> dict[ir.Var, int] | None:
-    """Return how often each loop of a nest runs; a test ``var < limit`` (a partial tile) shortens its loop. None for
-    other tests."""
+    """Return the number of iterations of each loop of a nest; a test ``var < limit`` (a partial tile) shortens its loop.
+    None for other tests."""
     found = {s.var: ir.int_value(s.extent) or 0 for s in walk_stmt(nest) if isinstance(s, ir.For)}
     for test in (s for s in walk_stmt(nest) if isinstance(s, ir.If)):
         match test:
@@ -341,8 +348,8 @@ def iteration_counts(nest: ir.For) -> dict[ir.Var, int] | None:
     return found
 
 
-def _role(steps: tuple[int | None, ...]) -> str:
-    """Name the role of a loop by its strides in ``a``, ``b`` and ``sums``."""
+def _loop_role(steps: tuple[int | None, ...]) -> str:
+    """Return the role of a loop in a float16 product, derived from its strides in ``a``, ``b`` and ``sums``."""
     left, right, total = steps
     if total == 0:
         return "term" if left == 1 else "run"
@@ -368,33 +375,34 @@ HALF_WINDOW_LANES, TAPS = 8, 3
 
 def lower_half_windows(stmt: ir.Stmt) -> ir.Stmt:
     """Replace every annotated window in ``stmt`` by a call."""
-    return map_stmt(stmt, lambda s: _call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s)
+    return map_stmt(
+        stmt, lambda s: _half_window_call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s
+    )
 
 
-def _fail(nest: ir.For, why: str) -> NoReturn:
+def _windows_fail(nest: ir.For, why: str) -> NoReturn:
     raise InternalError(f"the loops from {nest.var.name} inwards are no window: {why}")
 
 
-def _call(nest: ir.For) -> ir.Stmt:
-    """Convert a window to a call.
+def _half_window_call(nest: ir.For) -> ir.Stmt:
+    """Convert a nest annotated ``window`` to a call.
 
     Loops are identified by the operands that move: a loop that leaves ``sums`` in place counts taps or rows of the
     window, tap having the smaller stride in ``b``. Any other loop, except the outermost, which counts lanes, counts
-    pixels.
-    """
+    pixels."""
     match [s for s in walk_stmt(nest) if isinstance(s, ir.Store) and isinstance(s.value, ir.Call)]:
         case [ir.Store(sums, indices, ir.Call("fma", (ir.Load() as a, ir.Load() as b, _)))]:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums, indices))
         case _:
-            _fail(nest, "there is not one sum of products")
+            _windows_fail(nest, "there is not one sum of products")
     loops = iteration_counts(nest)
     if loops is None:
-        _fail(nest, "it has conditions")
+        _windows_fail(nest, "it has conditions")
     steps = {var: tuple(flat_step(*place, var) for place in places) for var in loops}
     summed = sorted((var for var in loops if steps[var][2] == 0), key=lambda var: steps[var][1] or 0)
     moved = [var for var in loops if steps[var][2] != 0 and var != nest.var]
     if not summed or len(summed) > 2 or len(moved) > 1:
-        _fail(nest, "its loops are others")
+        _windows_fail(nest, "its loops are others")
     tap, rows, pixels = summed[0], loops[summed[1]] if summed[1:] else 1, loops[moved[0]] if moved else 1
     step, row_step = steps[tap][0] or 0, (steps[summed[1]][0] or 0) if summed[1:] else 0
     # step: elements of a pixel. The stride of the window in pixels is that of ``a`` between output pixels, in elements,
@@ -405,7 +413,7 @@ def _call(nest: ir.For) -> ir.Stmt:
         moved, (stride * step, 0, HALF_WINDOW_LANES)
     )
     if steps != expected or (loops[nest.var], loops[tap]) != (HALF_WINDOW_LANES, TAPS):
-        _fail(nest, f"{', '.join(var.name for var in loops)} move by other steps")
+        _windows_fail(nest, f"{', '.join(var.name for var in loops)} move by other steps")
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
     # Elements from the first to the last that is read: rows, then the last window's start and taps, then its lanes.
     reach = (rows - 1) * row_step + ((pixels - 1) * stride + TAPS - 1) * step + HALF_WINDOW_LANES

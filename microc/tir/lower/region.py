@@ -15,7 +15,8 @@ from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
 
 @frozen
 class Access:
-    """An access: buffer, indices, elements along the last axis, and the loops around it, outermost first."""
+    """A memory access: buffer, indices, number of elements from there on along the last axis, and the loops around it,
+    outermost first."""
 
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
@@ -28,7 +29,7 @@ def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
     """Yield every access under ``stmt``, which must contain no blocks."""
     for expr in stmt_exprs(stmt):
         for part in accesses_of(expr):
-            yield _access(part, loops)
+            yield _as_access(part, loops)
     if isinstance(stmt, ir.Store):
         yield Access(stmt.buffer, stmt.indices, 1, loops, True)
     inner = (*loops, stmt) if isinstance(stmt, ir.For) else loops
@@ -45,7 +46,7 @@ def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()
         for expr in stmt_exprs(s):
             for part in accesses_of(expr):
                 if part.buffer == buffer:
-                    found.append(_access(part, around))
+                    found.append(_as_access(part, around))
         if isinstance(s, ir.Store) and s.buffer == buffer:
             found.append(Access(buffer, s.indices, 1, around, True))
         inner = (*around, s) if isinstance(s, ir.For) else around
@@ -53,14 +54,15 @@ def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()
     return found
 
 
-def _access(part: ir.Load | ir.AddressOf, loops: tuple[ir.For, ...]) -> Access:
+def _as_access(part: ir.Load | ir.AddressOf, loops: tuple[ir.For, ...]) -> Access:
+    """Return a load or an address as an access in these loops."""
     if isinstance(part, ir.Load):
         return Access(part.buffer, part.indices, 1, loops, False)
     return Access(part.buffer, part.indices, part.reach, loops, part.writes)
 
 
 def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
-    """Inclusive ranges of the variables of constant loops."""
+    """Return the inclusive ranges of the variables of loops with constant extent."""
     found = {}
     for loop in loops:
         extent = ir.int_value(loop.extent)
@@ -70,8 +72,8 @@ def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
 
 
 def flat_step(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int | None:
-    """Return by how many elements in memory an access moves from one iteration of ``var`` to the next; None if not
-    constant."""
+    """Return the distance in elements of memory between the accesses of consecutive iterations of ``var``; None if it is
+    not constant."""
     total = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
         terms, _ = linear(simplify(index))
@@ -90,11 +92,13 @@ def split_index(
     None if the range of the rest is unknown.
     """
     names = free_vars(index)
-    return _split(index, tuple([v for v in names if v in inner]), tuple([(v, bounds[v]) for v in names if v in bounds]))
+    return _split_index_cached(
+        index, tuple([v for v in names if v in inner]), tuple([(v, bounds[v]) for v in names if v in bounds])
+    )
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _split(
+def _split_index_cached(
     index: ir.Expr, inner: tuple[ir.Var, ...], known: tuple[tuple[ir.Var, tuple[int, int]], ...]
 ) -> tuple[ir.Expr, int, int] | None:
     bounds = dict(known)
@@ -116,7 +120,7 @@ def _split(
 def address(
     buffer: ir.Buffer, indices: tuple[ir.Expr, ...], at: Mapping[ir.Var, ir.Expr], extent: int, *, writes: bool
 ) -> ir.AddressOf:
-    """Return the address of ``extent`` elements, with the variables of ``at`` replaced."""
+    """Return the address of ``extent`` elements from ``indices`` on, with the variables of ``at`` replaced."""
     return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), extent, writes)
 
 

@@ -19,7 +19,8 @@ from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_ch
 
 
 class Facts(NamedTuple):
-    """An expression's number, the buffers that it accesses, and ``computed``: it loads or calls."""
+    """What is known about an expression: its value number, the buffers that it accesses, and whether it loads or calls
+    (``computed``)."""
 
     number: int
     buffers: frozenset[ir.Buffer]
@@ -44,7 +45,7 @@ _OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
 
 
 class Numbering:
-    """Facts of expressions, memoised by identity and derived from those of their operands."""
+    """Value numbers and facts of expressions, memoised by identity and derived from those of their operands."""
 
     def __init__(self) -> None:
         self._facts: dict[int, tuple[ir.Expr, Facts]] = {}
@@ -55,10 +56,11 @@ class Numbering:
         found = self._facts.get(id(expr))
         if found is None:
             # The entry keeps the expression alive, so that its id is not used again.
-            found = self._facts[id(expr)] = (expr, self._make(expr))
+            found = self._facts[id(expr)] = (expr, self._compute_facts(expr))
         return found[1]
 
-    def _make(self, expr: ir.Expr) -> Facts:
+    def _compute_facts(self, expr: ir.Expr) -> Facts:
+        """Compute the facts of an expression from those of its operands; equal expressions get the same value number."""
         if is_index(expr):  # it reads nothing, and knows its hash
             return self._numbered.get(expr) or self._numbered.setdefault(expr, Facts(len(self._numbered), _NONE, False))
         kind, parts = type(expr), [self.of(child) for child in children(expr)]
@@ -86,11 +88,11 @@ Key = tuple[int, tuple[int, ...]]
 
 def share_values(stmt: ir.Stmt) -> ir.Stmt:
     """Introduce lets for repeated values in every run of stores; the order of stores stays."""
-    return _Sharing(stmt).walk(stmt)
+    return _ValueSharing(stmt).walk(stmt)
 
 
-class _Sharing:
-    """The names in use, and the value numbers, of one function."""
+class _ValueSharing:
+    """State of the elimination in one function: the names in use, and the value numbers."""
 
     def __init__(self, root: ir.Stmt) -> None:
         self.taken = {var.name for s in walk_stmt(root) for whole in stmt_exprs(s) for var in free_vars(whole)}
@@ -111,9 +113,9 @@ class _Sharing:
                     else:
                         result += [*self.run(run), self.walk(child)]
                         run = []
-                return _nest(result + self.run(run))
+                return _nest_lets(result + self.run(run))
             case ir.Store() | ir.Evaluate():
-                return _nest(self.run([stmt]))
+                return _nest_lets(self.run([stmt]))
             case ir.For(var, extent, body, kind, annotations):
                 return ir.For(var, extent, self.walk(body), kind, annotations)
             case ir.If(condition, then, otherwise):
@@ -139,17 +141,17 @@ class _Sharing:
         return ir.Var(name, expr.dtype)
 
     def run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
-        """Insert lets, with bodies still empty, before the first use of every repeated value of a run.
+        """Insert lets, with bodies still empty, before the first use of every repeated value of a run (consecutive stores
+        and calls).
 
         Values are counted first, and replaced in a second pass. Versions of buffers make a value that is read again
-        after a store a different value.
-        """
+        after a store a different value."""
         counts: dict[Key, int] = {}
         versions: Versions = {}
         for stmt in stmts:
-            for expr in _values(stmt):
-                self.count(expr, counts, versions)
-            _advance(stmt, versions)
+            for expr in _computed_values(stmt):
+                self.count_values(expr, counts, versions)
+            _advance_versions(stmt, versions)
         if not any(n > 1 for n in counts.values()):
             return stmts
         names: dict[Key, ir.Var] = {}
@@ -157,7 +159,7 @@ class _Sharing:
         versions = {}
         for stmt in stmts:
             result += self.rebuild(stmt, counts, names, versions)
-            _advance(stmt, versions)
+            _advance_versions(stmt, versions)
         return result
 
     def rebuild(
@@ -166,46 +168,46 @@ class _Sharing:
         """Replace repeated values in a statement by names; put the lets of new names before it."""
         lets: list[ir.Let] = []
 
-        def go(expr: ir.Expr) -> ir.Expr:
+        def replace_repeated(expr: ir.Expr) -> ir.Expr:
             facts = self.known.of(expr)
             if not facts.computed:
                 return expr
-            if not _worthy(expr):
-                return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, go)
-            key = _key(facts, versions)
+            if not _is_worth_naming(expr):
+                return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, replace_repeated)
+            key = _versioned_key(facts, versions)
             if counts.get(key, 0) < 2:
-                return expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
+                return expr if isinstance(expr, ir.Load) else _map_strict(expr, replace_repeated)
             if key not in names:
-                value = expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
+                value = expr if isinstance(expr, ir.Load) else _map_strict(expr, replace_repeated)
                 names[key] = self.fresh(expr)
                 lets.append(ir.Let(names[key], value, _HOLE))
             return names[key]
 
         match stmt:
             case ir.Store(buffer, indices, value):
-                stored: ir.Stmt = ir.Store(buffer, indices, go(value))
+                stored: ir.Stmt = ir.Store(buffer, indices, replace_repeated(value))
             case ir.Evaluate(value):
-                stored = ir.Evaluate(_map_strict(value, go))
+                stored = ir.Evaluate(_map_strict(value, replace_repeated))
             case _:
                 stored = stmt
-        return [*_by_address(lets), stored]
+        return [*_sort_by_address(lets), stored]
 
-    def count(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
+    def count_values(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
         """Count how often each value that may get a name is computed."""
         facts = self.known.of(expr)
         if not facts.computed:
             return
-        if _worthy(expr):
-            key = _key(facts, versions)
+        if _is_worth_naming(expr):
+            key = _versioned_key(facts, versions)
             counts[key] = counts.get(key, 0) + 1
             # Operands of a repeated value are computed once, with it: they are counted at its first occurrence only.
             if counts[key] > 1 or isinstance(expr, ir.Load):
                 return
         for child in _strict_children(expr):
-            self.count(child, counts, versions)
+            self.count_values(child, counts, versions)
 
 
-def _worthy(expr: ir.Expr) -> bool:
+def _is_worth_naming(expr: ir.Expr) -> bool:
     """Test whether a value is worth a name: loads from memory, calls, arithmetic on these, conversions of loaded
     integers or half floats to float32. Register loads are not."""
     match expr:
@@ -221,7 +223,7 @@ def _worthy(expr: ir.Expr) -> bool:
             return False
 
 
-def _key(facts: Facts, versions: Versions) -> Key:
+def _versioned_key(facts: Facts, versions: Versions) -> Key:
     """Return the key of a value at the current versions of the buffers that it reads."""
     return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
 
@@ -229,7 +231,7 @@ def _key(facts: Facts, versions: Versions) -> Key:
 _HOLE = ir.Seq(())
 
 
-def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
+def _sort_by_address(lets: list[ir.Let]) -> list[ir.Let]:
     """Put loads first, in order of address, then the values computed from them: a C compiler merges loads of
     adjacent words."""
     own = {let.var for let in lets}
@@ -240,7 +242,7 @@ def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
             case ir.Load(buffer, indices) | ir.Call(_, (ir.AddressOf(buffer, indices),)) if (
                 not free_vars(let.value) & own
             ):
-                start, offset = _place(buffer, indices)
+                start, offset = _element_offset(buffer, indices)
                 groups.setdefault((buffer, start), []).append((offset, let))
             case _:
                 rest.append(let)
@@ -248,7 +250,7 @@ def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
     return [*reads, *rest]
 
 
-def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[tuple[ir.Expr, int]], int]:
+def _element_offset(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[tuple[ir.Expr, int]], int]:
     """Return an element's offset in its buffer as variable terms with their factors, and a constant."""
     varying: Counter[ir.Expr] = Counter()
     start = 0
@@ -259,7 +261,7 @@ def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[t
     return frozenset(item for item in varying.items() if item[1]), start
 
 
-def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
+def _nest_lets(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
     """Move everything that follows a let with an empty body into that body."""
     rest: list[ir.Stmt] = []
     for stmt in reversed(list(stmts)):
@@ -270,7 +272,7 @@ def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
     return ir.seq(*reversed(rest))
 
 
-def _values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
+def _computed_values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
     """Return the values that a statement computes."""
     match stmt:
         case ir.Store(_, _, value) | ir.Evaluate(value):
@@ -299,21 +301,21 @@ def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
             return ()
 
 
-def _map_strict(expr: ir.Expr, f: ExprMap) -> ir.Expr:
+def _map_strict(expr: ir.Expr, transform: ExprMap) -> ir.Expr:
     """Map the operands that are always evaluated."""
     match expr:
         case ir.Load() | ir.AddressOf():
             return expr
         case ir.Select(condition, a, b):
-            return ir.Select(f(condition), a, b)
+            return ir.Select(transform(condition), a, b)
         case ir.Bin(("and" | "or") as op, a, b):
-            return ir.Bin(op, f(a), b)
+            return ir.Bin(op, transform(a), b)
         case _:
-            return map_children(expr, f)
+            return map_children(expr, transform)
 
 
-def _advance(stmt: ir.Stmt, versions: Versions) -> None:
-    """Count the writes of a statement in the versions of its buffers."""
+def _advance_versions(stmt: ir.Stmt, versions: Versions) -> None:
+    """Increment the versions of the buffers that a statement writes."""
     written = [x.buffer for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes]
     if isinstance(stmt, ir.Store):
         written.append(stmt.buffer)

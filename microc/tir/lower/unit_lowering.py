@@ -25,8 +25,9 @@ from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, 
 
 
 @frozen
-class _Event:
-    """An event: its number, the buffer, the queues that fill and empty it, and how many tiles the buffer holds."""
+class _BufferEvent:
+    """Event of a buffer in a tensor unit's memories, with which two queues exchange tokens: its number, the buffer, the
+    numbers of the queues that fill and empty it, and how many tiles it holds (``slots``)."""
 
     number: int
     buffer: ir.Buffer
@@ -35,22 +36,25 @@ class _Event:
     slots: int
 
     def roles(self, stmt: ir.Stmt) -> tuple[bool, bool]:
-        """Test whether a statement fills the buffer, and whether it empties it."""
+        """Return whether a statement fills the buffer, and whether it empties it."""
         queues = {QUEUES[call.name] for call in instructions(stmt) if self.buffer in _accessed_buffers(call)}
         return self.fills in queues, self.empties in queues
 
     def from_filler(self, word: str, count: int = 1) -> ir.Stmt:
-        """Emit tokens from the filling queue to the emptying one."""
-        return _token(word, self.fills, self.empties, self.number, count)
+        """Return a call that signals, or waits for (``word``), tokens from the filling queue to the emptying one."""
+        return _token_call(word, self.fills, self.empties, self.number, count)
 
     def from_reader(self, word: str, count: int = 1) -> ir.Stmt:
-        """Emit tokens from the emptying queue to the filling one."""
-        return _token(word, self.empties, self.fills, self.number, count)
+        """Return a call that signals, or waits for (``word``), tokens from the emptying queue to the filling one."""
+        return _token_call(word, self.empties, self.fills, self.number, count)
 
 
-def _token(word: str, before: int, after: int, event: int, count: int) -> ir.Stmt:
-    """Emit a call that signals, or waits for, ``count`` tokens of an event."""
-    return ir.Evaluate(ir.Call(word, tuple(ir.const(n, "int32") for n in (before, after, event, count)), "int32"))
+def _token_call(word: str, before: int, after: int, event_number: int, count: int) -> ir.Stmt:
+    """Return a call that signals, or waits for (``word``), ``count`` tokens of an event from queue ``before`` to queue
+    ``after``."""
+    return ir.Evaluate(
+        ir.Call(word, tuple(ir.const(n, "int32") for n in (before, after, event_number, count)), "int32")
+    )
 
 
 def _accessed_buffers(call: ir.Call) -> tuple[ir.Buffer, ...]:
@@ -58,9 +62,10 @@ def _accessed_buffers(call: ir.Call) -> tuple[ir.Buffer, ...]:
     return tuple(a.buffer for a in call.args if isinstance(a, ir.AddressOf))
 
 
-def add_tokens(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> ir.Stmt:
-    """Add tokens for the buffers in the unit's memories, and barriers, to ``stmt``, whose instructions are calls."""
-    events = tuple(_buffer_events(stmt, held))
+def add_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
+    """Add tokens between the queues of a tensor unit, and barriers, to ``stmt``, whose instructions are calls;
+    ``unit_buffers`` are the buffers in the unit's memories."""
+    events = tuple(_buffer_events(stmt, unit_buffers))
     allocs, inner = [], stmt
     while isinstance(inner, ir.Alloc):
         allocs.append(inner.buffer)
@@ -77,19 +82,20 @@ def add_tokens(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> ir.Stmt:
 _BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
 
 
-def _buffer_events(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> Iterator[_Event]:
-    """Yield the event of each buffer."""
-    for number, buffer in enumerate(held):
+def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator[_BufferEvent]:
+    """Yield the event of each buffer in the unit's memories: the queues are those of the instructions that write and read
+    it."""
+    for number, buffer in enumerate(unit_buffers):
         queues = {True: set[int](), False: set[int]()}
         for call in instructions(stmt):
             for a in call.args:
                 if isinstance(a, ir.AddressOf) and a.buffer == buffer:
                     queues[a.writes].add(QUEUES[call.name])
         (fills,), (empties,) = queues[True], queues[False] - queues[True]
-        yield _Event(number, buffer, fills, empties, max(1, buffer.slots))
+        yield _BufferEvent(number, buffer, fills, empties, max(1, buffer.slots))
 
 
-def _with_tokens(stmt: ir.Stmt, events: Sequence[_Event]) -> ir.Stmt:
+def _with_tokens(stmt: ir.Stmt, events: Sequence[_BufferEvent]) -> ir.Stmt:
     """Add tokens around the instructions that fill or empty a buffer."""
     match stmt:
         case ir.Seq(body):
@@ -111,7 +117,7 @@ def _with_tokens(stmt: ir.Stmt, events: Sequence[_Event]) -> ir.Stmt:
 
 
 def _exchange_tokens(
-    event: _Event,
+    event: _BufferEvent,
     body: Sequence[ir.Stmt],
     before: dict[int, list[ir.Stmt]],
     after: dict[int, list[ir.Stmt]],
@@ -144,10 +150,9 @@ def _exchange_tokens(
 
 
 def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
-    """Add a barrier before every statement of the processor at which instructions may be pending.
+    """Add a barrier before every statement of the processor at which instructions of the unit may be pending.
 
-    ``pending`` has one element, whether instructions may be pending, and is updated.
-    """
+    ``pending`` has one element, whether instructions may be pending, and is updated."""
     if instructions(stmt) == []:
         waits = pending[0] and any(isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token(s) for s in walk_stmt(stmt))
         pending[0] = pending[0] and not waits
@@ -190,11 +195,10 @@ Loops = list[tuple[ir.Var, int]]
 
 
 def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace annotated loops by calls of a tensor unit's instructions, add_tokens by tokens.
+    """Replace loops annotated ``unit`` by calls of a tensor unit's instructions, and add tokens between its queues.
 
     ``stmt`` is returned unchanged if no buffer is in the unit's memories. ScheduleError if the processor accesses
-    these.
-    """
+    these."""
     allocs = (s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Alloc))
     held = {b: _align_rows(b) for b in allocs if b.scope in ir.UNIT_SCOPES}
     if not held:
@@ -217,16 +221,16 @@ def _align_rows(buffer: ir.Buffer) -> ir.Buffer:
     return replace(buffer, shape=(*buffer.shape[:-1], -(-buffer.shape[-1] // step) * step))
 
 
-def _word(loop: ir.For) -> str:
-    """Return the instruction's name in a loop's annotation; empty if there is none."""
+def _instruction_name(loop: ir.For) -> str:
+    """Return the name of the instruction in a loop's annotation ``unit``; empty if there is none."""
     return str(dict(loop.annotations).get(UNIT, ""))
 
 
 def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
     """Replace every annotated nest by a call, outermost loops first."""
     match stmt:
-        case ir.For() if _word(stmt):
-            return _call(stmt)
+        case ir.For() if _instruction_name(stmt):
+            return _instruction_call(stmt)
         case ir.For(var, extent, body, kind, annotations):
             return ir.For(var, extent, _replace_nests(body), kind, annotations)
         case ir.Seq(body):
@@ -241,10 +245,10 @@ def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
             return stmt
 
 
-def _call(nest: ir.For) -> ir.Stmt:
-    """Convert a nest to a call: a product, a fill, or a copy."""
-    word, loops, inner = _word(nest), list[tuple[ir.Var, int]](), ir.seq(nest)
-    while isinstance(inner, ir.For) and _word(inner) == word:
+def _instruction_call(nest: ir.For) -> ir.Stmt:
+    """Convert an annotated nest to a call of a unit's instruction: a product, a fill, or a copy."""
+    word, loops, inner = _instruction_name(nest), list[tuple[ir.Var, int]](), ir.seq(nest)
+    while isinstance(inner, ir.For) and _instruction_name(inner) == word:
         extent = ir.int_value(inner.extent)
         if extent is None:
             _fail(nest, "a loop has no fixed length")
@@ -256,33 +260,33 @@ def _call(nest: ir.For) -> ir.Stmt:
         case "unit_matmul", ir.Store(sums, place, ir.Bin("add", old, ir.Bin("mul", ir.Cast(_, a), ir.Cast(_, b)))) if (
             old == ir.Load(sums, place) and isinstance(a, ir.Load) and isinstance(b, ir.Load)
         ):
-            args = _product(nest, loops, first, ir.Load(sums, place), *_input_and_weight(a, b))
+            args = _matmul_arguments(nest, loops, first, ir.Load(sums, place), *_input_and_weight(a, b))
         case "unit_set", ir.Store(to, place, ir.Const() as value):
-            rows, columns, strides = _rows(nest, loops, (ir.Load(to, place),))
-            args = (_at(to, place, first, rows, columns, strides[0], writes=True), value)
-            args += _numbers(rows, columns, *strides)
+            rows, columns, strides = _row_geometry(nest, loops, (ir.Load(to, place),))
+            args = (_rows_address(to, place, first, rows, columns, strides[0], writes=True), value)
+            args += _int32_literals(rows, columns, *strides)
         case _, ir.Store(to, place, ir.Load(source, where) as load):
-            rows, columns, strides = _rows(nest, loops, (ir.Load(to, place), load))
+            rows, columns, strides = _row_geometry(nest, loops, (ir.Load(to, place), load))
             args = (
-                _at(to, place, first, rows, columns, strides[0], writes=True),
-                _at(source, where, first, rows, columns, strides[1]),
+                _rows_address(to, place, first, rows, columns, strides[0], writes=True),
+                _rows_address(source, where, first, rows, columns, strides[1]),
             )
-            args += _numbers(rows, columns, *strides)
+            args += _int32_literals(rows, columns, *strides)
         case _:
             _fail(nest, "they do something else")
     return ir.Evaluate(ir.Call(word, args, "int32"))
 
 
 def _fail(nest: ir.For, why: str) -> NoReturn:
-    raise InternalError(f"the loops from {nest.var.name} inwards are no {_word(nest)}: {why}")
+    raise InternalError(f"the loops from {nest.var.name} inwards are no {_instruction_name(nest)}: {why}")
 
 
 def _input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
-    """Return input and weight; the input is in the first of the unit's memories."""
+    """Return the two factors of a product as input and weight; the input is in the first of the unit's memories."""
     return (a, b) if a.buffer.scope == ir.UNIT_SCOPES[0] else (b, a)
 
 
-def _step(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
+def _element_stride(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
     """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
     step = flat_step(load.buffer, load.indices, var)
     if step is None:
@@ -290,13 +294,12 @@ def _step(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
     return step
 
 
-def _rows(nest: ir.For, loops: Loops, places: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
-    """Return rows, columns, and the distance in elements between rows for every access.
+def _row_geometry(nest: ir.For, loops: Loops, places: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
+    """Return the number of rows, the number of columns, and for every access the distance in elements between rows.
 
     Without a loop over rows there is no distance to read off: buffers of the unit then have adjacent rows, others any,
-    written as 0.
-    """
-    steps = [tuple(_step(nest, place, var) for place in places) for var, _ in loops]
+    written as 0."""
+    steps = [tuple(_element_stride(nest, place, var) for place in places) for var, _ in loops]
     extents = [extent for _, extent in loops]
     near = (1,) * len(places)
     columns = extents.pop() if steps and steps[-1] == near else 1
@@ -307,14 +310,15 @@ def _rows(nest: ir.For, loops: Loops, places: tuple[ir.Load, ...]) -> tuple[int,
     return (extents[0] if extents else 1), columns, (strides[0] if strides else alone)
 
 
-def _product(
+def _matmul_arguments(
     nest: ir.For, loops: Loops, first: dict[ir.Var, ir.Expr], sums: ir.Load, data: ir.Load, weight: ir.Load
 ) -> tuple[ir.Expr, ...]:
-    """Return the arguments of a product. Each loop's role follows from the accesses that move with it."""
+    """Return the arguments of the instruction that computes a matrix product. Each loop's role follows from the accesses
+    that move with it."""
     rows = columns = depth = 1
     row = column = (0, 0)
     for var, extent in loops:
-        of_sums, of_data, of_weight = (_step(nest, place, var) for place in (sums, data, weight))
+        of_sums, of_data, of_weight = (_element_stride(nest, place, var) for place in (sums, data, weight))
         if (of_sums, of_data, of_weight) == (0, 1, 1) and depth == 1:
             depth = extent
         elif of_weight == 0 and rows == 1:
@@ -324,31 +328,31 @@ def _product(
         else:
             _fail(nest, f"{var.name} counts neither rows nor columns nor terms")
     return (
-        _at(sums.buffer, sums.indices, first, rows, columns, row[0], writes=True),
-        _at(data.buffer, data.indices, first, rows, depth, row[1]),
-        _at(weight.buffer, weight.indices, first, columns, depth, column[1]),
-        *_numbers(rows, columns, depth, row[0], row[1], column[1]),
+        _rows_address(sums.buffer, sums.indices, first, rows, columns, row[0], writes=True),
+        _rows_address(data.buffer, data.indices, first, rows, depth, row[1]),
+        _rows_address(weight.buffer, weight.indices, first, columns, depth, column[1]),
+        *_int32_literals(rows, columns, depth, row[0], row[1], column[1]),
     )
 
 
-def _at(
-    buffer: ir.Buffer, where: tuple[ir.Expr, ...], first: dict[ir.Var, ir.Expr], rows: int, length: int, stride: int,
+def _rows_address(
+    buffer: ir.Buffer, indices: tuple[ir.Expr, ...], first: dict[ir.Var, ir.Expr], rows: int, length: int, stride: int,
     *, writes: bool = False,
 ) -> ir.AddressOf:  # fmt: skip
-    """Return the address of ``rows`` rows of ``length`` elements."""
-    return address(buffer, where, first, (rows - 1) * stride + length, writes=writes)
+    """Return the address of ``rows`` rows of ``length`` elements, ``stride`` apart."""
+    return address(buffer, indices, first, (rows - 1) * stride + length, writes=writes)
 
 
-def _numbers(*values: int) -> tuple[ir.Expr, ...]:
-    """Convert integers to int32 constants."""
+def _int32_literals(*values: int) -> tuple[ir.Expr, ...]:
+    """Return integers as int32 literals."""
     return tuple(ir.const(value, "int32") for value in values)
 
 
-def _place_buffers(stmt: ir.Stmt, held: tuple[ir.Buffer, ...]) -> ir.Stmt:
+def _place_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) -> ir.Stmt:
     """Put every buffer of the unit's memories into one buffer per memory, one after the other."""
     places: dict[ir.Buffer, tuple[ir.Buffer, int]] = {}
     for scope in ir.UNIT_SCOPES:
-        inside = [b for b in held if b.scope == scope]
+        inside = [b for b in unit_buffers if b.scope == scope]
         memory = ir.Buffer(scope, (sum(map(_padded_size, inside)),), inside[0].dtype, scope) if inside else None
         for k, buffer in enumerate(inside):
             assert memory is not None
@@ -373,6 +377,6 @@ def _place_buffers(stmt: ir.Stmt, held: tuple[ir.Buffer, ...]) -> ir.Stmt:
 
 
 def _padded_size(buffer: ir.Buffer) -> int:
-    """Return the elements that a buffer takes, up to where the next may begin."""
+    """Return the number of elements that a buffer takes in the unit's memory, up to where the next may begin."""
     step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
     return -(-prod(buffer.shape) // step) * step

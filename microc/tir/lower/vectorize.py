@@ -39,7 +39,8 @@ class Words:
     own: dict[ir.Expr, int | None] = field(default_factory=dict)
 
     def value(self, value: ir.Expr) -> ir.Expr | None:
-        """Return the word, or None if there is no way to compute it."""
+        """Return the packed word of an expression's values in consecutive iterations; None if there is no way to compute
+        it."""
         match value:
             case ir.Const(int() as number) if fits(number, self.dtype):
                 return repeat_in_word(number, self.dtype)
@@ -104,7 +105,7 @@ def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt]
 
 
 def repeat_in_word(number: int, dtype: str) -> ir.Expr:
-    """Return a word of equal elements."""
+    """Return a 32-bit word whose elements of ``dtype`` all are ``number``, as an int32 literal."""
     # Both words are patterns of bits; the constant is int32, so patterns from 2**31 on become negative.
     packed = (number & 0xFF) * 0x01010101 if dtypes.nbytes(dtype) == 1 else (number & 0xFFFF) * 0x10001
     return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
@@ -129,22 +130,26 @@ _LANEWISE = {"add": "add_i16x2", "sub": "sub_i16x2"}
 
 
 def pairs_of_sums(loop: ir.For) -> ir.Stmt | None:
-    """Convert the loop to two stores of words; None if it has another form."""
+    """Convert a loop that stores sums of four widened bytes to two stores of int16 pairs; None if it has another form."""
     if ir.int_value(loop.extent) != LANES:
         return None
-    halves = [_half(loop.body, loop.var, half) for half in (0, 1)]
+    halves = [_pair_store(loop.body, loop.var, half) for half in (0, 1)]
     return ir.seq(*halves) if None not in halves else None
 
 
-def _half(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
-    """Convert a statement for the elements ``half`` and ``half + 2``, which are adjacent in the destination."""
+def _pair_store(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
+    """Convert a statement to the store of the elements ``half`` and ``half + 2``, which are adjacent in the destination;
+    None if it has another form."""
     match stmt:
         case ir.For(inner, extent, body, "unrolled", annotations):
-            part = _half(body, var, half)
+            part = _pair_store(body, var, half)
             return None if part is None else ir.For(inner, extent, part, "unrolled", annotations)
         case ir.Store(buffer, indices, ir.Cast("int16", value)) if buffer.dtype == "int16":
-            pair = _pair(value, var, half)
-            places = [simplify(_flat(buffer, indices, var, k) - _flat(buffer, indices, var, 0)) for k in range(LANES)]
+            pair = _pair_value(value, var, half)
+            places = [
+                simplify(_element_offset(buffer, indices, var, k) - _element_offset(buffer, indices, var, 0))
+                for k in range(LANES)
+            ]
             if (
                 pair is None
                 or [ir.int_value(p) for p in places] != list(CROSSED)
@@ -158,14 +163,14 @@ def _half(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
             return None
 
 
-def _pair(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
-    """Return the pair of values of elements ``half`` and ``half + 2``."""
+def _pair_value(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
+    """Return the int16 pair of the values of elements ``half`` and ``half + 2``; None if there is no way to compute it."""
     match value:
         case ir.Bin(("add" | "sub") as op, a, b):
-            first, second = _pair(a, var, half), _pair(b, var, half)
+            first, second = _pair_value(a, var, half), _pair_value(b, var, half)
             return None if first is None or second is None else ir.Call(_LANEWISE[op], (first, second), "int32")
         case ir.Select(condition, a, b) if var not in free_vars(condition):
-            first, second = _pair(a, var, half), _pair(b, var, half)
+            first, second = _pair_value(a, var, half), _pair_value(b, var, half)
             return None if first is None or second is None else ir.Select(condition, first, second)
         case ir.Cast("int32", ir.Load(buffer, indices)) if buffer.dtype in _WIDENED:
             if flat_step(buffer, indices, var) != 1:
@@ -178,8 +183,8 @@ def _pair(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
             return None
 
 
-def _flat(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var, lane: int) -> ir.Expr:
-    """Return the element's offset in the buffer."""
+def _element_offset(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var, lane: int) -> ir.Expr:
+    """Return the row-major offset of the element in iteration ``lane`` of ``var``."""
     total: ir.Expr = ir.const(0, "int32")
     for axis, index in enumerate(indices):
         total = total + substitute(index, {var: ir.const(lane, "int32")}) * prod(buffer.shape[axis + 1 :])
@@ -188,7 +193,7 @@ def _flat(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var, lane: in
 
 def _is_at_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
     """Test whether the first element is at a word boundary, as the start of the buffer is."""
-    terms, offset = linear(simplify(_flat(buffer, indices, var, 0)))
+    terms, offset = linear(simplify(_element_offset(buffer, indices, var, 0)))
     return not any(factor % 2 for factor in (*terms.values(), offset))
 
 
@@ -220,7 +225,7 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or s.kind != "vectorized":
             return s
         return (
-            _to_words(s)
+            _to_word_loop(s)
             or pairs_of_sums(s)
             or _unroll_guarded(s)
             or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
@@ -229,11 +234,11 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-def _to_words(loop: ir.For) -> ir.Stmt | None:
-    """Convert the loop to words and a tail of single elements, which share its registers; None if words cannot
-    compute it."""
+def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
+    """Convert the loop to one over packed words and a tail of single elements, which share its registers; None if words
+    cannot compute it."""
     if isinstance(loop.body, ir.Alloc) and loop.body.buffer.scope == "register":
-        words = _to_words(replace(loop, body=loop.body.body))
+        words = _to_word_loop(replace(loop, body=loop.body.body))
         return words and ir.Alloc(loop.body.buffer, words)
     extent, store, word = ir.int_value(loop.extent), loop.body, ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     if extent is None:
@@ -245,7 +250,9 @@ def _to_words(loop: ir.For) -> ir.Stmt | None:
         found = _widen_bytes(store, loop.var, word) or found
     if found is not None and extent >= found[0]:
         lanes, move = found
-        return ir.seq(_move_words(word, extent // lanes, move), _elements(loop, extent // lanes * lanes, extent))
+        return ir.seq(
+            _move_words(word, extent // lanes, move), _unroll_iterations(loop, extent // lanes * lanes, extent)
+        )
     return _copy_in_runs(loop, store, word, extent) if isinstance(store, ir.Store) and widens else None
 
 
@@ -254,7 +261,7 @@ def _unroll_guarded(loop: ir.For) -> ir.Stmt | None:
     extent, store = ir.int_value(loop.extent), loop.body
     if extent is None or extent > GUARDED or not isinstance(store, ir.Store) or not isinstance(store.value, ir.Select):
         return None
-    return _elements(loop, 0, extent)
+    return _unroll_iterations(loop, 0, extent)
 
 
 def _move_words(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
@@ -273,12 +280,12 @@ def _move_words(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
 def _copy_in_runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
     """Copy single elements, 9 to 16 per iteration, so that the loop costs little."""
     if extent <= SHORT:
-        return _elements(loop, 0, extent)
+        return _unroll_iterations(loop, 0, extent)
     # A run that divides the extent leaves no tail, which would be code of its own.
     run = next((n for n in range(SHORT, SHORT // 2, -1) if extent % n == 0), SHORT // 2)
     count = extent // run
-    body = ir.seq(*(_element(store, {loop.var: word * run + k}) for k in range(run)))
-    rest = _elements(loop, count * run, extent)
+    body = ir.seq(*(_substitute_in_store(store, {loop.var: word * run + k}) for k in range(run)))
+    rest = _unroll_iterations(loop, count * run, extent)
     return ir.seq(ir.For(word, ir.const(count, "int32"), body), rest)
 
 
@@ -286,9 +293,9 @@ def _copy_whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
     """Copy elements of 32 bits, four per iteration."""
     word = ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     count = extent // LANES
-    four = ir.seq(*(_element(store, {loop.var: word * LANES + k}) for k in range(LANES)))
+    four = ir.seq(*(_substitute_in_store(store, {loop.var: word * LANES + k}) for k in range(LANES)))
     body = ir.For(word, ir.const(count, "int32"), four, "serial" if count > 4 else "unrolled")
-    return ir.seq(body, _elements(loop, count * LANES, extent))
+    return ir.seq(body, _unroll_iterations(loop, count * LANES, extent))
 
 
 def _is_widening(store: ir.Store) -> bool:
@@ -305,7 +312,9 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.St
         case ir.Const(int() as value) if -128 <= value <= 127:
             source: ir.Expr | None = repeat_in_word(value, "int8")
             kind, less = "i8x4", 0
-        case ir.Cast("int16", value) if (found := _difference(value)) is not None and found[0].dtype in _BYTES:
+        case ir.Cast("int16", value) if (found := _match_byte_minus_constant(value)) is not None and found[
+            0
+        ].dtype in _BYTES:
             load, less = found
             source = Words(load.dtype, var, word * LANES).value(load)
             kind = KINDS[load.dtype]
@@ -318,7 +327,7 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.St
     return LANES, ir.Evaluate(ir.Call(f"widen_less_{kind}", (target, source, repeat_in_word(less, "int16")), "int32"))
 
 
-def _difference(value: ir.Expr) -> tuple[ir.Load, int] | None:
+def _match_byte_minus_constant(value: ir.Expr) -> tuple[ir.Load, int] | None:
     """Return an element and the constant (|c| < 256) that is subtracted from it; None for other values.
 
     A byte minus such a constant fits int16.
@@ -346,14 +355,14 @@ def _is_word_aligned(target: ir.AddressOf) -> bool:
     return True
 
 
-def _elements(loop: ir.For, start: int, stop: int) -> ir.Stmt:
-    """Unroll the iterations from ``start`` to ``stop``."""
+def _unroll_iterations(loop: ir.For, start: int, stop: int) -> ir.Stmt:
+    """Return the iterations of a loop from ``start`` to ``stop``, unrolled."""
     if start == stop:
         return ir.seq()
     rest = ir.For(loop.var, ir.const(stop - start, "int32"), substitute_stmt(loop.body, {loop.var: loop.var + start}))
     return unroll_loops(replace(rest, kind="unrolled"))
 
 
-def _element(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:
+def _substitute_in_store(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:
     """Return the store with variables replaced."""
     return ir.Store(store.buffer, tuple(substitute(i, at) for i in store.indices), substitute(store.value, at))

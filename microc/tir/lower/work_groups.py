@@ -23,14 +23,15 @@ LOCAL, GLOBAL = "shared", "global"
 
 @frozen
 class _Use:
-    """A phase reads or writes a buffer; ``first``: its index along the first axis, if all accesses agree in it."""
+    """A read or write of a buffer by a nest of loops over items. ``first``: its index along the first axis, if all
+    accesses agree in it."""
 
     buffer: ir.Buffer
     writes: bool
     first: ir.Expr | None
 
     def clashes(self, other: _Use) -> bool:
-        """Test whether two uses may conflict: one writes, and both may touch the same element."""
+        """Test whether two uses conflict: one of them writes, and both may touch the same element."""
         if self.buffer != other.buffer or not (self.writes or other.writes):
             return False
         return self.first is None or other.first is None or not _certainly_differ(self.first, other.first)
@@ -49,53 +50,55 @@ def with_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
     read = {a.buffer for a in accesses(stmt) if not a.writes}
     # Only memory that items share and that is both written and read can conflict.
     conflicting = {b for b in written & read if b.scope == "shared" or b in params}
-    result, _ = _walk(stmt, frozenset(), conflicting)
+    result, _ = _insert_barriers(stmt, frozenset(), conflicting)
     return result
 
 
-def _walk(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
-    """Insert barriers; return the statement and the uses since the last barrier. ``before``: uses since the barrier
-    before it."""
+def _insert_barriers(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+    """Insert barriers; return the statement and the buffer uses since the last barrier in it. ``before``: uses since the
+    last barrier before it."""
     match stmt:
         case ir.Seq(body):
             parts = []
             for child in body:
-                part, before = _walk(child, before, conflicting)
+                part, before = _insert_barriers(child, before, conflicting)
                 parts.append(part)
             return ir.seq(*parts), before
         case ir.Alloc(_, inside) | ir.Let(_, _, inside):
-            part, after = _walk(inside, before, conflicting)
+            part, after = _insert_barriers(inside, before, conflicting)
             return replace(stmt, body=part), after
-        case ir.For(var) if _has_phases(stmt):
+        case ir.For(var) if _contains_item_loops(stmt):
             # The body follows itself: its uses of the previous iteration are uses before it, too. They are those at var - 1, so
             # that alternating halves of a double buffer do not conflict.
-            _, once = _walk(stmt.body, before, conflicting)
+            _, once = _insert_barriers(stmt.body, before, conflicting)
             earlier = frozenset(replace(u, first=u.first and substitute(u.first, {var: var - 1})) for u in once)
-            part, after = _walk(stmt.body, before | earlier, conflicting)
+            part, after = _insert_barriers(stmt.body, before | earlier, conflicting)
             return replace(stmt, body=part), before | after
-        case ir.If(_, then, otherwise) if _has_phases(stmt):
-            if _any_clash(_uses(stmt, conflicting), before):
+        case ir.If(_, then, otherwise) if _contains_item_loops(stmt):
+            if _any_clash(_buffer_uses(stmt, conflicting), before):
                 # The barrier is in front of the test, since all items must reach it.
-                part, after = _walk(stmt, frozenset(), conflicting)
-                return ir.seq(_barrier(_uses(stmt, conflicting), before), part), after
-            first, after = _walk(then, before, conflicting)
-            second, other = _walk(otherwise, before, conflicting) if otherwise is not None else (None, before)
+                part, after = _insert_barriers(stmt, frozenset(), conflicting)
+                return ir.seq(_barrier_call(_buffer_uses(stmt, conflicting), before), part), after
+            first, after = _insert_barriers(then, before, conflicting)
+            second, other = (
+                _insert_barriers(otherwise, before, conflicting) if otherwise is not None else (None, before)
+            )
             return replace(stmt, then=first, otherwise=second), after | other
         case _:
-            return _phase(stmt, before, conflicting)
+            return _guard_item_nest(stmt, before, conflicting)
 
 
-def _has_phases(stmt: ir.Stmt) -> bool:
+def _contains_item_loops(stmt: ir.Stmt) -> bool:
     """Test whether a statement that all items run in the same way contains nests of items."""
     if isinstance(stmt, ir.For) and stmt.kind in ir.ITEMS:
         return False
     return any(isinstance(s, ir.For) and s.kind in ir.ITEMS for s in walk_stmt(stmt))
 
 
-def _phase(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
-    """Insert a barrier before one nest of items if it conflicts with uses before. ScheduleError if it conflicts with
-    itself."""
-    uses = _uses(stmt, conflicting)
+def _guard_item_nest(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+    """Insert a barrier before one nest of loops over items if it conflicts with earlier uses; return it and the uses since
+    the last barrier. ScheduleError if it conflicts with itself."""
+    uses = _buffer_uses(stmt, conflicting)
     for buffer in conflicting:
         mine = [u for u in uses if u.buffer == buffer]
         if buffer.scope == "shared" and len({u.writes for u in mine}) == 2:
@@ -105,22 +108,22 @@ def _phase(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir
             )
     if not _any_clash(uses, before):
         return stmt, before | uses
-    return ir.seq(_barrier(uses, before), stmt), uses
+    return ir.seq(_barrier_call(uses, before), stmt), uses
 
 
 def _any_clash(uses: Uses, before: Uses) -> bool:
-    """Test whether any two uses conflict."""
+    """Test whether any use in ``uses`` conflicts with one in ``before``."""
     return any(u.clashes(v) for u in uses for v in before)
 
 
-def _barrier(uses: Uses, before: Uses) -> ir.Stmt:
-    """Return a barrier of the scope of the memory in conflict."""
+def _barrier_call(uses: Uses, before: Uses) -> ir.Stmt:
+    """Return a call of the barrier for the memory in which uses conflict: shared memory of the group, or global memory."""
     scope = GLOBAL if any(u.clashes(v) and u.buffer.scope != "shared" for u in uses for v in before) else LOCAL
     return ir.Evaluate(ir.Call(f"{BARRIER}_{scope}", (), "int32"))
 
 
-def _uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
-    """Return the uses of a statement."""
+def _buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
+    """Return the reads and writes of a statement to the buffers of ``conflicting``."""
     found: dict[tuple[ir.Buffer, bool], set[ir.Expr | None]] = {}
     for access in accesses(stmt):
         if access.buffer in conflicting:
@@ -160,7 +163,7 @@ def private_buffers(stmt: ir.Stmt) -> ir.Stmt:
     """
     if isinstance(stmt, ir.Alloc):
         body = private_buffers(stmt.body)
-        return _own_part(ir.Alloc(stmt.buffer, body)) if stmt.buffer.scope in OWN else ir.Alloc(stmt.buffer, body)
+        return _shrink_to_item(ir.Alloc(stmt.buffer, body)) if stmt.buffer.scope in OWN else ir.Alloc(stmt.buffer, body)
     if isinstance(stmt, ir.Seq):
         return ir.seq(*map(private_buffers, stmt.body))
     if isinstance(stmt, ir.For) and stmt.kind not in ir.ITEMS:
@@ -168,14 +171,14 @@ def private_buffers(stmt: ir.Stmt) -> ir.Stmt:
     return stmt
 
 
-def _own_part(alloc: ir.Alloc) -> ir.Stmt:
-    """Shrink a buffer to one item's part, and its indices by the item's offset."""
+def _shrink_to_item(alloc: ir.Alloc) -> ir.Stmt:
+    """Shrink a buffer to one item's part, and subtract the item's offset from its indices."""
     buffer = alloc.buffer
     found = accesses_to(alloc.body, buffer)
     kinds = {loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS and loop.extent != _ONE}
     steps: dict[int, tuple[str, int]] = {}
     for kind in sorted(kinds):
-        axis, step = _axis_of(buffer, found, kind)
+        axis, step = _item_axis(buffer, found, kind)
         steps[axis] = kind, step
     shape = tuple(steps[axis][1] if axis in steps else extent for axis, extent in enumerate(buffer.shape))
     part = replace(buffer, shape=shape)
@@ -183,7 +186,7 @@ def _own_part(alloc: ir.Alloc) -> ir.Stmt:
 
     def shift_indices(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         return tuple(
-            simplify(_without_item(index, variables, steps[axis][0])) if axis in steps else index
+            simplify(_subtract_item_offset(index, variables, steps[axis][0])) if axis in steps else index
             for axis, index in enumerate(indices)
         )
 
@@ -201,8 +204,8 @@ def _own_part(alloc: ir.Alloc) -> ir.Stmt:
 _ONE = ir.const(1, "int32")
 
 
-def _without_item(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr:
-    """Remove the term of the item's number from an index."""
+def _subtract_item_offset(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr:
+    """Remove the term of the item's number (a variable of a loop bound to ``kind``) from an index."""
     terms, _ = linear(index)
     for atom, k in terms.items():
         if isinstance(atom, ir.Var) and variables.get(atom) == kind:
@@ -210,13 +213,13 @@ def _without_item(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir
     return index
 
 
-def _axis_of(buffer: ir.Buffer, found: list[Access], kind: str) -> tuple[int, int]:
+def _item_axis(buffer: ir.Buffer, touches: list[Access], kind: str) -> tuple[int, int]:
     """Return the axis along which items of ``kind`` have parts, and the elements of a part. ScheduleError if
     accesses disagree."""
     chosen: set[tuple[int, int]] = set()
-    for access in found:
+    for access in touches:
         loop = next((each for each in access.loops if each.kind == kind), None)
-        own = None if loop is None else _part_of_item(access, loop)
+        own = None if loop is None else _item_axis_of_access(access, loop)
         if own is None:
             raise ScheduleError(
                 f"items of {kind} would use each other's part of {buffer.name!r}, which is of scope {buffer.scope}",
@@ -232,9 +235,9 @@ def _axis_of(buffer: ir.Buffer, found: list[Access], kind: str) -> tuple[int, in
     return chosen.pop()
 
 
-def _part_of_item(access: Access, loop: ir.For) -> tuple[int, int] | None:
-    """Return the axis at which an access contains the item's number, and its factor; None unless the rest is below
-    the factor."""
+def _item_axis_of_access(access: Access, loop: ir.For) -> tuple[int, int] | None:
+    """Return the axis at which an access contains the item's number, and the factor of the number there; None unless the
+    rest of that index is below the factor."""
     bounds = loop_bounds(access.loops)
     for axis, index in enumerate(access.indices):
         terms, _ = linear(index)
@@ -268,7 +271,7 @@ class Grid:
 
 
 def is_bound(func: ir.PrimFunc) -> bool:
-    """Test whether a loop is bound to groups or items."""
+    """Test whether a loop of a function is bound to groups or items."""
     return any(isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) for s in walk_stmt(func.body))
 
 
@@ -288,10 +291,10 @@ def unbind_loops(func: ir.PrimFunc) -> ir.PrimFunc:
     if not (bound or placed):
         return func
 
-    def plain(s: ir.Stmt) -> ir.Stmt:
+    def make_serial(s: ir.Stmt) -> ir.Stmt:
         return replace(s, kind="serial") if isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) else s
 
-    return replace(func, body=replace_buffers(map_stmt(func.body, plain), placed))
+    return replace(func, body=replace_buffers(map_stmt(func.body, make_serial), placed))
 
 
 def lower_grid(func: ir.PrimFunc) -> Grid:
@@ -316,20 +319,21 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
         body = body.body
     for buffer in reversed(allocated):
         body = ir.Alloc(buffer, body)
-    _check(func, body)
+    _check_group_body(func, body)
     items = {
-        kind: [_count(s) for s in walk_stmt(body) if isinstance(s, ir.For) and s.kind == kind] for kind in ir.ITEMS
+        kind: [_constant_extent(s) for s in walk_stmt(body) if isinstance(s, ir.For) and s.kind == kind]
+        for kind in ir.ITEMS
     }
     body = with_barriers(private_buffers(body), func.params)
     for loop in reversed(groups.values()):
         body = replace(loop, body=body)
-    counts = {kind: _count(loop) for kind, loop in groups.items()}
+    counts = {kind: _constant_extent(loop) for kind, loop in groups.items()}
     x, y, z = (counts.get(kind, 1) for kind in ir.GROUPS)
     wide, high, deep = (max(items[kind], default=1) for kind in ir.ITEMS)
     return Grid((x, y, z), (wide, high, deep), replace(func, body=body))
 
 
-def _count(loop: ir.For) -> int:
+def _constant_extent(loop: ir.For) -> int:
     """Return the extent of a bound loop; ScheduleError if it is not constant."""
     count = ir.int_value(loop.extent)
     if count is None:
@@ -340,7 +344,7 @@ def _count(loop: ir.For) -> int:
     return count
 
 
-def _check(func: ir.PrimFunc, body: ir.Stmt) -> None:
+def _check_group_body(func: ir.PrimFunc, body: ir.Stmt) -> None:
     """Check the body of a group. ScheduleError for a loop bound to groups, nested loops bound to the same axis of
     items, or a workspace."""
     for s in walk_stmt(body):

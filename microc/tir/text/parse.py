@@ -21,6 +21,7 @@ Names = Mapping[str, ir.Var | ir.Buffer]
 
 
 def fail(node: ast.AST, what: str, hint: str = "") -> NoReturn:
+    """Raise ModelError with the line of a node of Python's syntax tree."""
     raise ModelError(what, where=f"line {getattr(node, 'lineno', 1)}", hint=hint)
 
 
@@ -44,7 +45,7 @@ class CallParts:
             fail(node, f"T.{self.name}: unpacking is not possible here")
 
     def take(self, least: int, most: int, *options: str) -> None:
-        """Check the number of arguments and the names of the options."""
+        """Check that a call has ``least`` to ``most`` arguments, and no other options than these. ModelError if not."""
         if not least <= len(self.args) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
             fail(self.node, f"T.{self.name} takes {wanted} arguments, {len(self.args)} given")
@@ -65,6 +66,7 @@ def _dotted_name(node: ast.expr) -> str:
 
 
 def integer(node: ast.expr) -> int:
+    """Read an integer literal. ModelError for other nodes."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -integer(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
@@ -73,22 +75,26 @@ def integer(node: ast.expr) -> int:
 
 
 def string(node: ast.expr) -> str:
+    """Read a string literal. ModelError for other nodes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     fail(node, f"a string literal is expected, got {_excerpt(node)}")
 
 
 def boolean(node: ast.expr) -> bool:
+    """Read ``True`` or ``False``. ModelError for other nodes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
     fail(node, f"True or False is expected, got {_excerpt(node)}")
 
 
 def dtype_name(node: ast.expr) -> str:
+    """Read the name of a dtype as a string literal. ModelError if it is unknown."""
     return known_dtype(string(node), node)
 
 
 def known_dtype(name: str, node: ast.AST) -> str:
+    """Return the name of a dtype; ModelError if it is unknown."""
     if not dtypes.is_valid(name):
         fail(node, f"unknown dtype {name!r}")
     return name
@@ -99,7 +105,7 @@ _LARGEST: Mapping[str, float] = MappingProxyType(
 )
 
 
-def _float(node: ast.expr, dtype: str) -> float:
+def _float_literal(node: ast.expr, dtype: str) -> float:
     """Read a float literal, rounded to the dtype; ``"inf"``, ``"-inf"``, ``"nan"`` are in quotes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value not in ("inf", "-inf", "nan"):
@@ -134,6 +140,7 @@ class ExprReader:
         return result
 
     def expr(self, node: ast.expr) -> ir.Expr:
+        """Read an expression. ModelError if the node is no expression of TIR."""
         match node:
             case ast.Constant(bool(value)):
                 return ir.Const(int(value), "bool")
@@ -163,6 +170,7 @@ class ExprReader:
                 fail(node, f"{ast.unparse(node)} is no expression of TIR")
 
     def binary(self, node: ast.expr, op: str, a: ast.expr, b: ast.expr) -> ir.Expr:
+        """Read both operands of an operator. ModelError if their dtypes differ."""
         left, right = self.expr(a), self.expr(b)
         if left.dtype != right.dtype:
             sign = INFIX[op][0] if op in INFIX else op
@@ -170,6 +178,7 @@ class ExprReader:
         return ir.Bin(op, left, right)
 
     def element(self, node: ast.expr) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
+        """Read ``buffer[indices]``. ModelError if the buffer is unknown or has another number of axes."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             fail(node, f"buffer[indices] is expected, got {_excerpt(node)}")
         buffer = self.names.get(read(node.value.id))
@@ -181,8 +190,9 @@ class ExprReader:
         return buffer, tuple(self.expr(i) for i in indices)
 
     def literal(self, node: ast.expr, dtype: str) -> ir.Const:
+        """Read a literal of ``dtype``. ModelError if it does not fit."""
         if dtypes.is_float(dtype):
-            return ir.Const(_float(node, dtype), dtype)
+            return ir.Const(_float_literal(node, dtype), dtype)
         try:
             return ir.const(integer(node), dtype)
         except InternalError as fault:
@@ -236,7 +246,8 @@ _LETTERS: Mapping[str, str] = MappingProxyType({"S": _AXIS_KINDS["spatial"], "R"
 Annotations = tuple[tuple[str, int | str], ...]
 
 
-def _annotations(node: ast.expr) -> Annotations:
+def _read_annotations(node: ast.expr) -> Annotations:
+    """Read annotations: a dictionary of names with integers or strings."""
     if not isinstance(node, ast.Dict):
         fail(node, f"annotations {{'key': value}} are expected, got {_excerpt(node)}")
     pairs: list[tuple[str, int | str]] = []
@@ -248,15 +259,16 @@ def _annotations(node: ast.expr) -> Annotations:
     return tuple(pairs)
 
 
-def _thread(parts: CallParts) -> str:
-    """Return the type of loop that a ``T.thread_binding`` makes."""
+def _thread_axis(parts: CallParts) -> str:
+    """Return the thread axis to which a ``T.thread_binding`` binds its loop, as a type of loop."""
     kind = string(parts.options["thread"]) if "thread" in parts.options else ""
     if kind not in (*ir.GROUPS, *ir.ITEMS):
         fail(parts.node, f"a loop is bound to thread={kind!r}", "known: " + ", ".join((*ir.GROUPS, *ir.ITEMS)))
     return kind
 
 
-def _target(node: ast.expr) -> str:
+def _target_name(node: ast.expr) -> str:
+    """Return the name that a statement assigns to, or a loop counts."""
     if not isinstance(node, ast.Name):
         fail(node, f"a name is expected, got {_excerpt(node)}")
     return read(node.id)
@@ -270,18 +282,19 @@ def is_call(node: ast.stmt, name: str) -> bool:
 
 
 def sole_annotations(node: ast.stmt) -> Annotations:
+    """Read the annotations that are the only argument of a call, such as ``T.func_attr({...})``."""
     assert isinstance(node, ast.Expr)
     parts = CallParts(node.value)
     parts.take(1, 1)
-    return _annotations(parts.args[0])
+    return _read_annotations(parts.args[0])
 
 
 class Scope(ExprReader):
-    """Meanings of names at one position; statements that declare names continue in a new scope.
+    """Reader of statements, with the variables and buffers that names mean at one position; what follows a declaration is
+    read in a new scope.
 
     ``extents``: iterations of the loops around it, by their variables, if known, so that a block iterator may have as
-    many; ``sizes``: the function's scalars.
-    """
+    many; ``sizes``: the function's scalars."""
 
     def __init__(
         self, names: Names, extents: Mapping[str, int] = MappingProxyType({}), sizes: frozenset[ir.Var] = frozenset()
@@ -290,6 +303,7 @@ class Scope(ExprReader):
         self.extents, self.sizes = extents, sizes
 
     def having(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> Scope:
+        """Return the scope in which these variables and buffers are also declared."""
         return Scope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents}, self.sizes)
 
     def extent(self, node: ast.expr) -> Any:
@@ -301,13 +315,14 @@ class Scope(ExprReader):
                 f"{ast.unparse(node)} is no extent",
                 "an integer literal or an expression over scalars is expected",
             )
-        return _number(value)
+        return _int_or_expr(value)
 
     def depends_on_sizes_only(self, extent: ir.Expr) -> bool:
         """Test whether an extent depends on the function's sizes only."""
         return extent.dtype == "int32" and free_vars(extent) <= self.sizes and not accesses_of(extent)
 
     def buffer(self, name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
+        """Read a buffer's declaration; ``scope`` is its memory scope unless the call tells another."""
         parts.take(2, 2, "scope", "align", "slots")
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
@@ -320,6 +335,7 @@ class Scope(ExprReader):
         return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
 
     def suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
+        """Read an indented block of statements as one statement."""
         body = self.statements(nodes)
         return body[0] if len(body) == 1 else ir.Seq(body)
 
@@ -332,14 +348,14 @@ class Scope(ExprReader):
                     continue
                 case ast.AnnAssign(target, annotation, value) if value is not None:
                     name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
-                    var = ir.Var(_target(target), known_dtype(name, node))
+                    var = ir.Var(_target_name(target), known_dtype(name, node))
                     bound = self.expr_of_type(value, var.dtype)
                     return (*found, ir.Let(var, bound, self.having(var).suite(rest)))
                 case ast.Assign([ast.Name() as target], value):
                     parts = CallParts(value)
                     if parts.name != "alloc_buffer":
                         fail(node, f"{target.id} = T.{parts.name}(...) declares nothing here")
-                    buffer = self.buffer(_target(target), parts, "global")
+                    buffer = self.buffer(_target_name(target), parts, "global")
                     return (*found, ir.Alloc(buffer, self.having(buffer).suite(rest)))
                 case _:
                     found.append(self.statement(node))
@@ -367,13 +383,14 @@ class Scope(ExprReader):
                 fail(node, f"{type(node).__name__} is no statement of TIR")
 
     def loop(self, target: ast.expr, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
+        """Read a loop over ``T.grid``, ``T.serial`` or another kind of loop."""
         if parts.name == "grid":
             parts.take(1, 1000)
             targets = target.elts if isinstance(target, ast.Tuple) else [target]
             if len(targets) != len(parts.args):
                 fail(target, f"{len(targets)} loop variables for {len(parts.args)} extents")
             variables, counts = (
-                [ir.Var(_target(t)) for t in targets],
+                [ir.Var(_target_name(t)) for t in targets],
                 [self.expr_of_type(count, "int32") for count in parts.args],
             )
             result = self.having(*variables, extents=self.known_extents(variables, counts)).suite(body)
@@ -386,14 +403,15 @@ class Scope(ExprReader):
             )
         parts.take(1, 1, "dtype", "annotations", *(["thread"] if parts.name == THREAD_BINDING else []))
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
-        notes = _annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
-        var = ir.Var(_target(target), dtype)
+        notes = _read_annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
+        var = ir.Var(_target_name(target), dtype)
         extent = self.expr_of_type(parts.args[0], dtype)
         inside = self.having(var, extents=self.known_extents([var], [extent]))
-        kind = _LOOP_KINDS[parts.name] if parts.name in _LOOP_KINDS else _thread(parts)
+        kind = _LOOP_KINDS[parts.name] if parts.name in _LOOP_KINDS else _thread_axis(parts)
         return ir.For(var, extent, inside.suite(body), kind, notes)
 
     def block(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
+        """Read the body of a ``with`` statement: ``T.block``, ``T.scope`` or ``T.seq``."""
         match parts.name:
             case "seq":
                 parts.take(0, 0)
@@ -408,6 +426,7 @@ class Scope(ExprReader):
                 fail(parts.node, f"unknown with T.{parts.name}", "known: block, init, scope, seq")
 
     def unit(self, name: str, body: list[ast.stmt]) -> ir.Stmt:
+        """Read the contents of ``with T.block(name)``: iterators, predicate, annotations, init and body."""
         iters: list[ir.IterVar] = []
         init: ir.Stmt | None = None
         predicate: ir.Expr | None = None
@@ -420,7 +439,7 @@ class Scope(ExprReader):
             if parts.name == "axis.remap":
                 iters += self.remap(rest[0].targets[0], parts)
             else:
-                iters.append(self.axis(_target(rest[0].targets[0]), parts))
+                iters.append(self.axis(_target_name(rest[0].targets[0]), parts))
             rest = rest[1:]
         inner = self.having(*(i.var for i in iters))
         if rest and is_call(rest[0], "where"):
@@ -438,6 +457,7 @@ class Scope(ExprReader):
         return ir.Block(name, tuple(iters), inner.suite(rest), init, predicate, annotations)
 
     def axis(self, name: str, parts: CallParts) -> ir.IterVar:
+        """Read a block iterator, ``name = T.axis.spatial(extent, binding)`` or ``T.axis.reduce``."""
         kind = parts.name.removeprefix("axis.")
         if kind not in _AXIS_KINDS:
             fail(parts.node, f"unknown axis T.{parts.name}", "known: axis.spatial, axis.reduce")
@@ -458,21 +478,21 @@ class Scope(ExprReader):
         for name, letter, loop in zip(targets, kinds, loops.elts, strict=True):
             if letter not in _LETTERS:
                 fail(parts.node, f"T.axis.remap: {letter!r} is no kind of axis", "known: S (spatial), R (reduce)")
-            label = _target(loop)
+            label = _target_name(loop)
             var = self.names.get(label)
             if label not in self.extents or not isinstance(var, ir.Var):
                 fail(loop, f"{label} is no loop around with a known number of turns")
-            found.append(ir.IterVar(ir.Var(_target(name), var.dtype), self.extents[label], _LETTERS[letter], var))
+            found.append(ir.IterVar(ir.Var(_target_name(name), var.dtype), self.extents[label], _LETTERS[letter], var))
         return found
 
     def known_extents(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
-        """Return the extents of loops that depend on sizes only."""
+        """Return the extents of those loops that depend on the function's sizes only, by the names of their variables."""
         pairs = zip(variables, counts, strict=True)
-        return {var.name: _number(count) for var, count in pairs if self.depends_on_sizes_only(count)}
+        return {var.name: _int_or_expr(count) for var, count in pairs if self.depends_on_sizes_only(count)}
 
 
-def _number(extent: ir.Expr) -> Any:
-    """Return a literal as a number; an expression over sizes is returned itself (:mod:`microc.tir.symbolic`)."""
+def _int_or_expr(extent: ir.Expr) -> Any:
+    """Return the value of an integer literal; an expression over sizes is returned itself (:mod:`microc.tir.symbolic`)."""
     number = ir.int_value(extent)
     return extent if number is None else number
 
@@ -508,7 +528,7 @@ def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
             fail(body[0], "the class is not marked @I.ir_module")
         body = body[0].body
     try:
-        functions = tuple(_function(node) for node in body if isinstance(node, ast.FunctionDef))
+        functions = tuple(_read_function(node) for node in body if isinstance(node, ast.FunctionDef))
     except RecursionError as fault:
         raise ModelError("TIR text nests too deeply", where="line 1") from fault
     if len(functions) != len(body) or len({func.name for func in functions}) != len(functions):
@@ -520,7 +540,8 @@ def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
     return functions
 
 
-def _function(node: ast.FunctionDef) -> ir.PrimFunc:
+def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
+    """Read a function that is marked ``@T.prim_func``."""
     decorators = [ast.unparse(d) for d in node.decorator_list]
     if decorators != ["T.prim_func"]:
         fail(node, "the function is not marked @T.prim_func")

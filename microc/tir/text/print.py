@@ -40,12 +40,13 @@ _KEYWORD = re.compile("(" + "|".join([*keyword.kwlist, "T"]) + r")(_*)")
 
 
 def written(name: str) -> str:
-    """Return a name as it is in text: a keyword (with any underscores) gets one more underscore."""
+    """Return a name as TIR text contains it: one that is a keyword of Python (followed by any underscores) gets one more
+    underscore."""
     return name + "_" if _KEYWORD.fullmatch(name) else name
 
 
 def read(name: str) -> str:
-    """Return the name for one in text, the inverse of :func:`written`."""
+    """Return the name that is written so in TIR text, the inverse of :func:`written`."""
     match = _KEYWORD.fullmatch(name)
     return name[:-1] if match and match[2] else name
 
@@ -59,31 +60,32 @@ Annotations = tuple[tuple[str, int | str], ...]
 
 def to_text(func: ir.PrimFunc) -> str:
     """Print a function as text that :func:`microc.tir.text.from_text` reads back to an equal function."""
-    params = [f"    {_name(p.name)}: T.Buffer({_buffer_arguments(p, 'global')}),\n" for p in func.params]
-    params += [f"    {_name(v.name)}: T.{v.dtype},\n" for v in func.scalars]
+    params = [f"    {_identifier(p.name)}: T.Buffer({_buffer_arguments(p, 'global')}),\n" for p in func.params]
+    params += [f"    {_identifier(v.name)}: T.{v.dtype},\n" for v in func.scalars]
     printer = _StatementPrinter()
     printer.lines = [
         "@T.prim_func",
-        f"def {_name(func.name)}(\n{''.join(params)}):" if params else f"def {_name(func.name)}():",
+        f"def {_identifier(func.name)}(\n{''.join(params)}):" if params else f"def {_identifier(func.name)}():",
     ]
     if func.annotations:
-        printer.line(f"T.func_attr({_annotations(func.annotations)})")
+        printer.line(f"T.func_attr({_annotations_text(func.annotations)})")
     printer.suite(func.body)
     return "\n".join(printer.lines) + "\n"
 
 
 def expr_text(expr: ir.Expr) -> str:
-    """Print an expression."""
-    return _expr(expr)[0]
+    """Return the text of an expression."""
+    return _text_and_precedence(expr)[0]
 
 
-def _name(name: str) -> str:
+def _identifier(name: str) -> str:
+    """Return a name as TIR text contains it; InternalError if it is no identifier."""
     if not name.isidentifier():
         raise InternalError(f"{name!r} is no identifier and cannot be written")
     return written(name)
 
 
-def _annotations(pairs: Annotations) -> str:
+def _annotations_text(pairs: Annotations) -> str:
     return "{" + ", ".join(f"{_quote(key)}: {_quote(v) if isinstance(v, str) else int(v)}" for key, v in pairs) + "}"
 
 
@@ -92,12 +94,12 @@ def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _tuple(items: list[str]) -> str:
+def _tuple_text(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
 def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
-    parts = [_tuple([_extent(n) for n in buffer.shape]), f'"{buffer.dtype}"']
+    parts = [_tuple_text([_extent_text(n) for n in buffer.shape]), f'"{buffer.dtype}"']
     if buffer.scope != default_scope:
         parts.append(f'scope="{buffer.scope}"')
     if buffer.align:
@@ -107,12 +109,14 @@ def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
     return ", ".join(parts)
 
 
-def _extent(extent: object) -> str:
-    """Print a number, or an expression over sizes."""
+def _extent_text(extent: object) -> str:
+    """Return the text of a number, or of an expression over sizes."""
     return expr_text(extent) if isinstance(extent, ir.Expr) else str(extent)
 
 
 class _StatementPrinter:
+    """Printer of statements as indented lines of text."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.indent = 1
@@ -143,7 +147,7 @@ class _StatementPrinter:
     def statement(self, stmt: ir.Stmt) -> None:
         match stmt:
             case ir.Store(buffer, indices, value):
-                self.line(f"{_element(buffer, indices)} = {expr_text(value)}")
+                self.line(f"{_element_text(buffer, indices)} = {expr_text(value)}")
             case ir.For():
                 self._loop(stmt)
             case ir.If(condition, then, otherwise):
@@ -162,10 +166,10 @@ class _StatementPrinter:
                     self.line("pass")
                 self.indent -= 1
             case ir.Let(var, value, body):
-                self.line(f"{_name(var.name)}: T.{var.dtype} = {expr_text(value)}")
+                self.line(f"{_identifier(var.name)}: T.{var.dtype} = {expr_text(value)}")
                 self.suite(body)
             case ir.Alloc(buffer, body):
-                self.line(f"{_name(buffer.name)} = T.alloc_buffer({_buffer_arguments(buffer, None)})")
+                self.line(f"{_identifier(buffer.name)} = T.alloc_buffer({_buffer_arguments(buffer, None)})")
                 self.suite(body)
             case ir.Evaluate(value):
                 self.line(f"T.evaluate({expr_text(value)})")
@@ -176,11 +180,11 @@ class _StatementPrinter:
 
     def _loop(self, loop: ir.For) -> None:
         chain, body = [loop], loop.body
-        while _is_grid(chain[-1]) and isinstance(body, ir.For) and _is_grid(body):
+        while _can_join_grid(chain[-1]) and isinstance(body, ir.For) and _can_join_grid(body):
             chain.append(body)
             body = body.body
         if len(chain) > 1:
-            names = ", ".join(_name(f.var.name) for f in chain)
+            names = ", ".join(_identifier(f.var.name) for f in chain)
             extents = ", ".join(expr_text(f.extent) for f in chain)
             self.print_nested(f"for {names} in T.grid({extents}):", body)
             return
@@ -190,8 +194,8 @@ class _StatementPrinter:
         if loop.var.dtype != "int32":
             arguments.append(f'dtype="{loop.var.dtype}"')
         if loop.annotations:
-            arguments.append(f"annotations={_annotations(loop.annotations)}")
-        self.print_nested(f"for {_name(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
+            arguments.append(f"annotations={_annotations_text(loop.annotations)}")
+        self.print_nested(f"for {_identifier(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
 
     def _block(self, block: ir.Block) -> None:
         self.line(f"with T.block({_quote(block.name)}):")
@@ -199,71 +203,73 @@ class _StatementPrinter:
         for i in block.iters:
             dtype = "" if i.var.dtype == "int32" else f', dtype="{i.var.dtype}"'
             self.line(
-                f"{_name(i.var.name)} = T.axis.{AXES[i.kind]}({_extent(i.extent)}, {expr_text(i.binding)}{dtype})"
+                f"{_identifier(i.var.name)} = T.axis.{AXES[i.kind]}({_extent_text(i.extent)}, {expr_text(i.binding)}{dtype})"
             )
         if block.predicate is not None:
             self.line(f"T.where({expr_text(block.predicate)})")
         if block.annotations:
-            self.line(f"T.block_attr({_annotations(block.annotations)})")
+            self.line(f"T.block_attr({_annotations_text(block.annotations)})")
         if block.init is not None:
             self.print_nested("with T.init():", block.init)
         self.suite(block.body)
         self.indent -= 1
 
 
-def _is_grid(loop: ir.For) -> bool:
+def _can_join_grid(loop: ir.For) -> bool:
+    """Test whether ``T.grid`` can express a loop: serial, without annotations, over int32, of constant extent."""
     plain = loop.kind == "serial" and not loop.annotations and loop.var.dtype == "int32"
     return plain and isinstance(loop.extent, ir.Const) and loop.extent.dtype == "int32"
 
 
-def _element(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
-    return f"{_name(buffer.name)}[{', '.join(expr_text(i) for i in indices) or '()'}]"
+def _element_text(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
+    return f"{_identifier(buffer.name)}[{', '.join(expr_text(i) for i in indices) or '()'}]"
 
 
-def _expr(expr: ir.Expr) -> tuple[str, int]:
-    """Return text and precedence."""
+def _text_and_precedence(expr: ir.Expr) -> tuple[str, int]:
+    """Return the text of an expression, and the precedence of its outermost operator."""
     match expr:
         case ir.Const():
-            return _literal(expr)
+            return _literal_text(expr)
         case ir.Var(name):
-            return _name(name), ATOM
+            return _identifier(name), ATOM
         case ir.Bin(op, a, b) if op in NAMED_BINARY:
             return f"T.{op}({expr_text(a)}, {expr_text(b)})", ATOM
         case ir.Bin(op, a, b):
             if op not in INFIX:
                 raise InternalError(f"unknown operator {op!r}")
             sign, level = INFIX[op]
-            left = _at(a, level + (level == COMPARISON))
-            return f"{left} {sign} {_at(b, level + 1)}", level
+            left = _bracketed_text(a, level + (level == COMPARISON))
+            return f"{left} {sign} {_bracketed_text(b, level + 1)}", level
         case ir.Un("neg", ir.Const() as a):
             return f"T.neg({expr_text(a)})", ATOM
         case ir.Un(op, a):
             if op not in PREFIX:
                 raise InternalError(f"unknown operator {op!r}")
             sign, level = PREFIX[op]
-            return f"{sign}{_at(a, level)}", level
+            return f"{sign}{_bracketed_text(a, level)}", level
         case ir.Cast(dtype, a):
             return f'T.Cast("{dtype}", {expr_text(a)})', ATOM
         case ir.Select(c, a, b):
             return f"T.Select({expr_text(c)}, {expr_text(a)}, {expr_text(b)})", ATOM
         case ir.Load(buffer, indices):
-            return _element(buffer, indices), ATOM
+            return _element_text(buffer, indices), ATOM
         case ir.AddressOf(buffer, indices, extent, writes, step):
             options = (f", extent={extent}" if extent != 1 else "") + (", writes=True" if writes else "")
             options += f", step={step}" if step != 1 else ""
-            return f"T.address_of({_element(buffer, indices)}{options})", ATOM
+            return f"T.address_of({_element_text(buffer, indices)}{options})", ATOM
         case ir.Call():
-            return _call(expr), ATOM
+            return _call_text(expr), ATOM
         case _:
             raise InternalError(f"{type(expr).__name__} cannot be written as text")
 
 
-def _at(expr: ir.Expr, level: int) -> str:
-    text, binds = _expr(expr)
+def _bracketed_text(expr: ir.Expr, level: int) -> str:
+    """Return the text of an operand, in brackets if its operator's precedence is below ``level``."""
+    text, binds = _text_and_precedence(expr)
     return text if binds >= level else f"({text})"
 
 
-def _call(expr: ir.Call) -> str:
+def _call_text(expr: ir.Call) -> str:
     arguments = ", ".join(expr_text(a) for a in expr.args)
     plain = expr.name.isidentifier() and expr.name not in RESERVED and not dtypes.is_valid(expr.name)
     if plain and written(expr.name) == expr.name and expr.args and expr.args[0].dtype == expr.dtype:
@@ -271,7 +277,8 @@ def _call(expr: ir.Call) -> str:
     return f'T.call({", ".join(part for part in (_quote(expr.name), arguments) if part)}, dtype="{expr.dtype}")'
 
 
-def _literal(expr: ir.Const) -> tuple[str, int]:
+def _literal_text(expr: ir.Const) -> tuple[str, int]:
+    """Return the text of a literal, and its precedence."""
     value = expr.value
     if expr.dtype == "bool":
         return str(bool(value)), ATOM

@@ -34,7 +34,8 @@ from microc.transform.pass_context import Pass, PassContext
 
 @frozen
 class Range:
-    """Least and greatest number of every channel: two int64 arrays with the last axis' extent."""
+    """Interval of integers of every channel of a value: the least and the greatest number, two int64 arrays with the last
+    axis' extent."""
 
     low: Array
     high: Array
@@ -65,7 +66,7 @@ def value_ranges(graph: Graph) -> Ranges:
         _set_range(ranges, name, graph.types[name], None)
     for node in graph.nodes:
         definition = registry.get(node.op)
-        rule = _RULES.get(node.op, _elementwise if definition.elementwise else None)
+        rule = _RULES.get(node.op, _elementwise_range if definition.elementwise else None)
         sole = rule is not None and len(node.outputs) == 1
         range_ = rule(graph, node, ranges) if rule is not None and sole else None
         for name in filter(None, node.outputs):
@@ -110,7 +111,7 @@ def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Arra
     return (positive * low + negative * high).sum(axis=-1), (positive * high + negative * low).sum(axis=-1)
 
 
-def _bias(graph: Graph, node: Node) -> Array | int | None:
+def _constant_bias(graph: Graph, node: Node) -> Array | int | None:
     """Return the constant bias; 0 without one, None if it is computed."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     if name and name not in graph.consts:
@@ -120,9 +121,9 @@ def _bias(graph: Graph, node: Node) -> Array | int | None:
     return graph.consts[name].astype(np.int64).reshape(-1) if name else 0
 
 
-def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _convolution_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Bound the sums of a convolution by interval arithmetic, for each set of taps that read data."""
-    data, bias = ranges.get(node.inputs[0]), _bias(graph, node)
+    data, bias = ranges.get(node.inputs[0]), _constant_bias(graph, node)
     if node.inputs[1] not in graph.consts or data is None or bias is None or node.attrs.get("layout") == "NCHW":
         return None
     weights = graph.consts[node.inputs[1]].astype(np.int64)
@@ -145,8 +146,9 @@ def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return Range(least.min(axis=0), most.max(axis=0))
 
 
-def _dense(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    data, bias = ranges.get(node.inputs[0]), _bias(graph, node)
+def _dense_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Bound the sums of a dense layer with constant weights by interval arithmetic."""
+    data, bias = ranges.get(node.inputs[0]), _constant_bias(graph, node)
     if node.inputs[1] not in graph.consts or data is None or bias is None:
         return None
     least, most = _interval_sums(graph.consts[node.inputs[1]].astype(np.int64), data.low, data.high)
@@ -161,13 +163,13 @@ _MONOTONE = _RESCALING | {"relu", "clip", "qadd", "maximum", "minimum"}
 negative, and every rounding is monotone."""
 
 
-def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Evaluate the operator's reference at the ends of its operands' ranges; if it is not monotone, only for constant
-    channels."""
+def _elementwise_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Return the range of an elementwise operator: its reference at the ends of its operands' ranges; if it is not
+    monotone, only for constant channels."""
     kind = graph.types[node.outputs[0]]
     if not dtypes.is_integer(kind.dtype) or not kind.shape:
         return None
-    operands = [_ends(graph, name, ranges) for name in node.inputs if name]
+    operands = [_range_ends(graph, name, ranges) for name in node.inputs if name]
     parameters = operands[1:] if node.op in _RESCALING else []
     varied = any(pair is not None and (pair[0] != pair[1]).any() for pair in parameters)
     if None in operands or varied or _may_wrap(node):
@@ -176,8 +178,8 @@ def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     if node.attrs.get("negate_b"):
         lows[1], highs[1] = highs[1], lows[1]
     if node.op in _MONOTONE:
-        return Range(*(np.broadcast_to(_evaluate(node, ends), kind.shape[-1:]) for ends in (lows, highs)))
-    return _constant_channels(node, lows, highs, kind)
+        return Range(*(np.broadcast_to(_evaluate_reference(node, ends), kind.shape[-1:]) for ends in (lows, highs)))
+    return _constant_channels_range(node, lows, highs, kind)
 
 
 def _may_wrap(node: Node) -> bool:
@@ -188,7 +190,7 @@ def _may_wrap(node: Node) -> bool:
     return bool((max(attrs["shift_range"]) if attrs["shift"] is None else attrs["shift"]) > 0)
 
 
-def _constant_channels(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
+def _constant_channels_range(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
     """Return the results of channels in which every operand is constant, and the dtype's range for others. Tables are read
     whole."""
     whole = registry.get(node.op).whole
@@ -201,11 +203,11 @@ def _constant_channels(node: Node, lows: list[Array], highs: list[Array], kind: 
     least, most = (np.full(kind.shape[-1], bound, np.int64) for bound in dtypes.int_range(kind.dtype))
     if constant.any():
         operands = [pairs[k][0][constant] if k in pairs else low for k, low in enumerate(lows)]
-        least[constant] = most[constant] = _evaluate(node, operands)
+        least[constant] = most[constant] = _evaluate_reference(node, operands)
     return Range(least, most)
 
 
-def _ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None:
+def _range_ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None:
     """Return the ends of an operand's range in its own dtype; for constant floats, their values if they vary along the last
     axis only."""
     if name in ranges:
@@ -217,7 +219,7 @@ def _ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None
     return array.reshape(-1), array.reshape(-1)
 
 
-def _evaluate(node: Node, operands: list[Array]) -> Array:
+def _evaluate_reference(node: Node, operands: list[Array]) -> Array:
     """Evaluate the node's reference on one number per channel."""
     definition = registry.get(node.op)
     with np.errstate(all="ignore"):
@@ -234,8 +236,8 @@ def _clamp_range(node: Node, kind: TensorType) -> Range | None:
     return Range(low, high)
 
 
-def _lookup(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Return the least and greatest table entry that each channel can reach."""
+def _lookup_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Return the range of a table lookup: the least and greatest entry that each channel can reach."""
     data, table = ranges.get(node.inputs[0]), graph.consts.get(node.inputs[1])
     if len(node.inputs) > 2 or data is None or table is None or table.dtype.kind not in "iu":
         return None
@@ -256,7 +258,8 @@ def _keep_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return None if unknown else ranges.get(node.inputs[0])
 
 
-def _sum_pool(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _sum_pool_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Bound the sums of a pool's windows by the range of its data."""
     data = ranges.get(node.inputs[0])
     if data is None or node.attrs.get("layout") == "NCHW":
         return None
@@ -267,7 +270,8 @@ def _sum_pool(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return Range(low * count + offset, high * count + offset)
 
 
-def _sum(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _sum_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Bound sums over other axes than the channels' by the range of the data."""
     data, shape = ranges.get(node.inputs[0]), graph.types[node.inputs[0]].shape
     axes = {axis % len(shape) for axis in node.attr("axes")}
     if data is None or len(shape) - 1 in axes:
@@ -276,8 +280,9 @@ def _sum(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return Range(data.low * count + offset, data.high * count + offset)
 
 
-def _reshape(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Repeat the ranges if channels are merged with axes before them; otherwise all channels get the range of all."""
+def _reshape_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Return the range of a reshape: repeated if channels are merged with axes before them, otherwise that of all channels
+    for each."""
     data, channels = ranges.get(node.inputs[0]), graph.types[node.outputs[0]].shape[-1:]
     if data is None or not channels or not data.low.size:
         return None
@@ -287,7 +292,8 @@ def _reshape(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return Range(np.full(channels, data.low.min()), np.full(channels, data.high.max()))
 
 
-def _concat(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _concat_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Return the range of a concatenation, along the channels or along another axis."""
     parts = [ranges.get(name) for name in node.inputs]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -300,15 +306,15 @@ def _concat(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 _RULES: Mapping[str, _Rule] = MappingProxyType(
     {
-        "conv2d": _convolution,
-        "dense": _dense,
-        "lookup": _lookup,
+        "conv2d": _convolution_range,
+        "dense": _dense_range,
+        "lookup": _lookup_range,
         "avg_pool2d": _keep_range,
         "max_pool2d": _keep_range,
-        "sum_pool2d": _sum_pool,
-        "sum": _sum,
-        "reshape": _reshape,
-        "concat": _concat,
+        "sum_pool2d": _sum_pool_range,
+        "sum": _sum_range,
+        "reshape": _reshape_range,
+        "concat": _concat_range,
     }
 )
 
@@ -324,11 +330,14 @@ def tighten_bounds(graph: Graph, context: PassContext) -> Graph:
     """Recompute ``bound`` and ``shift_range`` of every ``requantize``, and replace operands that are one number by
     attributes."""
     ranges = value_ranges(graph)
-    return graph.with_nodes(_tighten(graph, node, ranges) if node.op == "requantize" else node for node in graph.nodes)
+    return graph.with_nodes(
+        _tighten_requantize(graph, node, ranges) if node.op == "requantize" else node for node in graph.nodes
+    )
 
 
-def _tighten(graph: Graph, node: Node, ranges: Ranges) -> Node:
-    """Replace parameters that are one number by attributes, and recompute ``shift_range`` and ``bound``."""
+def _tighten_requantize(graph: Graph, node: Node, ranges: Ranges) -> Node:
+    """Replace parameters of a ``requantize`` that are one number by attributes, and recompute ``shift_range`` and
+    ``bound``."""
     attrs, operands = dict(node.attrs), list(node.inputs[1:])
     inputs = [node.inputs[0]]
     for name in ("multiplier", "shift"):

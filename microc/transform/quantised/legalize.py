@@ -150,38 +150,38 @@ def _can_decompose(node: Node, graph: Graph) -> bool:
 
 
 class _SvdfStep:
-    """Builds the layers of one node.
+    """Builds the layers that replace one SVDF node.
 
-    ``image``: its state, unless M = 1; ``line``: the next state.
-    """
+    ``image``: the node's state as an image, unless M = 1; ``line``: the next state."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         self.node, self.rewrite = node, Rewrite(node, graph)
         self.time = graph.consts[node.inputs[2]]
         self.filters, self.memory = self.time.shape
         self.batch, self.rank = graph.types[node.inputs[0]].shape[0], int(node.attr("rank"))
-        self.image = self.rewrite.value("past", self.pixels(self.memory), "float32")
+        self.image = self.rewrite.value("past", self.image_shape(self.memory), "float32")
         self.line = ""
 
-    def pixels(self, rows: int) -> tuple[int, ...]:
+    def image_shape(self, rows: int) -> tuple[int, ...]:
+        """Return the shape of an image of the last ``rows`` features of all filters: (batch, rows, 1, filters)."""
         return (self.batch, rows, 1, self.filters)
 
     def initial_image(self, old: Array) -> Array:
         """Return the initial state in the new layout."""
         frames = old.reshape(self.batch, self.filters, self.memory).transpose(0, 2, 1)
-        return np.ascontiguousarray(frames).reshape(self.pixels(self.memory))
+        return np.ascontiguousarray(frames).reshape(self.image_shape(self.memory))
 
     def write(self) -> None:
         """Write the layers: dense features, the image with the new frame, a grouped convolution over time, the activation."""
         data, weights, _, bias, _ = self.node.inputs
         units = self.filters // self.rank
-        features = self.emit("dense", (data, weights), (self.batch, self.filters))
-        frame = self.emit("reshape", (features,), self.pixels(1), {"shape": self.pixels(1)})
+        features = self.emit_layer("dense", (data, weights), (self.batch, self.filters))
+        frame = self.emit_layer("reshape", (features,), self.image_shape(1), {"shape": self.image_shape(1)})
         self.line = self.append_frame(frame) if self.memory > 1 else frame
         taps = np.ascontiguousarray(self.time.reshape(units, self.rank, self.memory).transpose(0, 2, 1))
         kernel = self.rewrite.constant("time", taps.reshape(units, self.memory, 1, self.rank))
         attrs: Mapping[str, Attr] = {"padding": (0, 0, 0, 0), "groups": units, "layout": "NHWC"}
-        sums = self.emit("conv2d", (self.line, kernel, bias), (self.batch, 1, 1, units), attrs)
+        sums = self.emit_layer("conv2d", (self.line, kernel, bias), (self.batch, 1, 1, units), attrs)
         activation = str(self.node.attr("activation"))
         if activation:
             linear, sums = sums, self.rewrite.value("activated", (self.batch, 1, 1, units), "float32")
@@ -190,11 +190,14 @@ class _SvdfStep:
 
     def append_frame(self, frame: str) -> str:
         """Append the new frame to the image and drop the oldest."""
-        cut: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": self.pixels(self.memory), "strides": (1, 1, 1, 1)}
-        past = self.emit("slice", (self.image,), self.pixels(self.memory - 1), cut)
-        return self.emit("concat", (past, frame), self.pixels(self.memory), {"axis": 1})
+        cut: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": self.image_shape(self.memory), "strides": (1, 1, 1, 1)}
+        past = self.emit_layer("slice", (self.image,), self.image_shape(self.memory - 1), cut)
+        return self.emit_layer("concat", (past, frame), self.image_shape(self.memory), {"axis": 1})
 
-    def emit(self, op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Any] | None = None) -> str:
+    def emit_layer(
+        self, op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Any] | None = None
+    ) -> str:
+        """Emit an operator with a float result of the given shape; return the result's name."""
         every = {**registry.get(op).defaults, **(attrs or {})}
         return self.rewrite.emit(op, inputs, self.rewrite.value(op, shape, "float32"), every)
 
@@ -225,7 +228,7 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
 
 
 def _legalize_once(graph: Graph) -> Graph:
-    """Legalise every node once; returns the same object if nothing changed."""
+    """Replace every surface operator once; returns the same object if nothing changed."""
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
     refused: list[UnsupportedError] = []

@@ -46,7 +46,7 @@ _RANGES = {1: (_SHORT,), 2: (_SHORT, _LONG)}
 
 @frozen
 class Sum:
-    """``output`` = ``operand`` + the constant ``term``."""
+    """A node that adds a constant: ``output`` = ``operand`` + ``term``."""
 
     output: str
     operand: str
@@ -138,7 +138,7 @@ def fuse_clamps(graph: Graph) -> Graph:
     for old in graph.nodes:
         node = replace(old, inputs=tuple(renamed.get(name, name) for name in old.inputs))
         source = node.inputs[0] if node.inputs else ""
-        activation = _activation(graph, node)
+        activation = _find_equal_activation(graph, node)
         producer = nodes[made_by[source]] if source in made_by else None
         if activation == "" and node.outputs[0] not in kept:
             renamed[node.outputs[0]] = source
@@ -160,21 +160,22 @@ def fuse_clamps(graph: Graph) -> Graph:
     return graph.with_nodes(nodes)
 
 
-def _activation(graph: Graph, node: Node) -> str | None:
-    """Return the activation with the same limits on integers as ``node``; None if it is no such limit or has no name."""
+def _find_equal_activation(graph: Graph, node: Node) -> str | None:
+    """Return the activation with the same limits on integers as the relu or clip ``node``; None for other nodes, and if no
+    activation has these limits."""
     if node.op not in ("relu", "clip"):
         return None
     kind, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     if kind.quant is None or kind.quant.axis is not None or (kind.quant, kind.dtype) != (result.quant, result.dtype):
         return None
-    limits = _limits(node, kind)
+    limits = _integer_limits(node, kind)
     for name in _ACTIVATIONS:
         if activation_range(name, kind.quant, kind.dtype, Rounding.EVEN) == limits:
             return name
     return None
 
 
-def _limits(node: Node, kind: TensorType) -> tuple[int, int]:
+def _integer_limits(node: Node, kind: TensorType) -> tuple[int, int]:
     """Return the least and greatest integer that a quantised relu or clip lets through."""
     assert kind.quant is not None
     low, high = dtypes.int_range(kind.dtype)
@@ -182,10 +183,10 @@ def _limits(node: Node, kind: TensorType) -> tuple[int, int]:
     if node.op == "relu":
         return max(low, min(high, zero)), high
 
-    def level(real: float) -> int:
+    def quantise_limit(real: float) -> int:
         return max(low, min(high, zero + int(np.rint(np.float32(real) / scale))))
 
-    return level(node.attr("minimum")), level(node.attr("maximum"))
+    return quantise_limit(node.attr("minimum")), quantise_limit(node.attr("maximum"))
 
 
 # ---- Recognition of quantised operators in ``dequantize -> operator -> quantize``, the form that ONNX quantisers write.
@@ -223,6 +224,7 @@ PASS = Pass("qdq", recognise, 0, around=True)
 
 
 def _recognise_graph(graph: Graph) -> Graph:
+    """Replace the operators of a graph or a loop's body, fuse clamps, and spread quantisation over moves."""
     return spread_quantisation(fuse_clamps(_Recogniser(graph).run()))
 
 
@@ -234,7 +236,10 @@ def has_integer_form(node: Node, graph: Graph) -> bool:
 
 
 class _Recogniser(Values):
-    """One walk over the graph."""
+    """Writes a graph with quantised operators in one walk over the old one.
+
+    ``alias`` maps integers to equal ones that replace them; ``biased`` maps a sum that a layer has taken into its bias
+    to the operand of that sum."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -328,7 +333,7 @@ class _Recogniser(Values):
         return [source for source in completed if source] if None not in completed else []
 
     def visit_computation(self, node: Node, sources: Sequence[str]) -> bool:
-        """Rewrite an operator that computes; of operands that differ in dtype the narrower ones are widened."""
+        """Rewrite an operator that computes new numbers; of operands that differ in dtype the narrower ones are widened."""
         kind = self.target(node.outputs[0])
         if kind is None or not sources or not all(map(self.is_activation, sources)):
             return False

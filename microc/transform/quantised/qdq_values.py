@@ -24,12 +24,14 @@ def spread_quantisation(graph: Graph) -> Graph:
     """Give both sides of a move the per-tensor quantisation that one of them has."""
     types = dict(graph.types)
     moves = [node for node in graph.nodes if registry.get(node.op).moves]
-    _spread(types, moves)
-    _spread(types, reversed(moves))
+    _spread_over_moves(types, moves)
+    _spread_over_moves(types, reversed(moves))
     return graph.with_nodes(graph.nodes, types=types)
 
 
-def _spread(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
+def _spread_over_moves(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
+    """Copy the per-tensor quantisation of one side of each move to the other side if that has none, in the order of
+    ``moves``."""
     for node in moves:
         ends = node.inputs[0], node.outputs[0]
         for known, other in (ends, ends[::-1]):
@@ -73,11 +75,10 @@ def quantisation_of(node: Node) -> tuple[Quant, Attr]:
 
 
 class Values:
-    """Builder of the new graph's ``nodes``, ``types`` and ``consts``.
+    """Builder of the graph that the qdq pass writes: its ``nodes``, ``types`` and ``consts``.
 
-    ``source`` maps a float value to the integers that it is dequantised from, ``origin`` to the location of that; ``written``
-    are the values with a node in the new graph.
-    """
+    ``source`` maps a float value to the integers that it is dequantised from, ``origin`` to the location of that;
+    ``written`` are the values with a node in the new graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -96,7 +97,7 @@ class Values:
         self.written.update(node.outputs)
 
     def register(self, value: str, source: str, loc: Loc) -> bool:
-        """Record that the float ``value`` is ``source`` dequantised."""
+        """Record that the float ``value`` is the integers ``source`` dequantised; return True."""
         self.source[value] = source
         self.origin[value] = loc
         return True
@@ -125,8 +126,8 @@ class Values:
         return users[0] if len(users) == 1 and value not in self.kept else None
 
     def target(self, value: str) -> TensorType | None:
-        """Return the quantised type that ``value`` will have after moves and clamps, if that is its only use; with the shape
-        of ``value``."""
+        """Return the quantised type that ``value`` will have after moves and clamps, if its only use is to be quantised;
+        with the shape of ``value``."""
         shape = self.types[value].shape
         while value not in self.kept:
             users = self.consumers.get(value, ())
@@ -162,7 +163,7 @@ class Values:
         return self.new_name(f"{value}_quantized")
 
     def produce(self, node: Node, inputs: Sequence[str], kind: TensorType, **attrs: Attr) -> bool:
-        """Write ``node`` on integers, with a result of type ``kind``."""
+        """Write ``node`` on integers ``inputs``, with a result of type ``kind``; return True."""
         output = self.integer_name(node.outputs[0], kind)
         self.types[output] = replace(kind, shape=self.types[node.outputs[0]].shape)
         self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
@@ -264,16 +265,16 @@ class IntegerLoop:
 def convert_loop(
     body: Graph, carried: int, loop_operands: Sequence[LoopOperand], recognise: Callable[[Graph], Graph]
 ) -> IntegerLoop:
-    """Let a loop's body take and return integers where that is equivalent; ``recognise`` converts its operators."""
+    """Let a loop's body take and return integers where that is equivalent; ``recognise`` converts the body's operators."""
     operands = [None if k < carried else operand.integers for k, operand in enumerate(loop_operands)]
-    body = recognise(_with_inputs(body, operands))
+    body = recognise(_with_integer_inputs(body, operands))
     results = [_type_before_dequantize(body, name) for name in body.outputs]
     states: list[TensorType | None] = [None] * len(loop_operands)
     for k, kind in enumerate(results[:carried]):
         name = body.inputs[1 + k]
         can_carry = kind is not None and (_starts_as(loop_operands[k], kind) or _is_only_read_as(body, name, kind))
         operands[k] = states[k] = results[k] = kind if can_carry else None
-    new_body = recognise(_with_outputs(_with_inputs(body, states), results))
+    new_body = recognise(_with_integer_outputs(_with_integer_inputs(body, states), results))
     return IntegerLoop(new_body, tuple(operands), tuple(results))
 
 
@@ -287,7 +288,7 @@ def _type_before_dequantize(body: Graph, output: str) -> TensorType | None:
 
 
 def _starts_as(operand: LoopOperand, kind: TensorType) -> bool:
-    """Test whether the loop's initial value is one of the numbers of ``kind``."""
+    """Test whether the initial value of a carried operand is one that integers of ``kind`` represent exactly."""
     assert kind.quant is not None
     if operand.integers is not None:
         return (operand.integers.quant, operand.integers.dtype) == (kind.quant, kind.dtype)
@@ -306,7 +307,7 @@ def _is_only_read_as(body: Graph, name: str, kind: TensorType) -> bool:
     return quantises_same and name not in body.outputs
 
 
-def _with_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
+def _with_integer_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
     """Replace inputs of a body by integers of ``kinds``, which it dequantises first; None keeps an input."""
     inputs, types, nodes, taken = list(body.inputs), dict(body.types), list[Node](), set(body.types)
     for position, kind in enumerate(kinds, 1):
@@ -321,7 +322,7 @@ def _with_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
     return replace(body, inputs=tuple(inputs), types=types).with_nodes((*nodes, *body.nodes))
 
 
-def _with_outputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
+def _with_integer_outputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
     """Replace outputs of a body by the integers that they are dequantised from; None keeps an output."""
     outputs, types, nodes, taken = list(body.outputs), dict(body.types), list(body.nodes), set(body.types)
     makers = body.producer()

@@ -45,13 +45,13 @@ _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
 
 def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
     """Rewrite 8-bit functions of one 8-bit value as identity, clamp or table."""
-    simplified = _Functions(graph).run()
+    simplified = _UnaryFunctions(graph).run()
     return rewrite(simplified, _clamp_rules())
 
 
 def byte_functions(graph: Graph) -> Mapping[str, Function]:
     """Return the values that are functions of one 8-bit value each."""
-    functions = _Functions(graph)
+    functions = _UnaryFunctions(graph)
     for node in graph.nodes:
         function = functions.find_function(node)
         if function is not None:
@@ -61,12 +61,11 @@ def byte_functions(graph: Graph) -> Mapping[str, Function]:
 
 @frozen
 class Function:
-    """A value as a function of ``root``: its table from the root's least to its greatest number, of shape (256, 1 or
-    channels).
+    """A value as a function of the 8-bit value ``root``: its table from the root's least to its greatest number, of shape
+    (256, 1 or channels).
 
-    ``depth`` counts the nodes in between; ``tabulated`` is True if one of them is a table, which can be replaced, ``real`` if
-    floats are among their values.
-    """
+    ``depth`` counts the nodes in between; ``tabulated`` is True if one of them is a table, which can be replaced,
+    ``real`` if floats are among their values."""
 
     root: str
     table: Array
@@ -75,8 +74,10 @@ class Function:
     real: bool = False
 
 
-class _Functions:
-    """One walk over the graph; ``known`` grows, and ``alias`` maps values to the roots that they equal."""
+class _UnaryFunctions:
+    """Finds and simplifies the functions of one 8-bit value in one walk over a graph.
+
+    ``known``: functions found so far, by value; ``alias``: values that equal their root, with that root."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -93,7 +94,7 @@ class _Functions:
             function = self.find_function(node)
             if function is not None:
                 self.known[node.outputs[0]] = function
-                node = self.simplify(node, function)
+                node = self.simplify_node(node, function)
             nodes.append(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         return without_dead_nodes(replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes))
 
@@ -130,7 +131,7 @@ class _Functions:
             self.graph.types[node.outputs[0]].shape,
         )
         if array is not None and not whole:
-            return _by_channel(array, shape)
+            return _numbers_by_channel(array, shape)
         if array is not None:
             return array
         if whole or kind.shape != shape:
@@ -142,18 +143,19 @@ class _Functions:
         return self.root_function(name, kind)
 
     def root_function(self, name: str, kind: TensorType) -> Function | None:
+        """Return an 8-bit value as the identity function of itself; None for any other value."""
         if not _is_byte(kind.dtype) or name not in self.ranges or not kind.size:
             return None
-        return Function(name, _numbers(kind.dtype))
+        return Function(name, _all_numbers(kind.dtype))
 
-    def simplify(self, node: Node, function: Function) -> Node:
+    def simplify_node(self, node: Node, function: Function) -> Node:
         """Return the node or a cheaper one that reads the root; an alias is recorded if the result equals the root."""
         name, (root, table) = node.outputs[0], (function.root, function.table)
         source, kind = self.types[root], self.types[name]
         if not _is_byte(kind.dtype):
             return node
         domain = _reachable_entries(self.ranges[root], source.dtype)
-        before, after = _numbers(source.dtype)[domain].astype(np.int64), table[domain].astype(np.int64)
+        before, after = _all_numbers(source.dtype)[domain].astype(np.int64), table[domain].astype(np.int64)
         if source.dtype == kind.dtype and name not in self.kept and np.array_equal(before, after):
             self.alias[name], self.known[name] = root, replace(function, depth=0)
             return node
@@ -181,7 +183,7 @@ def _is_byte(dtype: str) -> bool:
     return dtypes.is_integer(dtype) and dtypes.nbytes(dtype) == 1
 
 
-def _by_channel(array: Array, shape: Sequence[int]) -> Array | None:
+def _numbers_by_channel(array: Array, shape: Sequence[int]) -> Array | None:
     """Return a constant operand as one number, or as one per channel of a result of ``shape``; None if it has more numbers."""
     first = array.reshape(-1)[:1]
     if (
@@ -192,16 +194,16 @@ def _by_channel(array: Array, shape: Sequence[int]) -> Array | None:
     return array.reshape(-1) if along else None
 
 
-def _numbers(dtype: str) -> Array:
+def _all_numbers(dtype: str) -> Array:
     """Return all numbers of an 8-bit dtype, in that dtype, as a column."""
     low, high = dtypes.int_range(dtype)
     return np.arange(low, high + 1).astype(dtypes.to_numpy(dtype))[:, None]
 
 
-def _reachable_entries(known: Range, dtype: str) -> slice:
-    """Return the slice of table entries that some channel can reach."""
+def _reachable_entries(range_: Range, dtype: str) -> slice:
+    """Return the slice of a table's entries that some channel of a value with this range can reach."""
     lowest, _ = dtypes.int_range(dtype)
-    return slice(int(known.low.min()) - lowest, int(known.high.max()) - lowest + 1)
+    return slice(int(range_.low.min()) - lowest, int(range_.high.max()) - lowest + 1)
 
 
 def _clamp_rules() -> tuple[Rule, ...]:

@@ -75,7 +75,7 @@ def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node])
 
 
 def _rewrite_layer(rewrite: Rewrite, source: Node) -> None:
-    """Rewrite one layer; ``source`` dequantises its weights."""
+    """Rewrite one layer to quantise its data at run time; ``source`` dequantises the layer's weights."""
     node, graph = rewrite.node, rewrite.graph
     if node.op == "svdf":
         _rewrite_svdf(rewrite, source)
@@ -107,24 +107,26 @@ def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
         {**registry.get("dense").defaults, **_PLAIN},
     )
 
-    def step(op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Attr]) -> str:
+    def emit_step(op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Attr]) -> str:
         return rewrite.emit(op, inputs, rewrite.value(op, shape, "float32"), {**registry.get(op).defaults, **attrs})
 
     memory = (batch, filters, taps)
-    past = step("reshape", (node.inputs[4],), memory, {"shape": memory})
-    fresh = step("reshape", (features,), (batch, filters, 1), {"shape": (batch, filters, 1)})
+    past = emit_step("reshape", (node.inputs[4],), memory, {"shape": memory})
+    fresh = emit_step("reshape", (features,), (batch, filters, 1), {"shape": (batch, filters, 1)})
     shift: Mapping[str, Attr] = {"begin": (0, 0, 1), "end": memory, "strides": (1, 1, 1)}
-    parts = [step("slice", (past,), (batch, filters, taps - 1), shift), fresh] if taps > 1 else [fresh]
-    now = step("concat", parts, memory, {"axis": 2, "rounding": Rounding.DOUBLE})
+    parts = [emit_step("slice", (past,), (batch, filters, taps - 1), shift), fresh] if taps > 1 else [fresh]
+    now = emit_step("concat", parts, memory, {"axis": 2, "rounding": Rounding.DOUBLE})
     rewrite.emit("reshape", (now,), node.outputs[1], {"shape": state.shape})
-    weighted = step("mul", (now, node.inputs[2]), memory, _PLAIN)
+    weighted = emit_step("mul", (now, node.inputs[2]), memory, _PLAIN)
     grouped = (batch, filters // rank, rank * taps)
-    reshaped = step("reshape", (weighted,), grouped, {"shape": grouped})
+    reshaped = emit_step("reshape", (weighted,), grouped, {"shape": grouped})
     axes: Mapping[str, Attr] = {"axes": (2,), "keepdims": False, "rounding": Rounding.NONE}
-    sums = step("sum", (reshaped,), grouped[:2], axes)
+    sums = emit_step("sum", (reshaped,), grouped[:2], axes)
     activation = str(node.attr("activation"))
     if activation:
-        emit_activation(rewrite, activation, step("add", (sums, node.inputs[3]), grouped[:2], _PLAIN), node.outputs[0])
+        emit_activation(
+            rewrite, activation, emit_step("add", (sums, node.inputs[3]), grouped[:2], _PLAIN), node.outputs[0]
+        )
     else:
         rewrite.emit("add", (sums, node.inputs[3]), node.outputs[0], _PLAIN)
 
@@ -172,7 +174,7 @@ def weights_of(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         for position, name in enumerate(node.inputs):
             if name in graph.consts and graph.types[name].dtype == "float32":
-                roles.setdefault(name, set()).add(_is_weight(node, position))
+                roles.setdefault(name, set()).add(_is_weight_operand(node, position))
     kept = {*graph.outputs, *graph.updates.values()}
     yield from (
         n
@@ -181,8 +183,8 @@ def weights_of(graph: Graph) -> Iterator[str]:
     )
 
 
-def _is_weight(node: Node, position: int) -> bool:
-    """Test whether an operand is multiplied or looked up."""
+def _is_weight_operand(node: Node, position: int) -> bool:
+    """Test whether a node multiplies its data by an operand, or looks rows of it up."""
     known = registry.get(node.op)
     if known.regions or (known.macs is None and node.op != LOOKED_UP):
         return False
@@ -207,6 +209,7 @@ def count_half_weights(graph: Graph) -> int:
 
 
 def _overflows(array: Array, dtype: str) -> bool:
+    """Test whether a finite number of an array becomes infinite in the 16-bit float ``dtype``."""
     return bool((np.isfinite(array) & ~np.isfinite(dtypes.round_to_half(array, dtype).astype(np.float32))).any())
 
 

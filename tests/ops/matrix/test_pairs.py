@@ -9,7 +9,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.compiler.lowering import kernel_selection
-from microc.ops.matrix.swar import FIELD, HIGH, LOW, MAX_MOVED, TERMS, Packing, _pairs_packing, pack
+from microc.ops.matrix.swar import FIELD, HIGH, LOW, MAX_MOVED, TERMS, Packing, _pack_pairs_in_blocks, pack
 from microc.schedule.rules.rule import undominated_algorithms
 from tests.ops.compiled import Built, assert_compiled, compiled_cases
 from tests.support.campaign import everything
@@ -35,7 +35,7 @@ def unpacked(packing: Packing) -> Array:
 def test_no_pixels_leave_the_fields(name: str, terms: int) -> None:
     """For the pixels that make each block's sum largest and smallest; and nothing of the weights is lost."""
     weights = WEIGHTS[name]
-    packing = _pairs_packing(weights, terms)
+    packing = _pack_pairs_in_blocks(weights, terms)
     if packing is None:
         pytest.skip("these weights need more than fits the last block")
     blocks = [unpacked(packing), packing.moved[:, None, :].astype(int)]

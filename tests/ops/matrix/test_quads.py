@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.ops.matrix.swar import CHANNELS, FIELD, HIGH, LOW, TERMS, _quads_packing, pack_quads
+from microc.ops.matrix.swar import CHANNELS, FIELD, HIGH, LOW, TERMS, _pack_quads_in_blocks, pack_quads
 from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
 from tests.ops.harness import named_cases
 from tests.support.campaign import everything
@@ -27,7 +27,7 @@ WEIGHTS = {
 def test_no_inputs_leave_the_fields(name: str, terms: int) -> None:
     """For the inputs that make each block's sum largest and smallest; and nothing of the weights is lost."""
     weights = WEIGHTS[name]
-    packing = _quads_packing(weights, terms)
+    packing = _pack_quads_in_blocks(weights, terms)
     if packing is None:
         pytest.skip("these weights need too many columns")
     blocks = packing.weights.astype(int).reshape(len(weights), -1, terms)

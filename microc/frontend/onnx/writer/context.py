@@ -31,11 +31,11 @@ FIRST_OPSET = 13
 
 
 class Builder:
-    """One ONNX graph: that of the model, or a subgraph of an operator in ``outer``.
+    """Writer of one ONNX graph: that of the model, or a subgraph of an operator in ``outer``.
 
-    ``names`` are used anywhere in the model. ``min_opset`` (of the outermost graph) is the first version of the operator set
-    that knows all attribute values written so far.
-    """
+    ``names`` are used anywhere in the model. ``min_opset`` (of the outermost graph) is the first version of the
+    operator
+    set that knows all attribute values written so far."""
 
     def __init__(self, graph: Graph, outer: Builder | None = None) -> None:
         self.graph, self.outer, self.min_opset = graph, outer, FIRST_OPSET
@@ -65,12 +65,12 @@ class Builder:
         self.min_opset = max(self.min_opset, opset)
 
     def emit_first(self, code: str, values: Sequence[str], output: str, **attributes: Any) -> None:
-        """Insert an operator before all others."""
+        """Insert an ONNX operator before all others of the graph."""
         self.emit(code, values, [output], **attributes)
         self.nodes.insert(0, self.nodes.pop())
 
     def shared(self, stem: str, data: Array) -> str:
-        """Return an initialiser for a few parameters; equal ones share it."""
+        """Return an initialiser for a few parameters; equal arrays share one."""
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
             self._shared[key] = self.constant(stem, data)
@@ -95,7 +95,8 @@ class Builder:
     # ------------------------------------------------------------ forms of a value
 
     def bind(self, value: str, name: str, real: bool = False, first: bool = False) -> None:
-        """Record that ``name`` is this form of the value."""
+        """Record that ``name`` is a form of a value: reals if ``real``, else integers; channels first if ``first``, else
+        last."""
         self.forms[value, real, first] = name
 
     def own_name(self, value: str, first: bool = False) -> str:
@@ -103,31 +104,30 @@ class Builder:
         return self.names.fresh(f"{value}_first") if first else self.own[value]
 
     def is_first(self, value: str) -> bool:
-        """Test whether the value exists only with channels first.
+        """Test whether a value exists only with channels first.
 
-        For a value that is dequantised at its uses, whether its integers do.
-        """
+        For a value that is dequantised at its uses: whether its integers exist only so."""
         if value in self.dequantised and (value, False, False) not in self.forms:
             return self.is_first(self.dequantised[value][0])
         return (value, False, True) in self.forms and (value, False, False) not in self.forms
 
     def name(self, value: str, real: bool = False, first: bool = False) -> str:
-        """Return the ONNX name of a form of a value.
+        """Return the ONNX name of a form of a value, which is made at its first use.
 
-        A constant of lower rank gets extents of one in front to have channels first.
-        """
+        A constant of lower rank gets extents of one in front to have channels first."""
         key = (value, real, first)
         if key not in self.forms:
-            self.forms[key] = self._make(value, real, first)
+            self.forms[key] = self._make_form(value, real, first)
         return self.forms[key]
 
-    def _make(self, value: str, real: bool, first: bool) -> str:
+    def _make_form(self, value: str, real: bool, first: bool) -> str:
+        """Write the nodes or the initialiser of a form of a value; return its name."""
         type_, constant = self.graph.types[value], self.graph.consts.get(value)
         if real:
             assert type_.quant is not None
-            return self._dequantize(value, type_.quant, self.names.fresh(f"{value}_real"), first)
+            return self._dequantize_form(value, type_.quant, self.names.fresh(f"{value}_real"), first)
         if value in self.dequantised:
-            return self._dequantize(*self.dequantised[value], self.own_name(value, first), first)
+            return self._dequantize_form(*self.dequantised[value], self.own_name(value, first), first)
         if constant is not None:
             in_rank_4 = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if first else constant
             return self.constant(value, in_rank_4.transpose(TO_FIRST) if first else in_rank_4)
@@ -137,7 +137,8 @@ class Builder:
             return self.emit("Transpose", [self.name(value, first=True)], [self.own_name(value)], perm=TO_LAST)
         raise InternalError(f"{value!r} is read before it is written")
 
-    def _dequantize(self, value: str, quant: Quant, output: str, first: bool) -> str:
+    def _dequantize_form(self, value: str, quant: Quant, output: str, first: bool) -> str:
+        """Write ``output``, the reals of a value of the graph with channels last or first."""
         axis = quant.axis
         if axis is not None and first:
             axis = TO_FIRST.index(axis + 4 - len(self.graph.types[value].shape))
@@ -190,10 +191,9 @@ ONNX_DTYPE_NAMES = {"float32": "float", "float64": "double"}
 
 @frozen
 class Application:
-    """One operator to write.
+    """One operator of ours as the row that writes it to ONNX sees it.
 
-    ``quantised``: operands are read as reals, the result is quantised. ``first``: all have channels first.
-    """
+    ``quantised``: operands are read as reals, the result is quantised. ``first``: all have channels first."""
 
     node: Node
     builder: Builder
@@ -203,9 +203,11 @@ class Application:
     # ------------------------------------------------------------ operands and attributes
 
     def attr(self, name: str) -> Any:
+        """Return an attribute of the operator, or its default."""
         return self.node.attrs.get(name, registry.get(self.node.op).defaults.get(name))
 
     def has(self, position: int) -> bool:
+        """Test whether operand ``position`` is present."""
         return position < len(self.node.inputs) and self.node.inputs[position] != ""
 
     def type(self, position: int = 0) -> TensorType:
@@ -232,6 +234,7 @@ class Application:
         return self.builder.graph.consts.get(self.node.inputs[position])
 
     def refuse(self, what: str, hint: str) -> NoReturn:
+        """Raise UnsupportedError: ONNX has no form of this operator."""
         raise UnsupportedError(what, where=f"{self.node.loc} ({self.node.op})", hint=hint)
 
     def require_supported_quantisation(self) -> None:
@@ -262,6 +265,7 @@ class Application:
     # ------------------------------------------------------------ layouts
 
     def with_channels_first(self) -> Application:
+        """Return this operator with operands and results that have channels first."""
         return replace(self, first=True)
 
     def in_layout_of_operands(self) -> Application:
@@ -273,6 +277,7 @@ class Application:
     # ------------------------------------------------------------ results
 
     def constant(self, data: Array, stem: str = "constant") -> str:
+        """Add an initialiser of this operator's own."""
         return self.builder.constant(f"{self.node.outputs[0]}_{stem}", data)
 
     def number(self, value: float) -> str:
@@ -283,6 +288,7 @@ class Application:
         return self.builder.integers(*numbers)
 
     def fresh(self, code: str) -> str:
+        """Return a new name for the result of ONNX operator ``code``."""
         return self.builder.names.fresh(f"{self.node.outputs[0]}_{code.lower()}")
 
     def emit(self, code: str, *inputs: str, **attributes: Any) -> str:
@@ -290,6 +296,7 @@ class Application:
         return self.builder.emit(code, inputs, [self.fresh(code)], **attributes)
 
     def cast(self, value: str, dtype: str) -> str:
+        """Write a Cast to ``dtype``; return its result."""
         return self.emit("Cast", value, to=CODES[dtype])
 
     def result(self, code: str, *inputs: str, then: Sequence[Step] = (), **attributes: Any) -> None:
@@ -297,7 +304,7 @@ class Application:
         elements."""
         if self.node.inputs[0] and inputs[0] == self.operand():
             self.check_dtype(code)
-        steps: list[Step] = [(code, inputs[1:], attributes), *self._activation(), *then]
+        steps: list[Step] = [(code, inputs[1:], attributes), *self._activation_and_quantize(), *then]
         value, name = self.node.outputs[0], inputs[0]
         for step, (step_code, others, attrs) in enumerate(steps):
             output = self.fresh(step_code) if step + 1 < len(steps) else self.builder.own_name(value, self.first)
@@ -324,13 +331,13 @@ class Application:
                 )
             builder.bind(value, name)
 
-    def _activation(self) -> list[Step]:
-        """Return the steps behind the operator: the activation and, if the result is quantised, QuantizeLinear.
+    def _activation_and_quantize(self) -> list[Step]:
+        """Return the ONNX operators that follow: the activation and, if the result is quantised, QuantizeLinear.
 
-        Integers are clamped after QuantizeLinear. The result is the same, since rounding is monotone, and runtimes recognise
-        the operator between dequantised operands and a quantised result. No clamp is needed if the integer range is that of
-        the activation.
-        """
+        Integers are clamped after QuantizeLinear. The result is the same, since rounding is monotone, and runtimes
+        recognise the operator between dequantised operands and a quantised result. No clamp is needed if the integer
+        range
+        is that of the activation."""
         activation = str(self.attr("activation") or "")
         clamp: list[Step] = []
         if activation:
@@ -342,16 +349,17 @@ class Application:
         if not self.quantised or not quantised_type(kind):
             return clamp
         assert kind.quant is not None
-        quantize: Step = ("QuantizeLinear", self._quantization(kind.quant), {})
+        quantize: Step = ("QuantizeLinear", self._result_quantization(kind.quant), {})
         if not clamp:
             return [quantize]
         if activation not in ("tanh", "sigmoid"):
             rounding = str(self.attr("rounding"))
             if activation_range(activation, kind.quant, kind.dtype, rounding) == dtypes.int_range(kind.dtype):
                 return [quantize]
-        return [quantize, ("DequantizeLinear", self._quantization(kind.quant), {}), *clamp, quantize]
+        return [quantize, ("DequantizeLinear", self._result_quantization(kind.quant), {}), *clamp, quantize]
 
-    def _quantization(self, quant: Quant) -> tuple[str, ...]:
+    def _result_quantization(self, quant: Quant) -> tuple[str, ...]:
+        """Return scale and zero point of the result as initialisers."""
         return self.builder.quantization(quant, self.result_type.dtype, self.node.outputs[0])
 
 

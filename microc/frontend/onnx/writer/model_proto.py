@@ -61,7 +61,7 @@ def to_onnx(graph: Graph, version: str) -> bytes:
         state: builder.emit("Identity", [builder.name(value)], [builder.names.fresh(f"{state}_next")])
         for state, value in graph.updates.items()
     }
-    return _serialize_valid_model(_build_model(builder, ends, updates, version), builder.min_opset)
+    return _serialize_valid_model(_build_model_proto(builder, ends, updates, version), builder.min_opset)
 
 
 def write_nodes(builder: Builder) -> None:
@@ -69,7 +69,7 @@ def write_nodes(builder: Builder) -> None:
     refusals: list[UnsupportedError] = []
     for node in builder.graph.nodes:
         try:
-            _write_node(builder, node)
+            _write_operator(builder, node)
         except UnsupportedError as error:
             refusals.append(error)
             for name in node.outputs:
@@ -78,7 +78,8 @@ def write_nodes(builder: Builder) -> None:
         raise _combine_errors(builder.graph, refusals)
 
 
-def _write_node(builder: Builder, node: Node) -> None:
+def _write_operator(builder: Builder, node: Node) -> None:
+    """Write one operator of a graph by its row; UnsupportedError if there is none."""
     if node.op in rows_elementwise.CONTROL_ROWS:
         rows_elementwise.CONTROL_ROWS[node.op](Application(node, builder), write_body)
         return
@@ -115,10 +116,9 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
 
 
 def finish(builder: Builder, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the outputs.
+    """Return the names of a graph's outputs in ONNX.
 
-    Each is distinct, and written by a node of this graph; others are copied by Identity.
-    """
+    Each is distinct, and written by a node of this graph; values for which that does not hold are copied by Identity."""
     written = {name for node in builder.nodes for name in node.output}
     names: list[str] = []
     for value in outputs:
@@ -147,7 +147,11 @@ def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> Unsupport
 # ---------------------------------------------------------------- the model
 
 
-def _build_model(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], version: str) -> Any:
+def _build_model_proto(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], version: str) -> Any:
+    """Build the ModelProto of a written graph.
+
+    ``ends``: names of the graph's outputs; ``updates``: by state the name of the output with its next contents;
+    ``version``: the producer's."""
     from onnx import helper
 
     graph = builder.graph
@@ -158,15 +162,15 @@ def _build_model(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, 
     model = helper.make_model(onnx_graph, producer_name=PRODUCER, producer_version=version)
     if updates:
         description = {
-            builder.own[state]: {"output": name, "initial": _initial_value(graph.state[state])}
+            builder.own[state]: {"output": name, "initial": _initial_contents(graph.state[state])}
             for state, name in updates.items()
         }
         helper.set_model_props(model, {STATE_KEY: json.dumps(description)})
     return model
 
 
-def _initial_value(contents: Array) -> Any:
-    """Return the contents as a number if all elements are equal, else as nested lists."""
+def _initial_contents(contents: Array) -> Any:
+    """Return a state's contents for JSON: a number if all elements are equal, else nested lists."""
     same = contents.size > 0 and (contents == contents.flat[0]).all()
     return contents.flat[0].item() if same else contents.tolist()
 

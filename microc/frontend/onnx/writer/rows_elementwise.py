@@ -36,12 +36,12 @@ def clip(application: Application) -> None:
     application.result("Clip", application.operand(), *bounds)
 
 
-def _clip_bound(application: Application, value: float) -> str:
-    """Return a bound, limited to the range of the dtype."""
+def _clip_bound(application: Application, limit: float) -> str:
+    """Return a bound of Clip as an operand, limited to the range of the data's dtype."""
     if not dtypes.is_float(application.dtype()):
         low, high = dtypes.int_range(application.dtype())
-        value = min(max(int(value), low), high)
-    return application.number(value)
+        limit = min(max(int(limit), low), high)
+    return application.number(limit)
 
 
 def dequantised_number(application: Application, value: float) -> float:
@@ -180,16 +180,18 @@ def reduction(code: str) -> Row:
                 "sums of other integers than the data", "write the graph as it was read, before any pass"
             )
         keepdims = int(application.attr("keepdims"))
-        application.result(code, application.operand(), _write_axes(application), keepdims=keepdims)
+        application.result(code, application.operand(), _axes_operand(application), keepdims=keepdims)
 
     return write
 
 
-def _write_axes(application: Application) -> str:
+def _axes_operand(application: Application) -> str:
+    """Return the reduced axes as an operand."""
     return application.integers(*_sorted_axes(application))
 
 
 def _sorted_axes(application: Application) -> tuple[int, ...]:
+    """Return the reduced axes as 0..rank-1, ascending."""
     rank = len(application.type().shape)
     return tuple(sorted(axis % rank for axis in application.attr("axes")))
 
@@ -200,7 +202,7 @@ def mean(application: Application) -> None:
     axes = _sorted_axes(application)
     if len(application.type().shape) != 4 or axes not in _IMAGES:
         application.result(
-            "ReduceMean", application.operand(), _write_axes(application), keepdims=int(application.attr("keepdims"))
+            "ReduceMean", application.operand(), _axes_operand(application), keepdims=int(application.attr("keepdims"))
         )
         return
     pooled = application.with_channels_first() if _IMAGES[axes] else application
@@ -294,7 +296,7 @@ def loop(application: Application, write_body: WriteBody) -> None:
         inner.emit_first("Gather", [operand, iteration], row, axis=0)
     goes_on = inner.emit("Identity", [ends[0] if guarded else flag], [names.fresh(f"{flag}_next")])
     types = [body.types[name] for name in body.outputs]
-    graph = _build_graph(
+    graph = _body_graph(
         inner,
         [(iteration, ITERATION), (flag, _FLAG), *zip(inside, types, strict=False)],
         [(goes_on, _FLAG), *zip(ends, types, strict=True)],
@@ -306,18 +308,19 @@ def loop(application: Application, write_body: WriteBody) -> None:
 
 
 def branch(application: Application, write_body: WriteBody) -> None:
-    """If."""
+    """Write If, with both branches as subgraphs."""
     graphs = {}
     operands = [application.operand(k) for k in range(len(application.node.inputs))]
     for ours, theirs in (("then", "then_branch"), ("otherwise", "else_branch")):
         body = application.attr(ours)
         inner, ends = write_body(body, application.builder, dict(zip(body.inputs, operands[1:], strict=True)))
         types = [body.types[name] for name in body.outputs]
-        graphs[theirs] = _build_graph(inner, [], list(zip(ends, types, strict=True)))
+        graphs[theirs] = _body_graph(inner, [], list(zip(ends, types, strict=True)))
     application.results("If", operands[0], **graphs)
 
 
-def _build_graph(builder: Builder, inputs: list[tuple[str, TensorType]], outputs: list[tuple[str, TensorType]]) -> Any:
+def _body_graph(builder: Builder, inputs: list[tuple[str, TensorType]], outputs: list[tuple[str, TensorType]]) -> Any:
+    """Return a written subgraph as a GraphProto with these inputs and outputs."""
     from onnx import helper
 
     ends = ([value_info(name, kind) for name, kind in values] for values in (inputs, outputs))

@@ -18,7 +18,7 @@ from microc.graph.ir import Quant
 
 
 def conv2d(application: Application) -> None:
-    """Conv."""
+    """Write Conv of float or quantised data."""
     _refuse_legalised_form(application)
     if application.attr("pad_value"):
         application.refuse("padding that is not zero", "write the graph as it was read, before any pass")
@@ -150,27 +150,30 @@ CONVOLUTION_ROWS: Mapping[str, Row] = {
 
 
 def max_pool(application: Application) -> None:
-    """MaxPool."""
-    application = _in_layout(application)
-    application.result("MaxPool", application.operand(), **_window_attributes(application))
+    """Write MaxPool over rows and columns of images."""
+    application = _in_channels_first(application)
+    application.result("MaxPool", application.operand(), **_pool_attributes(application))
 
 
 def average_pool(application: Application) -> None:
-    """AveragePool."""
-    application = _in_layout(application)
+    """Write AveragePool over rows and columns of images."""
+    application = _in_channels_first(application)
     application.only_floats()
     include_padding = int(application.attr("count_include_pad"))
     application.result(
-        "AveragePool", application.operand(), **_window_attributes(application), count_include_pad=include_padding
+        "AveragePool", application.operand(), **_pool_attributes(application), count_include_pad=include_padding
     )
 
 
-def _in_layout(application: Application) -> Application:
+def _in_channels_first(application: Application) -> Application:
+    """Return a pool with channels first, as ONNX's pools have them."""
     return application.with_channels_first() if application.attr("layout") == "NHWC" else application
 
 
-def _window_attributes(application: Application) -> Mapping[str, Any]:
-    """Return kernel, strides, and padding no larger than the windows reach: runtimes reject a padding of a kernel or more."""
+def _pool_attributes(application: Application) -> Mapping[str, Any]:
+    """Return kernel, strides and padding of a pool over two axes.
+
+    The padding is no larger than the windows reach: runtimes reject a padding of a kernel or more."""
     kernel, strides, padding = (application.attr(name) for name in ("kernel", "strides", "padding"))
     first = 2 if application.attr("layout") == "NCHW" else 1
     extents = zip(
@@ -182,17 +185,20 @@ def _window_attributes(application: Application) -> Mapping[str, Any]:
 
 def window_max(application: Application) -> None:
     """MaxPool over any number of axes."""
-    application.result("MaxPool", application.operand(), **_span_attributes(application))
+    application.result("MaxPool", application.operand(), **_general_pool_attributes(application))
 
 
 def window_sum(application: Application) -> None:
     """Write AveragePool, including its padding, times the number of elements."""
     application.only_floats()
-    mean = application.emit("AveragePool", application.operand(), **_span_attributes(application), count_include_pad=1)
+    mean = application.emit(
+        "AveragePool", application.operand(), **_general_pool_attributes(application), count_include_pad=1
+    )
     application.result("Mul", mean, application.number(prod(application.attr("kernel"))))
 
 
-def _span_attributes(application: Application) -> Mapping[str, Any]:
+def _general_pool_attributes(application: Application) -> Mapping[str, Any]:
+    """Return kernel, strides, padding and dilation of a pool over any number of axes."""
     dilation = application.attr("dilation")
     return {
         "kernel_shape": application.attr("kernel"),
@@ -300,7 +306,7 @@ def softmax(application: Application) -> None:
 
 
 def log_softmax(application: Application) -> None:
-    """LogSoftmax."""
+    """Write LogSoftmax over the last axis."""
     application.result("LogSoftmax", application.operand(), axis=-1)
 
 

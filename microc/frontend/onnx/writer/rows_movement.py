@@ -69,11 +69,11 @@ def reverse(application: Application) -> None:
 def pad(application: Application) -> None:
     """Pad; the attribute ``value`` is a stored number."""
     value = dequantised_number(application, application.attr("value"))
-    application.result("Pad", application.operand(), _write_padding(application), application.number(value))
+    application.result("Pad", application.operand(), _padding_operand(application), application.number(value))
 
 
-def _write_padding(application: Application) -> str:
-    """Return the amounts before every axis, then those after."""
+def _padding_operand(application: Application) -> str:
+    """Return the amounts of padding as an operand: before every axis, then after every axis."""
     pairs = application.attr("padding")
     return application.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
 
@@ -84,7 +84,7 @@ def mirror_pad(application: Application) -> None:
     if mode != "symmetric":
         if mode == "wrap":
             application.builder.require(19)
-        application.result("Pad", data, _write_padding(application), mode=mode)
+        application.result("Pad", data, _padding_operand(application), mode=mode)
         return
     padded = [axis for axis, amounts in enumerate(application.attr("padding")) if any(amounts)]
     for axis in padded:
@@ -95,12 +95,12 @@ def mirror_pad(application: Application) -> None:
 
 
 def broadcast_to(application: Application) -> None:
-    """Expand."""
+    """Write Expand to a constant shape."""
     application.result("Expand", application.operand(), application.integers(*application.attr("shape")))
 
 
 def triangle(application: Application) -> None:
-    """Trilu."""
+    """Write Trilu, which keeps the upper or lower triangle of matrices."""
     diagonal = application.constant(np.array(application.attr("diagonal"), np.int64))
     application.result("Trilu", application.operand(), diagonal, upper=int(application.attr("upper")))
 
@@ -246,10 +246,7 @@ def resample(application: Application) -> None:
 
 
 def _resize_mode(axes: list[Axis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
-    """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables.
-
-    None if there is none.
-    """
+    """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables, or None."""
     wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(indices, weights)]
     if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
         return None
@@ -278,6 +275,7 @@ def _is_close(a: Array | None, b: Array | None, extent: int) -> bool:
 
 
 def _resize_rules(mode: str) -> Iterator[ResizeRule]:
+    """Yield the rules of Resize in a mode for all coordinates and roundings."""
     for mode_of_coordinates, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
         yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
 
