@@ -24,7 +24,7 @@ from bars import CORES
 from mlperf_tiny import board_of, corpus
 
 from microc.compiler.options import make_options
-from microc.compiler.tuned.records import OK, Task, list_tasks
+from microc.compiler.tuned.records import OK, Task, list_tuning_tasks
 from microc.device.boards import load_board
 from microc.device.toolchain import native_core
 from microc.errors import MicrocError
@@ -34,7 +34,7 @@ from microc.tuning.on_board import BoardRunner
 from microc.tuning.on_host import HostRunner
 from microc.tuning.runner import Runner
 from microc.tuning.search_space import Candidate, Space
-from microc.tuning.tuner import compiled_for
+from microc.tuning.tuner import compile_for_tuning
 
 BATCH, LAYERS = 24, 8
 """Candidates of a layer; layers of a network, which is compiled for them, at most."""
@@ -108,7 +108,7 @@ def tasks(target: str, model: Path) -> tuple[Task, ...]:
     """The kernels of a network; none where it cannot be compiled for the target."""
     board = board_for(target)
     try:
-        return list_tasks(compiled_for(model, board.target, make_options(), None))
+        return list_tuning_tasks(compile_for_tuning(model, board.target, make_options(), None))
     except MicrocError as error:
         print(f"{target} {model.name}: {error.what}", flush=True)
         return ()

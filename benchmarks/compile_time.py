@@ -34,11 +34,11 @@ import microc
 from microc.cli import COLLECT_AFTER
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
-from microc.codegen.render import environment
+from microc.codegen.render import template_environment
 from microc.compiler.fit.search import build_within_flash
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.device.boards import load_board
 from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
@@ -166,7 +166,7 @@ def stages(model: Path, board: str) -> dict[str, float]:
     with timed("read"):
         read = read_model(model, options)
     with timed("passes"):
-        graph = optimise(read, options)
+        graph = optimise_graph(read, options)
     with timed("kernels"):
         module = build_within_flash(graph, on.target, model.name, options, None, 0).module
     with timed("plan"):
@@ -216,8 +216,8 @@ def main() -> None:
     arguments = parser.parse_args()
     compileall.compile_dir(ROOT / "microc", quiet=1)
     sys.dont_write_bytecode = False  # as Python does by default: microc keeps what Jinja makes of its templates so, too
-    for template in environment().list_templates(["j2"]):
-        environment().get_template(template)
+    for template in template_environment().list_templates(["j2"]):
+        template_environment().get_template(template)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for model in models(arguments.models, Path(folder)):

@@ -33,7 +33,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.client import Client
 from microc.device.emulators import Emulator
-from microc.device.toolchain import run_make, section_sizes
+from microc.device.toolchain import read_linked_sizes, run_make
 from microc.device.transport import open_transport
 from microc.errors import MicrocError
 from microc.module import Module
@@ -102,12 +102,12 @@ def varied(variant: str) -> Iterator[None]:
         return (schedule,)
 
     driver_kernel.candidates = candidates
-    driver_kernel.clear_memo()
+    driver_kernel.clear_schedule_memo()
     try:
         yield
     finally:
         driver_kernel.candidates = original
-        driver_kernel.clear_memo()
+        driver_kernel.clear_schedule_memo()
 
 
 def compiled(path: Path, board: Board, variant: str) -> Module:
@@ -140,7 +140,7 @@ def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
         project = Path(folder) / "project"
         write_tree(project, project_files((module,), board, microc.__version__))
         run_make(project)
-        sizes = {s.name.partition(".")[0]: s.size for s in section_sizes(project / "firmware.elf").symbols}
+        sizes = {s.name.partition(".")[0]: s.size for s in read_linked_sizes(project / "firmware.elf").symbols}
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             client.hello()
             client.expect(module.fingerprint)

@@ -38,7 +38,7 @@ from microc.errors import FitError, MicrocError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.module import Module
-from microc.run.board_project import linked_sizes
+from microc.run.board_project import link_and_read_sizes
 from microc.target import Board
 
 PROTOCOLS = ("rpc", "tuning", "mlperf")
@@ -65,7 +65,7 @@ def smallest() -> Graph:
 def linked(module: Module, board: Board) -> tuple[int, int] | None:
     """Bytes of flash and static RAM; None where the linker finds no room."""
     try:
-        sizes = linked_sizes(project_files((module,), board, __version__), board)
+        sizes = link_and_read_sizes(project_files((module,), board, __version__), board)
     except MicrocError:
         return None
     assert sizes is not None

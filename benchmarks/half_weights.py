@@ -24,8 +24,8 @@ from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
 from microc.compiler.model import read_model
 from microc.compiler.options import Options, make_options
-from microc.compiler.pipeline import compile_graph, optimise
-from microc.device.toolchain import machine_flags, native_core
+from microc.compiler.pipeline import compile_graph, optimise_graph
+from microc.device.toolchain import flags_if_machine_available, native_core
 from microc.errors import MicrocError
 from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
@@ -58,7 +58,7 @@ class Figures:
 
 def meaning(graph: Graph, options: Options, data: Mapping[str, Array]) -> Array:
     """The first output by the operators' references."""
-    plain = optimise(graph, options)
+    plain = optimise_graph(graph, options)
     values = run_graph(plain, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
     return values[plain.outputs[0]].reshape(-1)
 
@@ -84,7 +84,7 @@ def on_board(graph: Graph, core: str, forms: Mapping[str, Options], data: dict[s
 def on_host(graph: Graph, forms: Mapping[str, Options], data: dict[str, Array]) -> dict[str, Figures]:
     """Every form as a library of this computer, run by turns."""
     target = target_for(native_core())
-    flags = machine_flags(CORES[target.cpu].machine)
+    flags = flags_if_machine_available(CORES[target.cpu].machine)
     made = {form: compile_graph(graph, graph.name, target, options) for form, options in forms.items()}
     libraries = {form: build_library(shared_files(module, ""), *flags) for form, module in made.items()}
     for library in libraries.values():

@@ -15,7 +15,7 @@ from pathlib import Path
 from microc.compiler.api import compile
 from microc.device.client import Client
 from microc.device.transport import PipeTransport, Transport
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 
 LINES = ((115_200, 256), (921_600, 512))
 """Baud rates, and the frames' payloads that boards with such lines get."""
@@ -72,7 +72,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         project = open_project(compile(arguments.model, board="host").write(Path(folder) / "project"))
-        build(project)
+        build_project(project)
         for baud, payload in LINES:
             with Client(PacedTransport(PipeTransport([str(project.elf)]), baud), max_payload=payload) as client:
                 sent, read = share(client, baud, arguments.size)

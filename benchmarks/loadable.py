@@ -16,7 +16,7 @@ from pathlib import Path
 
 import microc
 from microc.device.boards import load_board
-from microc.device.toolchain import run_make, section_sizes
+from microc.device.toolchain import read_linked_sizes, run_make
 from microc.errors import MicrocError
 from microc.run import board_project
 from microc.run.board_project import open_project
@@ -41,14 +41,14 @@ def image_bytes(folder: Path, *flags: str) -> int:
     """Code and constants of a relocatable project, as it is or with other flags."""
     run_make(folder, ["clean"])
     run_make(folder, ["network.elf", *flags])
-    return dict(section_sizes(folder / "network.elf").sections)[".image"]
+    return dict(read_linked_sizes(folder / "network.elf").sections)[".image"]
 
 
 def instructions(model: Path, board: str, folder: Path, *, relocatable: bool) -> int | None:
     """Of one inference; None where the board does not hold it."""
     try:
         project = open_project(microc.compile(model, board=board, relocatable=relocatable).write(folder))
-        board_project.build(project)
+        board_project.build_project(project)
         with Device(project) as device:
             return device.clock.amount(device.time(1).min)
     except MicrocError:

@@ -20,7 +20,7 @@ from microc.schedule.choose import Choice
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
-from microc.tuning.runner import Result, Runner
+from microc.tuning.runner import MeasuredResult, Runner
 from microc.tuning.search_space import Candidate, Point, Space
 
 FOLDER = Path(__file__).parent / "measured"
@@ -167,5 +167,5 @@ class Recorded(Runner):
     def check(self) -> None:
         """They are there."""
 
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        return [Result(c, OK, self._space.ticks_of(c), c.code) for c in candidates]
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
+        return [MeasuredResult(c, OK, self._space.ticks_of(c), c.code) for c in candidates]

@@ -32,7 +32,7 @@ from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
 from microc.device.client import Client
 from microc.device.emulators import Emulator
-from microc.device.toolchain import Sizes, run_make, section_sizes
+from microc.device.toolchain import LinkedSizes, read_linked_sizes, run_make
 from microc.device.transport import open_transport
 from microc.module import Module
 from microc.run.profile import ticks_to_instructions
@@ -114,7 +114,7 @@ class Measured:
     module: Module
     exact: bool
     counts: tuple[int, ...]
-    sizes: Sizes
+    sizes: LinkedSizes
     stack: int
 
 
@@ -128,7 +128,7 @@ def measure(path: Path, board: Board, optimize: str) -> Measured:
         project = Path(folder) / "project"
         write_tree(project, project_files((module,), board, microc.__version__))
         run_make(project)
-        sizes = section_sizes(project / "firmware.elf")
+        sizes = read_linked_sizes(project / "firmware.elf")
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             ticks, exact = run(module, client, inputs, outputs, float_tolerance(path))
             stack = client.stats().stack_bytes

@@ -245,7 +245,7 @@ def dequantized(writer: GraphBuilder, dtype: str) -> str:
 
 def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
     """A layer of Keras's, over a sequence."""
-    from microc.frontend.formulas import Gates, gate, run_over_time
+    from microc.frontend.formulas import Gates, run_over_time, slice_gate
 
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
 
@@ -261,16 +261,20 @@ def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
             return (body.emit("tanh", (body.emit("add", (share, product(old[0], units))),)),)
         if cell == "lstm":
             total = body.emit("add", (share, product(old[0], 4 * units)))
-            i, f, g, o = (body.emit("tanh" if k == 2 else "sigmoid", (gate(body, total, k, units),)) for k in range(4))
+            i, f, g, o = (
+                body.emit("tanh" if k == 2 else "sigmoid", (slice_gate(body, total, k, units),)) for k in range(4)
+            )
             state = body.emit("add", (body.emit("mul", (f, old[1])), body.emit("mul", (i, g))))
             return body.emit("mul", (o, body.emit("tanh", (state,)))), state
         inner = product(old[0], 3 * units)
         z, r = (
-            body.emit("sigmoid", (body.emit("add", (gate(body, share, k, units), gate(body, inner, k, units))),))
+            body.emit(
+                "sigmoid", (body.emit("add", (slice_gate(body, share, k, units), slice_gate(body, inner, k, units))),)
+            )
             for k in (0, 1)
         )
-        reset = body.emit("mul", (r, gate(body, inner, 2, units)))
-        h = body.emit("tanh", (body.emit("add", (gate(body, share, 2, units), reset)),))
+        reset = body.emit("mul", (r, slice_gate(body, inner, 2, units)))
+        h = body.emit("tanh", (body.emit("add", (slice_gate(body, share, 2, units), reset)),))
         return (body.emit("add", (h, body.emit("mul", (z, body.emit("sub", (old[0], h)))))),)
 
     def write(writer: GraphBuilder, dtype: str) -> str:

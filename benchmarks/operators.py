@@ -32,10 +32,10 @@ from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.codegen.project.manifest import MemoryMap
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import compile_graph, optimise
+from microc.compiler.pipeline import compile_graph, optimise_graph
 from microc.device.client import Client
 from microc.device.emulators import Emulator
-from microc.device.toolchain import Sizes, run_make, section_sizes
+from microc.device.toolchain import LinkedSizes, read_linked_sizes, run_make
 from microc.device.transport import open_transport
 from microc.errors import MicrocError
 from microc.frontend.graph_builder import GraphBuilder
@@ -121,7 +121,7 @@ def inputs(graph: Graph) -> dict[str, Array]:
 
 def agreeing(graph: Graph, data: dict[str, Array], got: list[bytes]) -> list[bool]:
     """Whether each output is what the operators' references give: equal integers, floats to within 1e-4 of the largest."""
-    plain = optimise(graph, make_options())
+    plain = optimise_graph(graph, make_options())
     values = run_graph(plain, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
     found = []
     for name, raw in zip(plain.outputs, got, strict=True):
@@ -132,13 +132,13 @@ def agreeing(graph: Graph, data: dict[str, Array], got: list[bytes]) -> list[boo
     return found
 
 
-def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int], Sizes, list[bytes]]:
+def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int], LinkedSizes, list[bytes]]:
     """Instructions of every call, the sizes of the firmware, and the outputs."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = Path(folder) / "project"
         write_tree(project, project_files((module,), board, microc.__version__))
         run_make(project)
-        sizes = section_sizes(project / "firmware.elf")
+        sizes = read_linked_sizes(project / "firmware.elf")
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             client.hello()
             client.expect(module.fingerprint)

@@ -23,7 +23,7 @@ import numpy as np
 
 import microc
 from microc.base.dtypes import Array
-from microc.device.toolchain import compile_shared, runs_here
+from microc.device.toolchain import compile_shared_library, is_machine_available
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.isa import CORES
 
@@ -139,7 +139,7 @@ def measured(size: int, rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         source = Path(folder) / "peak.c"
         source.write_text(_SOURCE)
-        library = compile_shared(Path(folder), [source], Path(folder) / "peak.so", *CORES[CORE].machine.split())
+        library = compile_shared_library(Path(folder), [source], Path(folder) / "peak.so", *CORES[CORE].machine.split())
         loops = ctypes.CDLL(str(library))
         graphs = [make(dtype, size) for dtype in _EACH_TURN for make in (product, convolution)]
         return [row(graph, rounds, loops) for graph in graphs]
@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    if not runs_here(CORES[CORE].machine):
+    if not is_machine_available(CORES[CORE].machine):
         print("this computer has no AVX2")
         return 1
     rows = measured(args.size, args.rounds)

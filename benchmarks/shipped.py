@@ -28,7 +28,7 @@ from mlperf_tiny import board_of, corpus
 
 import microc
 from microc.compiler.fit.budget import PRICE_STEPS
-from microc.compiler.lowering.kernel_maker import Compiled, Group
+from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     list_candidates,
@@ -40,13 +40,13 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned import shipped
 from microc.compiler.tuned.optimisation_plan import workspace_room
-from microc.compiler.tuned.records import OK, Database, Record, list_tasks
-from microc.compiler.tuned.shipped import Kernel, ShippedSchedule
+from microc.compiler.tuned.records import OK, Database, Record, list_tuning_tasks
+from microc.compiler.tuned.shipped import ShippedKernel, ShippedSchedule
 from microc.errors import MicrocError
 from microc.module import Module
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.choose import Choice, cheapest, constant_bytes, scale_price
+from microc.schedule.choose import Choice, cheapest, constant_bytes, scale_price_for_packing
 from microc.schedule.cost.cost_model import Cost, estimate
 from microc.schedule.primitives.tree import Step
 from microc.target import SPEED, Goal, Target, target_for
@@ -106,11 +106,11 @@ def models(cpu: str, part: str = "") -> list[Path]:
     return [path for path in found if part in path.name]
 
 
-def kernels(made: Compiled, network: str) -> Iterator[Met]:
+def kernels(made: CompiledNetwork, network: str) -> Iterator[Met]:
     """Those of a compiled network that rules schedule."""
     for call in made.module.calls:
         origin = made.make.origins.get(call.writes)
-        if isinstance(origin, Group) and not origin.in_place and not registry.get(origin.nodes[0].op).regions:
+        if isinstance(origin, KernelGroup) and not origin.in_place and not registry.get(origin.nodes[0].op).regions:
             lowered = group_algorithms(made.make.graph, origin.nodes, made.make.target, "kernel")
             yield Met(network, call.layer, lowered, origin.uses, made.make.goal)
 
@@ -161,7 +161,7 @@ class Proposed:
 def choices(met: Met, target: Target, prices: Sequence[float]) -> tuple[ShippedSchedule, ...]:
     """What may be chosen for a kernel; nothing for one whose weights are packed, which other choices decide."""
     proposed = Proposed(met, target)
-    if scale_price(SPEED, [choice.schedule for choice in proposed.found.values()]) is not SPEED:
+    if scale_price_for_packing(SPEED, [choice.schedule for choice in proposed.found.values()]) is not SPEED:
         return ()
     every = [
         _shipped(met.lowered[number], choice, target, proposed.ranges[number, trace])
@@ -184,7 +184,7 @@ def _shipped(group: LoweredGroup, choice: Choice, target: Target, prices: tuple[
 
 def _winners(every: Sequence[ShippedSchedule], target: Target, goal: Goal, uses: int) -> set[int]:
     """The one that is chosen, and the one that weighs least, which others are compared with."""
-    offers = shipped.offers(every, target, goal, uses)
+    offers = shipped.shipped_candidates(every, target, goal, uses)
     best = (min(offers, key=lambda offer: offer.weight), cheapest(offers, goal))
     return {place for place, each in enumerate(every) if any(each is offer.shipped for offer in best)}
 
@@ -207,7 +207,7 @@ def improved(
     records = [r for r in database.of(tuning_key(met.lowered, like)) if r.status == OK]
     plain = [each for each in known if not (each.measured and each.prices == (0.0, 0.0))]
     found = [_faster(each, met, records, gain, room, more=False) or each for each in plain]
-    offers = shipped.offers(plain, target, SPEED, 1)
+    offers = shipped.shipped_candidates(plain, target, SPEED, 1)
     fastest = _faster(cheapest(offers, SPEED).shipped, met, records, gain, room, more=True)
     return tuple(found) if fastest is None else (*found, fastest)
 
@@ -243,12 +243,12 @@ def write(cpu: str, part: str) -> None:
     target, begin, options = target_for(cpu), time.monotonic(), make_options(shipped=False)
     found = [(model, compile_network(model, target, options)) for model in models(cpu, part)]
     prices = [step * made.make.goal.price for _, made in found for step in PRICE_STEPS]
-    lines: dict[str, Kernel] = {}
+    lines: dict[str, ShippedKernel] = {}
     for model, made in found:
         for met in kernels(made, model.stem):
             key = shipped_key(met.lowered)
             if key not in lines and (known := choices(met, target, prices)):
-                lines[key] = Kernel(key, f"{met.network} {met.layer.rpartition(' ')[0]}", known)
+                lines[key] = ShippedKernel(key, f"{met.network} {met.layer.rpartition(' ')[0]}", known)
     _keep(cpu, lines, begin)
 
 
@@ -259,12 +259,12 @@ def measure(cpu: str, part: str, records: Path, trials: int) -> None:
         for model in models(cpu, part):
             tuning = microc.tune(model, board=BOARDS[cpu], records=path, trials=trials)
             print(f"{cpu:14} {model.stem:40} {tuning.default:14,.0f} {tuning.best:14,.0f}", flush=True)
-    database, lines = Database(path), {kernel.key: kernel for kernel in shipped.kernels_of(cpu)}
+    database, lines = Database(path), {kernel.key: kernel for kernel in shipped.shipped_kernels_of(cpu)}
     found: dict[str, tuple[Met, int]] = {}
     for model in models(cpu, part):
         made = compile_network(model, target, make_options(shipped=False))
         assert made.module.plan is not None
-        room = workspace_room(made.module, list_tasks(made), made.module.plan.size)
+        room = workspace_room(made.module, list_tuning_tasks(made), made.module.plan.size)
         for met in kernels(made, model.stem):
             key, free = shipped_key(met.lowered), room.get(tuning_key(met.lowered, target), 0)
             found[key] = met, min(free, found.get(key, (met, free))[1])
@@ -275,7 +275,7 @@ def measure(cpu: str, part: str, records: Path, trials: int) -> None:
     _keep(cpu, lines, begin)
 
 
-def _keep(cpu: str, lines: Mapping[str, Kernel], begin: float) -> None:
+def _keep(cpu: str, lines: Mapping[str, ShippedKernel], begin: float) -> None:
     """Writes the file of a core, and says what it has."""
     path = shipped.FOLDER / f"{cpu}.jsonl"
     path.parent.mkdir(exist_ok=True)

@@ -32,7 +32,7 @@ from mlperf_tiny import board_of, corpus
 
 import microc
 from microc.compiler.options import make_options
-from microc.compiler.tuned.records import OK, Database, Task, list_tasks
+from microc.compiler.tuned.records import OK, Database, Task, list_tuning_tasks
 from microc.reports.firmware_size import measure_firmware as sizes_of
 from microc.run import board_project
 from microc.run.session import Device
@@ -41,9 +41,9 @@ from microc.target import Board
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Meter, Runner
-from microc.tuning.search_policies import SEARCHES, model_for
+from microc.tuning.search_policies import SEARCHES, ranking_model_by_name
 from microc.tuning.search_space import Candidate, Space
-from microc.tuning.tuner import Limits, TunedKernel, Tuner, compiled_for
+from microc.tuning.tuner import SearchLimits, TunedKernel, Tuner, compile_for_tuning
 
 BAUD = 115_200
 """Of a serial line."""
@@ -65,7 +65,7 @@ def run(model: Path, board: Board, optimize: str, records: Path | None) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         microc.compile(model, board=board, optimize=optimize, tuned=records).write(folder)
         project = board_project.open_project(folder)
-        board_project.build(project)
+        board_project.build_project(project)
         with Device(project) as device:
             made = device.run(*random_inputs(device.inputs, np.random.default_rng(0)))
             outputs = made if isinstance(made, tuple) else (made,)
@@ -104,7 +104,7 @@ def tables(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.
     for board in boards:
         for model in models:
             for number, task in enumerate(
-                list_tasks(compiled_for(model, board.target, make_options(shipped=False), board))
+                list_tuning_tasks(compile_for_tuning(model, board.target, make_options(shipped=False), board))
             ):
                 space, runner = Space(task), BoardRunner(board)
                 if len(space.points) > MOST or arguments.layers not in task.name:
@@ -155,10 +155,10 @@ def _found(space: measured.PaperSpace, name: str, seeds: int) -> list[float]:
     """The best of a tenth of the trials over the best there is, for every seed."""
     found = []
     for seed in range(seeds):
-        made = SEARCHES[name](space, seed, model_for("auto"))
-        tuner = Tuner([], measured.Recorded(space), Database(), model=model_for("auto"))
+        made = SEARCHES[name](space, seed, ranking_model_by_name("auto"))
+        tuner = Tuner([], measured.Recorded(space), Database(), model=ranking_model_by_name("auto"))
         tuner.kernels = [TunedKernel(space.task, made)]
-        tuner.run(Limits(measured.trials_of(space)))
+        tuner.run(SearchLimits(measured.trials_of(space)))
         found.append(tuner.kernels[0].best / space.best)
     return found
 
@@ -175,7 +175,7 @@ def rate(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Na
         ]
         seconds, count = [0.0] * len(places), 0
         for model in models:
-            for task in list_tasks(compiled_for(model, board.target, make_options(shipped=False), board)):
+            for task in list_tuning_tasks(compile_for_tuning(model, board.target, make_options(shipped=False), board)):
                 if arguments.layers not in task.name:
                     continue
                 found = _some(Space(task), min(arguments.trials, places[0].batch))

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from microc.base.terminal import escape_lines, escape_unprintable
+from microc.base.terminal import escape_message_lines, escape_unprintable
 
 NEAREST, LISTED = 3, 24
 """Names in a hint: similar ones (NEAREST), and those of a complete list (LISTED)."""
@@ -52,11 +52,11 @@ class MicrocError(Exception):
         self.details = details or {}
 
     def __str__(self) -> str:
-        lines = [f"error[{self.code}]: {escape_lines(self.what)}"]
+        lines = [f"error[{self.code}]: {escape_message_lines(self.what)}"]
         if self.where:
             lines.append(f"  --> {escape_unprintable(self.where, '')}")
         if self.hint:
-            lines.append(f"  help: {escape_lines(self.hint)}")
+            lines.append(f"  help: {escape_message_lines(self.hint)}")
         return "\n".join(lines)
 
 
@@ -145,7 +145,7 @@ class ProgramError(InternalError):
     exit_code = 3
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def similar_names_hint(word: str, known: Iterable[str]) -> str:
     """Return a hint "did you mean ...?" with the ``known`` names most similar to a word; empty if none is."""
     import difflib
 
@@ -155,7 +155,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(_quote_if_needed, close[:NEAREST]))}?" if close else ""
 
 
-def nearest_file(path: Path) -> str:
+def similar_files_hint(path: Path) -> str:
     """Return a hint "did you mean ...?" with the names in the same folder most similar to a missing file or folder; empty
     if none is."""
     import difflib
@@ -168,13 +168,13 @@ def nearest_file(path: Path) -> str:
     return f"did you mean {' or '.join(shlex.quote(str(path.parent / name)) for name in close)}?" if close else ""
 
 
-def suggestion(word: str, known: Iterable[str], what: str) -> str:
+def known_names_hint(word: str, known: Iterable[str], what: str) -> str:
     """Return a hint with the ``known`` names most similar to a word, else with all of them, which are called ``what`` (a
     plural)."""
     names = list(known)
     listed = ", ".join(map(_quote_if_needed, names[:LISTED])) or "none"
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return nearest(word, names) or f"{what}: {listed}{more}"
+    return similar_names_hint(word, names) or f"{what}: {listed}{more}"
 
 
 def _quote_if_needed(name: str) -> str:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.graph.ir import short
+from microc.graph.ir import shorten_text
 from microc.target import NOTHING, Fetches, Traffic
 from microc.tir.ir import Expr, PrimFunc, Var
 
@@ -80,7 +80,7 @@ class View:
 
 
 @frozen
-class External:
+class ExternalBody:
     """The body of a kernel that external code computes.
 
     ``lines``: C over the function's parameters; ``includes``: headers that these need. ``instructions`` of a call and
@@ -131,7 +131,7 @@ class Sources:
 
 
 @frozen
-class Decision:
+class BackendDecision:
     """Decision who computes a region that a backend supports: the backend's code (``theirs``) or ours. ``layer``: location
     in the model.
 
@@ -167,7 +167,7 @@ class Kernel:
     comment: tuple[str, ...] = ()
     code_bytes: int = 0
     blocks: tuple[tuple[str, str], ...] = ()
-    external: External | None = None
+    external: ExternalBody | None = None
     apart: bool = False
     fetches: Fetches = NOTHING
 
@@ -190,7 +190,7 @@ class Streamed:
 
 
 @frozen
-class Plain:
+class UnlimitedArenaCost:
     """Cost of the network without a limit of the arena, that is, without streamed layers and smaller workspaces: bytes of
     its arena, estimated instructions."""
 
@@ -243,7 +243,7 @@ class Streaming:
 
 
 @frozen
-class Weights:
+class ConstantOperand:
     """A constant operand of a model's operator. ``scales``: smallest and largest quantisation scale, and their
     number along ``axis`` (None: one for all); None if not quantised."""
 
@@ -255,12 +255,12 @@ class Weights:
 
 
 @frozen
-class Applied:
+class AppliedOperator:
     """An operator of the model that a call computes: its attributes as text, by name, and its constants."""
 
     op: str
     attributes: tuple[tuple[str, str], ...]
-    weights: tuple[Weights, ...]
+    weights: tuple[ConstantOperand, ...]
 
 
 @frozen
@@ -305,7 +305,7 @@ class Call:
     instructions: int = 0
     cycles: int = 0
     streamed: Streamed | None = None
-    operators: tuple[Applied, ...] = ()
+    operators: tuple[AppliedOperator, ...] = ()
     unit: UnitUse | None = None
     traffic: tuple[Traffic, ...] = ()
     waits: int = 0
@@ -426,7 +426,7 @@ class Module:
     fingerprint: str = ""
     nominal_macs: int = 0
     arithmetic: Arithmetic = Arithmetic()
-    plain: Plain | None = None
+    plain: UnlimitedArenaCost | None = None
     sizes: tuple[Size, ...] = ()
     streaming: Streaming | None = None
     starts: Mapping[str, str] = field(default_factory=dict)
@@ -438,7 +438,7 @@ class Module:
     self_test: SelfTest | None = None
     sources: tuple[Sources, ...] = ()
     own: Module | None = None
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[BackendDecision, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", MappingProxyType(dict(sorted(self.hashes.items()))))
@@ -448,7 +448,9 @@ class Module:
 
     def __repr__(self) -> str:
         ends = " -> ".join(", ".join(names) for names in (self.inputs, self.outputs))
-        return f"<Module {short(f'{self.name}({ends})')}, {len(self.calls)} calls of {len(self.kernels)} kernels>"
+        return (
+            f"<Module {shorten_text(f'{self.name}({ends})')}, {len(self.calls)} calls of {len(self.kernels)} kernels>"
+        )
 
     def with_plan(self, plan: Plan) -> Module:
         """Return the module with this memory plan."""

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from microc import te
 from microc.base.dtypes import Array
 from microc.base.file_access import read_bytes
-from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, nearest_file
+from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, similar_files_hint
 from microc.external.backend import BACKENDS, Backend, Code, Entry, Region, Span
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.match import P
@@ -42,7 +42,7 @@ from microc.isa.host import with_unit
 from microc.isa.instruction_set import Scratchpad, TensorUnit
 from microc.isa.portable import UNALIGNED
 from microc.module import Sources
-from microc.ops.arithmetic import is_quantised, through_float
+from microc.ops.arithmetic import is_quantised, legalize_in_float
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
 from microc.schedule.rules import RULES, ScheduleRule
@@ -167,7 +167,7 @@ def in_floats(node: Node, graph: Graph) -> Legalized | None:
 
     An operator of a single 8-bit tensor thus becomes a table of 256 numbers.
     """
-    return through_float(node, graph) if is_quantised(node, graph) else None
+    return legalize_in_float(node, graph) if is_quantised(node, graph) else None
 
 
 @contextmanager
@@ -221,7 +221,9 @@ def load_plugin(path: str | Path) -> Plugin:
     """
     source = Path(path)
     if not source.is_file():
-        hint = nearest_file(source) or "a plugin is a file of Python: examples/custom_operator/operators.py is one"
+        hint = (
+            similar_files_hint(source) or "a plugin is a file of Python: examples/custom_operator/operators.py is one"
+        )
         raise OutputError(f"there is no plugin {source}", where=str(source), hint=hint)
     try:
         known = source.resolve(), hashlib.sha256(read_bytes(source)).hexdigest()

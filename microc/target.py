@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 
 if TYPE_CHECKING:
     from microc.isa import Core
@@ -53,7 +53,7 @@ def target_for(cpu: str) -> Target:
 
     cpu = ALIASES.get(cpu, cpu)
     if cpu not in CORES:
-        raise UsageError(f"unknown core {cpu!r}", hint=suggestion(cpu, CORES, "cores"))
+        raise UsageError(f"unknown core {cpu!r}", hint=known_names_hint(cpu, CORES, "cores"))
     core = CORES[cpu]
     return Target(cpu, core.family, core.has)
 

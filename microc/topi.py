@@ -19,7 +19,7 @@ from typing import Any
 
 from microc import te
 from microc.base.dtypes import Array
-from microc.errors import ProgramError, suggestion
+from microc.errors import ProgramError, known_names_hint
 from microc.graph.ir import Attr, TensorType
 from microc.ops import registry
 from microc.ops.registry import OpCall, OpDef, Operand
@@ -36,7 +36,7 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     known = registry.registry()
     if op not in known or (known[op].scalar is None and known[op].compute is None):
         raise ProgramError(
-            f"no operator {op!r} is a tensor expression", hint=suggestion(op, set(known) - {op}, "operators")
+            f"no operator {op!r} is a tensor expression", hint=known_names_hint(op, set(known) - {op}, "operators")
         )
     definition = known[op]
     for tensor in tensors:
@@ -56,12 +56,13 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     assert definition.compute is not None
     found = definition.compute(OpCall(whole, operands, made))
     results = [
-        viewed(t, kind.shape) for t, kind in zip(found if isinstance(found, tuple) else (found,), made, strict=True)
+        reshape_view(t, kind.shape)
+        for t, kind in zip(found if isinstance(found, tuple) else (found,), made, strict=True)
     ]
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def viewed(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
+def reshape_view(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
     """Return the elements of a tensor, in row-major order, under another shape; the tensor itself if it has that
     shape."""
     wanted = tuple(shape)
@@ -107,7 +108,7 @@ def _elementwise(
 
 def _make_viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
     """Return a function that returns a tensor, or its elements under another shape."""
-    return lambda shape=None: tensor if shape is None else viewed(tensor, shape)
+    return lambda shape=None: tensor if shape is None else reshape_view(tensor, shape)
 
 
 def _refuse_constant(array: Array) -> te.Tensor:

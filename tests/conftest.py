@@ -92,7 +92,7 @@ def equal_sources_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) ->
             digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
         known = kept / digest.hexdigest()
         if not known.exists():
-            toolchain.compile_shared(folder, sources, target, *flags, libraries=libraries)
+            toolchain.compile_shared_library(folder, sources, target, *flags, libraries=libraries)
             partial = known.with_name(f"{known.name}.{os.getpid()}")
             shutil.copyfile(target, partial)
             partial.replace(known)
@@ -100,5 +100,5 @@ def equal_sources_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) ->
         return target
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "compile_shared", once)
+        patch.setattr(load, "compile_shared_library", once)
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from microc.device.toolchain import runs_here
+from microc.device.toolchain import is_machine_available
 from microc.isa import CORES
 from tests.device.smoke import needs
 from tests.support.campaign import in_campaign
@@ -122,7 +122,7 @@ MARKS = {
         in_campaign,
         needs("riscv64-unknown-elf-gcc", "qemu-system-riscv32", "make"),
     ),
-    "peak": (pytest.mark.skipif(not runs_here(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
+    "peak": (pytest.mark.skipif(not is_machine_available(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
     "quantisation": (in_campaign,),
     "riscv_vector": VECTORS,
     "library": (pytest.mark.cross, needs("arm-none-eabi-gcc")),

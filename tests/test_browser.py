@@ -16,12 +16,12 @@ from microc.cli import main
 from microc.compiler.tuned.records import Database
 from microc.graph.ir import Loc
 from microc.quantization.quantised_page import to_html as quantised_html
-from microc.reports.live import iter_runs, render_watch_page, run_event
+from microc.reports.live import iter_runs, render_watch_page, run_event_data
 from microc.reports.page import to_html as report_html
 from microc.reports.report import Report
 from microc.reports.saved_reports import compare_reports
-from microc.reports.text_tables import change_words
-from microc.run.board_project import build, open_project
+from microc.reports.text_tables import percent_change_text
+from microc.run.board_project import build_project, open_project
 from microc.run.data.samples import Samples
 from microc.tuning.tuning_page import to_html as tuned_html
 from tests.exports.programs import export
@@ -162,11 +162,11 @@ def tuned(folder: Path) -> Path:
 def watched(folder: Path) -> tuple[Path, int]:
     """The page of ``microc watch`` after one run, and what that answered."""
     project = open_project(microc.compile(digits.INT8, board="host").write(folder / "digits"))
-    build(project)
+    build_project(project)
     ramp = np.arange(64, dtype=np.int8).reshape(1, 1, 8, 8, 1)
     with microc.Device(project) as device:
         (run,) = itertools.islice(iter_runs(device, Samples((ramp,), np.array([3]), {}, ())), 1)
-        data, page = run_event(device, run), render_watch_page(device, "a sample")
+        data, page = run_event_data(device, run), render_watch_page(device, "a sample")
     told = json.dumps(json.dumps(data)).replace("<", "\\u003c")
     stub = f"<script>class EventSource {{ addEventListener(kind, f) {{ if (kind === 'message') f({{ data: {told} }}); }} }}"
     path = folder / "watch.html"
@@ -256,13 +256,13 @@ def test_compared_in_the_browser_as_in_the_terminal(
     told = {row[0]: row[1:] for row in found["changes"]}
     for row in changes["layers"]:
         both = [(row[what]["before"], row[what]["after"]) for what in ("cycles", "flash")]
-        assert told[row["layer"]] == [text for a, b in both for text in (f"{a:,}", f"{b:,}", change_words(a, b))]
+        assert told[row["layer"]] == [text for a, b in both for text in (f"{a:,}", f"{b:,}", percent_change_text(a, b))]
     for row in changes["totals"]:
         if "ms" not in row["name"]:
             assert told[row["name"]] == [
                 f"{row['before']:,}",
                 f"{row['after']:,}",
-                change_words(row["before"], row["after"]),
+                percent_change_text(row["before"], row["after"]),
             ]
 
 

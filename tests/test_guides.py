@@ -56,6 +56,6 @@ def test_the_example_of_a_unary_function_is_a_row() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     source = re.search(r'```python\n(Unary\(\n    "tan".*?\n\))\n```', text, re.DOTALL)
     assert source
-    row = eval(source[1], {"Unary": scalar_functions.Unary, "np": np, "ir": ir})
+    row = eval(source[1], {"Unary": scalar_functions.UnaryFunction, "np": np, "ir": ir})
     assert row.scalar({}, ir.Var("x", "float32")).dtype == "float32"
     np.testing.assert_allclose(row.array({}, np.array(0.5)), np.tan(0.5))

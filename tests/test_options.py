@@ -12,7 +12,7 @@ from microc.cli.arguments import Arguments, make_parser
 from microc.cli.shared_options import compilation_options
 from microc.compiler.options import LATE, OPTIONS, Bound, Options, make_options
 from microc.errors import UsageError
-from microc.reports.reference_tables import option_rows, options_markdown
+from microc.reports.reference_tables import compilation_option_rows, options_markdown
 from microc.transform.streaming import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,5 +106,5 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--requantize float|fixed" in capsys.readouterr().out
     assert main(["options", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["options"]
-    assert [row["name"] for row in found] == list(OPTIONS) == [row.name for row in option_rows()]
+    assert [row["name"] for row in found] == list(OPTIONS) == [row.name for row in compilation_option_rows()]
     assert all(row["help"] and row["group"] for row in found)

@@ -18,7 +18,7 @@ from microc.compiler.model import REGISTERS_PLUGINS
 from microc.run.board_project import open_project
 from microc.schedule.schedule import Schedule
 from microc.target import Target
-from microc.tuning.tune import describe_spaces
+from microc.tuning.tune import describe_search_spaces
 from tests.device.smoke import needs
 from tests.support.campaign import everything
 
@@ -180,7 +180,7 @@ def of_dense(schedule: Schedule, op: str, target: Target) -> Schedule | None:
 
 def test_a_rule_of_the_user_is_a_point() -> None:
     rule = microc.ScheduleRule("mine", of_dense)
-    found = describe_spaces(INT8, board="mps2-an386", schedules=[rule])
+    found = describe_search_spaces(INT8, board="mps2-an386", schedules=[rule])
     dense = next(kernel for kernel in found if kernel["op"].startswith("dense"))
     assert "mine" in dense["decisions"]["rule"]
 

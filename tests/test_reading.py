@@ -91,7 +91,7 @@ def test_owners_and_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert str(away) in foreign_reason(path), "the folder of what a link names counts"
     os.chmod(away, 0o755)
     assert foreign_reason(path) == ""
-    monkeypatch.setattr(file_access, "_users", lambda: frozenset({os.getuid() + 1}))
+    monkeypatch.setattr(file_access, "_trusted_users", lambda: frozenset({os.getuid() + 1}))
     assert "belongs to" in foreign_reason(path) and "the user is" in foreign_reason(path)
 
 

@@ -55,7 +55,7 @@ MODELS: dict[str, Callable[[], bytes]] = {
     ),
     "names.onnx": lambda: onnx_file(EVIL),
     "unknown.onnx": lambda: unknown_onnx(EVIL),
-    "names.mcg": lambda: to_bytes(tflite.read(tflite_model(EVIL.rstrip("\0")), "x.tflite")),
+    "names.mcg": lambda: to_bytes(tflite.read_tflite(tflite_model(EVIL.rstrip("\0")), "x.tflite")),
     "forest.txt": lambda: f"tree\nversion=v4\nobjective={EVIL}\nfeature_names={EVIL}\n".encode(),
     "trees.json": lambda: b'{"learner": {"objective": {"name": "\\u001b[2J"}}, "version": [2, 0, 0]}',
 }
@@ -146,7 +146,7 @@ def test_an_error_forges_no_line() -> None:
 
 def test_whoever_writes_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
     """Libraries, too; what an encoding lacks is escaped, and nothing is guarded twice."""
-    with terminal.guard_output(), terminal.guard_output():
+    with terminal.escape_all_output(), terminal.escape_all_output():
         sys.stderr.writelines(["a\tb", EVIL])
         terminal.write_control("\x1b[1mours\x1b[0m")
     said = capsys.readouterr().err

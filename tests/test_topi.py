@@ -59,7 +59,7 @@ def _workspaces(func: tir.PrimFunc) -> list[Array]:
 def test_operators_follow_one_another() -> None:
     x, weight = te.placeholder((2, 6), "float32", "x"), te.placeholder((4, 6), "float32", "weight")
     second = te.placeholder((3, 8), "float32", "second")
-    value = topi.dense(topi.viewed(topi.dense(x, weight), (1, 8)), second)
+    value = topi.dense(topi.reshape_view(topi.dense(x, weight), (1, 8)), second)
     func = te.create_prim_func("two", [x, weight, second], [value])
     a, b, c = (
         np.random.default_rng(k).normal(size=shape).astype(np.float32)
@@ -80,4 +80,4 @@ def test_what_is_refused() -> None:
     with pytest.raises(ModelError, match="attribute 'axes' is missing"):
         topi.transpose(x)
     with pytest.raises(ProgramError, match="cannot be viewed"):
-        topi.viewed(x, (5,))
+        topi.reshape_view(x, (5,))

@@ -15,7 +15,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import train_test_split
 
 import microc
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 
 SCALE = 0.05  # a feature's unit on the board: 16 bits hold up to 1,638
 
@@ -35,7 +35,7 @@ def main() -> None:
         project = open_project(
             microc.compile(graph, board=arguments.board, name="forest").write(Path(folder) / "forest")
         )
-        sizes, stack = build(project).sizes, project.peak_stack
+        sizes, stack = build_project(project).sizes, project.peak_stack
         with microc.Device(project, arguments.port) as device:
             rows = x_test[: arguments.samples].astype(np.int16)
             labels = [int(np.asarray(device.run(row[None])[0]).item()) for row in rows]

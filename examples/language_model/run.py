@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 import microc
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 
 MODEL = Path(__file__).parent / "model.onnx"
 
@@ -43,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = microc.compile(MODEL, board=arguments.board, state=state)
         project = open_project(program.write(Path(folder) / "language_model"))
-        build(project)
+        build_project(project)
         with microc.Device(project, arguments.port) as device:
             said = generate(lambda token: device.run(token), prompt, count)
             cost = device.profile()

@@ -21,7 +21,7 @@ from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make
 from microc.device.transport import open_transport
 from microc.errors import DeviceError
-from microc.run.board_project import Project, build, open_project, read_network_blob, send_network
+from microc.run.board_project import Project, build_project, open_project, read_network_blob, send_network
 
 HERE = Path(__file__).parent
 DIGITS = HERE.parent / "digits"
@@ -34,7 +34,7 @@ def project(model: str, board: str, folder: Path) -> Project:
         microc.compile(DIGITS / model, board=board, relocatable=True, input_dtype="float32").write(folder)
     )
     shutil.copy(HERE / "verify.c", folder)
-    build(made)
+    build_project(made)
     run_make(folder, ["EXTRA_SOURCES=verify.c"])  # the firmware with our own check of signatures
     return made
 

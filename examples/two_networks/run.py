@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import microc
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 
 DIGITS = Path(__file__).parent.parent / "digits"
 
@@ -32,7 +32,7 @@ def main() -> None:
     print(f"one arena of {report['shared_arena']:,} bytes; alone: {arenas}")
     with tempfile.TemporaryDirectory() as folder:
         path = firmware.write(Path(folder) / "firmware")
-        build(open_project(path))
+        build_project(open_project(path))
         for name in ("small", "large"):
             with microc.Device(open_project(path, name), arguments.port) as device:
                 shape = device.inputs[0]["shape"]

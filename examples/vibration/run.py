@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.neural_network import MLPRegressor
 
 import microc
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 
 RATE, WINDOW, BANDS = 4096, 1024, 32
 SHAFT, BURSTS, RING = 29.0, 87.0, 1300.0  # Hz
@@ -87,7 +87,7 @@ def main() -> None:
         library = microc.compile(path)
         threshold = 1.5 * float(np.quantile([np.asarray(library(row[None])).item() for row in well], 0.99))
         project = open_project(microc.compile(path, board=arguments.board).write(Path(folder) / "firmware"))
-        build(project)
+        build_project(project)
         with microc.Device(project, arguments.port) as device:
             right = 0
             for damage in (0.0, 0.6, 1.0):

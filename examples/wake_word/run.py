@@ -19,7 +19,7 @@ import numpy as np
 
 import microc
 from microc import features
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 
 HERE = Path(__file__).parent
 RATE = 16_000
@@ -54,7 +54,7 @@ def main() -> None:
     listener = features.join(features.MicroFrontend(), model)  # samples, features, network: one graph
     with tempfile.TemporaryDirectory() as folder:
         project = open_project(microc.compile(listener, board=arguments.board).write(Path(folder) / "wake_word"))
-        build(project)
+        build_project(project)
         with microc.Device(project, arguments.port) as device:
             listen(device, arguments.recording, cutoff, steps)
 

@@ -39,7 +39,7 @@ class DTypeInfo(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def info(dtype: str) -> DTypeInfo:
+def dtype_parts(dtype: str) -> DTypeInfo:
     """Return kind, bits and lanes of a dtype; InternalError for an unknown name."""
     if dtype == "bool":
         return DTypeInfo("bool", 8, 1)
@@ -58,7 +58,7 @@ def is_valid(dtype: str) -> bool:
 
 def is_vector(name: str) -> bool:
     """Test whether ``name`` is a vector dtype wider than one 32-bit word, which takes a vector register."""
-    return is_valid(name) and info(name).lanes > 1 and nbytes(name) > 4
+    return is_valid(name) and dtype_parts(name).lanes > 1 and nbytes(name) > 4
 
 
 def is_scalable(dtype: str) -> bool:
@@ -67,22 +67,22 @@ def is_scalable(dtype: str) -> bool:
 
 
 def is_float(dtype: str) -> bool:
-    return info(dtype).kind == "float"
+    return dtype_parts(dtype).kind == "float"
 
 
 def is_integer(dtype: str) -> bool:
-    return info(dtype).kind in ("int", "uint")
+    return dtype_parts(dtype).kind in ("int", "uint")
 
 
 def nbytes(dtype: str) -> int:
     """Return the bytes of one element (all lanes)."""
-    kind = info(dtype)
+    kind = dtype_parts(dtype)
     return kind.bits * kind.lanes // 8
 
 
 def int_range(dtype: str) -> tuple[int, int]:
     """Return the smallest and the largest value of an integer dtype (``bool`` counts as 0..1)."""
-    kind, bits, _ = info(dtype)
+    kind, bits, _ = dtype_parts(dtype)
     if kind == "bool":
         return 0, 1
     if kind == "uint":
@@ -103,7 +103,7 @@ def contains_range_of(wider: str, narrow: str) -> bool:
 @lru_cache(maxsize=64)
 def to_numpy(dtype: str) -> np.dtype[Any]:
     """Return the numpy dtype that stores one scalar of ``dtype``."""
-    kind, bits, lanes = info(dtype)
+    kind, bits, lanes = dtype_parts(dtype)
     if lanes != 1:
         raise InternalError(f"{dtype} is a vector and has no numpy dtype")
     if dtype == "bfloat16":
@@ -120,7 +120,7 @@ def c_name(dtype: str) -> str:
     A packed integer vector of 32 bits is an ``int32_t``, as in ACLE. A vector in a vector register has a type named after its
     dtype (``int32x4``), which codegen defines.
     """
-    kind, bits, lanes = info(dtype)
+    kind, bits, lanes = dtype_parts(dtype)
     if lanes > 1:
         if kind == "int" and bits * lanes == 32:
             return "int32_t"

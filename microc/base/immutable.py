@@ -74,7 +74,7 @@ class LazyEntry(Generic[T]):
         return entry
 
 
-class Entries(Generic[T]):
+class RegistryContent(Generic[T]):
     """The current content of a registry. Compared by identity, so that caches can use it as a key."""
 
     __slots__ = ("by_name",)
@@ -90,8 +90,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __init__(self, what: str, entries: Mapping[str, T | LazyEntry[T]]) -> None:
         self.what = what
-        self._sealed = Entries(entries)
-        self._current: ContextVar[Entries[T]] = ContextVar(what, default=self._sealed)
+        self._sealed = RegistryContent(entries)
+        self._current: ContextVar[RegistryContent[T]] = ContextVar(what, default=self._sealed)
 
     def __getitem__(self, name: str) -> T:
         entry = self._current.get().by_name[name]
@@ -112,7 +112,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._sealed.by_name.keys()
 
     @property
-    def entries(self) -> Entries[T]:
+    def entries(self) -> RegistryContent[T]:
         """Entries that the current context sees; the same object as long as they do not change."""
         return self._current.get()
 
@@ -126,7 +126,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if entries.keys() <= current.keys():
             yield
             return
-        token = self._current.set(Entries({**current, **entries}))
+        token = self._current.set(RegistryContent({**current, **entries}))
         try:
             yield
         finally:

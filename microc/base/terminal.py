@@ -25,7 +25,7 @@ def escape_unprintable(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
     return "".join(c if c.isprintable() or c in layout else c.encode("unicode_escape").decode() for c in text)
 
 
-def escape_lines(text: str) -> str:
+def escape_message_lines(text: str) -> str:
     """Escape the unprintable characters of a message of several lines.
     Only line ends followed by four blanks are the message's own; others came with a name."""
     return CONTINUATION.join(escape_unprintable(part, "\t") for part in text.split(CONTINUATION))
@@ -62,7 +62,7 @@ class _EscapingStream:
 
 
 @contextmanager
-def guard_output() -> Iterator[None]:
+def escape_all_output() -> Iterator[None]:
     """Escape everything that Python code writes to standard output or standard error during a ``with``: commands,
     warnings, logs of libraries."""
     own = sys.stdout, sys.stderr
@@ -79,7 +79,7 @@ LAYER_WIDTH = 48
 """Maximum width of a layer's name in a table, in columns."""
 
 
-def shorten_layer(name: str, width: int = LAYER_WIDTH) -> str:
+def fit_layer_name(name: str, width: int = LAYER_WIDTH) -> str:
     """Shorten a layer's name for a table: drop the model's file name, keep at most ``width`` columns.
 
     ``--json`` has the full name.

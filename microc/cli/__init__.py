@@ -31,14 +31,14 @@ end."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code that :mod:`microc.errors` documents."""
-    from microc.base.terminal import guard_output
+    from microc.base.terminal import escape_all_output
     from microc.compiler import interaction
 
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # else the interpreter searches all objects for cycles once more at its exit
     try:
-        with guard_output(), _record_interrupt_signals() as pressed, interaction.keep_flags():
+        with escape_all_output(), _record_interrupt_signals() as pressed, interaction.keep_flags_in_errors():
             code = _run_reporting_errors(words, pressed)
         if argv is None:  # about to exit, all is written: a late Ctrl-C must not change the exit code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -113,7 +113,7 @@ def _run_command(words: list[str]) -> int:
     start = time.monotonic()
     silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _JSON_LINES
     with show.show_elapsed_time(arguments.command, silent), replace_stdin_arguments(arguments):
-        project_context.configure(arguments)
+        project_context.fill_from_config(arguments)
         with register_plugins(compilation_options(arguments)):
             answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
@@ -135,10 +135,10 @@ def _run_command(words: list[str]) -> int:
 
 def _print_json_answer(data: dict[str, Any], words: Sequence[str]) -> None:
     """Print one JSON object with the schema version; on a single line for the commands that print several objects."""
-    from microc.cli.show import json_text
+    from microc.cli.show import ascii_json
 
     indent = None if _JSON_LINES.intersection(words) else 2
-    sys.stdout.write(json_text({"schema_version": SCHEMA_VERSION, **data}, indent) + "\n")
+    sys.stdout.write(ascii_json({"schema_version": SCHEMA_VERSION, **data}, indent) + "\n")
 
 
 def _report_error(error: MicrocError, words: Sequence[str]) -> int:

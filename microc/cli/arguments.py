@@ -17,7 +17,7 @@ from microc.cli.command_options import (
     add_report_commands,
     add_tune_command,
 )
-from microc.cli.parser import Help, Parser
+from microc.cli.parser import CommandHelpFormatter, Parser
 from microc.cli.shared_options import (
     add_compile_options,
     add_force_option,
@@ -128,7 +128,7 @@ def make_parser() -> Parser:
         "measure the result.",
         epilog="example:\n  microc compile model.tflite --board mps2-an386 -o firmware && microc verify firmware\n\n"
         "`microc COMMAND --help` explains a command, with examples.\n\n" + EXIT_CODES,
-        formatter_class=Help,
+        formatter_class=CommandHelpFormatter,
     )
     _add_global_options(parser, False)
     parser.add_argument("--version", action="version", version=f"microc {__version__}")
@@ -140,7 +140,7 @@ def make_parser() -> Parser:
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
             epilog="examples:\n" + "\n".join(f"  microc {name} {example}".rstrip() for example in examples),
-            formatter_class=Help,
+            formatter_class=CommandHelpFormatter,
         )
 
     _add_model_commands(add)
@@ -340,7 +340,7 @@ _ENDS = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
 
 
 @frozen
-class Word:
+class ValueSyntax:
     """Syntax of a value on the command line: one of ``choices``, or a file with one of the suffixes ``ends`` (any if
     empty).
     ``kind`` is :data:`FILES`, :data:`FOLDERS` or empty. ``name`` is the metavar. If ``list`` is true, several values
@@ -354,31 +354,31 @@ class Word:
 
 
 @frozen
-class Option:
+class OptionSyntax:
     """An option of a command: its flags, its help in one line, and the syntax of its value (``word``; None for a switch,
     ``count`` values otherwise)."""
 
     flags: tuple[str, ...]
     help: str
-    word: Word | None
+    word: ValueSyntax | None
     count: int
     group: str
 
 
 @frozen
-class Command:
+class CommandSyntax:
     """A command: name (empty for the program itself), help, usage, options and positional arguments."""
 
     name: str
     help: str
     usage: str
     epilog: str
-    options: tuple[Option, ...]
-    words: tuple[tuple[Word, str], ...]
+    options: tuple[OptionSyntax, ...]
+    words: tuple[tuple[ValueSyntax, str], ...]
     """Positional arguments, each with its help."""
 
 
-def describe_commands() -> tuple[Command, ...]:
+def describe_commands() -> tuple[CommandSyntax, ...]:
     """Describe the program, then its commands in the order of the help."""
     parser = make_parser()
     choices = _name_listers()
@@ -415,7 +415,7 @@ def _name_listers() -> Mapping[str, Callable[[], tuple[str, ...]]]:
 
 def _command_syntax(
     name: str, help: str, parser: argparse.ArgumentParser, choices: Mapping[str, Callable[[], tuple[str, ...]]]
-) -> Command:
+) -> CommandSyntax:
     """Convert the argparse parser of a command. ``choices``: functions that list names, by argparse destination."""
     options, words = [], []
     for group in parser._action_groups:
@@ -427,11 +427,11 @@ def _command_syntax(
                 word, count = (
                     (_value_syntax(action, choices), _option_value_count(action)) if action.nargs != 0 else (None, 0)
                 )
-                options.append(Option(tuple(action.option_strings), text, word, count, group.title or ""))
+                options.append(OptionSyntax(tuple(action.option_strings), text, word, count, group.title or ""))
             else:
                 words.append((_value_syntax(action, choices), text))
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    return Command(name, help, usage, parser.epilog or "", tuple(options), tuple(words))
+    return CommandSyntax(name, help, usage, parser.epilog or "", tuple(options), tuple(words))
 
 
 def _one_line_help(action: argparse.Action) -> str:
@@ -446,31 +446,31 @@ def _option_value_count(action: argparse.Action) -> int:
     return action.nargs if isinstance(action.nargs, int) else 1
 
 
-def _value_syntax(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, ...]]]) -> Word:
+def _value_syntax(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, ...]]]) -> ValueSyntax:
     """Derive the syntax of an argument's value from its choices, destination and metavar. ``names``: functions that list
     names, by argparse destination."""
     metavar = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or action.dest.upper()
     if action.choices is not None:
         choices = tuple(map(str, action.choices))
-        return Word(action.metavar if isinstance(action.metavar, str) else "|".join(choices), choices)
+        return ValueSyntax(action.metavar if isinstance(action.metavar, str) else "|".join(choices), choices)
     if action.dest in names or action.dest == "option_board":
-        return Word(metavar, names[action.dest](), FILES, (".toml",), list=metavar.endswith(",..."))
+        return ValueSyntax(metavar, names[action.dest](), FILES, (".toml",), list=metavar.endswith(",..."))
     value = metavar.removeprefix("[NAME=]")
     if "|" in value and value != metavar:
-        return Word(metavar, tuple(value.split("|")))
+        return ValueSyntax(metavar, tuple(value.split("|")))
     if re.fullmatch("[a-z]+(,[a-z]+)+", metavar):
-        return Word(metavar, tuple(metavar.split(",")), list=True)
+        return ValueSyntax(metavar, tuple(metavar.split(",")), list=True)
     upper = metavar.upper()
     if "MODEL" in upper and action.type is Path:
-        return Word(metavar, (), FILES, MODELS)
+        return ValueSyntax(metavar, (), FILES, MODELS)
     if upper == "DIR":
-        return Word(metavar, (), FOLDERS)
+        return ValueSyntax(metavar, (), FOLDERS)
     if action.type is Path or any(part in upper for part in ("FILE", "PATH", "PORT")):
         ends = tuple(end for end in _ENDS if upper.endswith(end.upper()))
-        return Word(metavar, (), FILES, ends)
-    return Word(metavar)
+        return ValueSyntax(metavar, (), FILES, ends)
+    return ValueSyntax(metavar)
 
 
-def iter_flags(command: Command) -> Iterator[tuple[str, Option]]:
+def iter_flags(command: CommandSyntax) -> Iterator[tuple[str, OptionSyntax]]:
     """Yield every flag of a command, with its option."""
     return ((flag, option) for option in command.options for flag in option.flags)

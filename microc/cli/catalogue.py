@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc import __version__
 from microc.cli import show
-from microc.cli.arguments import EXIT_CODES, Arguments, Command, Option
+from microc.cli.arguments import EXIT_CODES, Arguments, CommandSyntax, OptionSyntax
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,15 +28,15 @@ def boards(arguments: Arguments) -> show.Answer:
         if arguments.subject:
             hint = f"show one board: microc boards show {arguments.subject}"
             raise UsageError(f"boards list: got {arguments.subject!r}, expected no name", hint=hint)
-        all_boards = [board_row(load_board(name)) for name in list_boards()]
+        all_boards = [board_data(load_board(name)) for name in list_boards()]
         rows = [
             (
                 b["name"],
                 b["cpu"],
                 b["tried"],
                 b["title"],
-                show.count(b["flash"]),
-                show.count(b["ram"]),
+                show.format_integer(b["flash"]),
+                show.format_integer(b["ram"]),
             )
             for b in all_boards
         ]
@@ -49,7 +49,7 @@ def boards(arguments: Arguments) -> show.Answer:
             hint="name one that microc boards lists",
         )
     board = load_board(arguments.subject)
-    data = board_row(board)
+    data = board_data(board)
     if arguments.action == "validate":
         return show.Answer({"board": data, "valid": True}, f"{arguments.subject} is a valid board file: {board.title}")
     details: list[tuple[str, object]] = [
@@ -57,7 +57,7 @@ def boards(arguments: Arguments) -> show.Answer:
         ("title", board.title),
         ("core", f"{board.target.cpu} ({', '.join(sorted(board.target.features)) or 'no extensions'})"),
         *(
-            (r.kind.replace("ram", "RAM"), f"{r.name}: {show.count(r.size)} bytes at {r.origin:#010x}")
+            (r.kind.replace("ram", "RAM"), f"{r.name}: {show.format_integer(r.size)} bytes at {r.origin:#010x}")
             for r in board.regions
         ),
         *((("project of", board.raw["framework"]["name"]),) if "framework" in board.raw else ()),
@@ -100,7 +100,7 @@ def _board_test_level(board: Board) -> str:
     return "booted" if "emulator" in board.raw else "built"
 
 
-def board_row(board: Board) -> dict[str, Any]:
+def board_data(board: Board) -> dict[str, Any]:
     """Describe a board as plain data, as ``microc boards --json`` prints it."""
     from microc.device.runners import board_runners
 
@@ -135,13 +135,19 @@ def plugin(arguments: Arguments) -> show.Answer:
 
 def operators(arguments: Arguments) -> show.Answer:
     """Run ``microc operators``: list the supported operators with their dtypes."""
-    from microc.reports.reference_tables import FORMATS, dtypes_cell, operator_rows, operators_markdown, widest_dtypes
+    from microc.reports.reference_tables import (
+        FORMATS,
+        dtypes_cell,
+        longest_shared_dtypes,
+        operator_rows,
+        operators_markdown,
+    )
 
     rows = operator_rows()
     parts = []
     for format_name in FORMATS:
         format_rows = [row for row in rows if row.format == format_name]
-        all_dtypes = widest_dtypes(format_rows)
+        all_dtypes = longest_shared_dtypes(format_rows)
         cells = [(row.name, row.note, dtypes_cell(row.dtypes, all_dtypes)) for row in format_rows]
         parts.append(show.table((f"{len(format_rows)} of {format_name}", "", "dtypes"), cells, 3))
         if any(cell == "any" for *_, cell in cells):
@@ -152,9 +158,9 @@ def operators(arguments: Arguments) -> show.Answer:
 
 def options(arguments: Arguments) -> show.Answer:
     """Run ``microc options``: list the compilation options."""
-    from microc.reports.reference_tables import option_rows, options_markdown
+    from microc.reports.reference_tables import compilation_option_rows, options_markdown
 
-    found = list(option_rows())
+    found = list(compilation_option_rows())
     cells = [(row.name, row.flag, row.help) for row in found]
     text = options_markdown() if arguments.markdown else show.table(("Python", "command line", ""), cells, 3)
     return show.Answer({"options": [asdict(row) for row in found]}, text)
@@ -187,7 +193,7 @@ def ports(arguments: Arguments) -> show.Answer:
 
 def doctor(arguments: Arguments) -> show.Answer:
     """Run ``microc doctor``: list the tools that microc needs, and install missing ones if asked."""
-    from microc.project.doctor import find_tools, install, list_install_commands
+    from microc.project.doctor import find_tools, list_install_commands, run_install_commands
 
     if arguments.yes and not arguments.fix:
         raise UsageError("--yes requires --fix", hint="add it: microc doctor --fix --yes")
@@ -195,7 +201,7 @@ def doctor(arguments: Arguments) -> show.Answer:
     commands = list_install_commands(findings)
     if commands and arguments.yes:
         show.print_note(_join_shell_commands(commands))
-        install(commands)
+        run_install_commands(commands)
         # Look again: what is printed, and the exit code, must describe the state after the installation.
         findings = find_tools(arguments.board)
         commands = list_install_commands(findings)
@@ -255,7 +261,7 @@ def man(arguments: Arguments) -> show.Answer:
     return show.Answer({"page": text}, text)
 
 
-def _manual_page_lines(commands: Sequence[Command]) -> Iterator[str]:
+def _manual_page_lines(commands: Sequence[CommandSyntax]) -> Iterator[str]:
     """Yield the lines of the manual page in troff. An option that an earlier command described with the same text is
     listed by name only."""
     program, *commands = commands
@@ -294,7 +300,7 @@ def _manual_page_lines(commands: Sequence[Command]) -> Iterator[str]:
     yield from (".SH SEE ALSO", ".BR gcc (1),", ".BR make (1)")
 
 
-def _option_entries(options: Sequence[Option]) -> Iterator[str]:
+def _option_entries(options: Sequence[OptionSyntax]) -> Iterator[str]:
     """Yield the lines that describe options in the manual page."""
     for option in options:
         flags = ", ".join(f"\\fB{_escape_troff(flag)}\\fR" for flag in option.flags)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from microc.cli import parser
-from microc.cli.parser import duration, layer_bits, seconds, share, size
+from microc.cli.parser import parse_byte_size, parse_duration, parse_layer_bits, parse_seconds, parse_share
 from microc.cli.shared_options import add_compile_options, add_input_options, add_reading_options, add_source_options
 from microc.compiler.option_values import parse_names
 
@@ -106,7 +106,11 @@ def _add_watch_command(add: Adder) -> None:
     group.add_argument("--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"), help="real values of pixels 0 and 255")
     group.add_argument("--from-board", action="store_true", help="inputs from the firmware itself; nothing is sent")
     group.add_argument(
-        "--every", type=parser.seconds, default=0.5, metavar="SECONDS", help="least time from run to run (default: 0.5)"
+        "--every",
+        type=parser.parse_seconds,
+        default=0.5,
+        metavar="SECONDS",
+        help="least time from run to run (default: 0.5)",
     )
     group.add_argument(
         "--runs", type=_parse_run_count, default=0, metavar="N", help="number of runs (default: until Ctrl-C)"
@@ -175,12 +179,12 @@ def _add_bench_command(add: Adder) -> None:
     )  # fmt: skip
     command.add_argument(
         "--repeat",
-        type=parser.inferences,
+        type=parser.parse_inference_count,
         metavar="N",
         help="inferences to average (default: 1; with a meter 100)",
     )
     command.add_argument(
-        "--timeout", type=parser.seconds, default=10.0, metavar="SECONDS",
+        "--timeout", type=parser.parse_seconds, default=10.0, metavar="SECONDS",
         help="time without an answer before a board is given up (default: 10)",
     )  # fmt: skip
     add_compile_options(command, board=False)
@@ -230,7 +234,7 @@ def _add_size_command(add: Adder) -> None:
         help="project or earlier --json to measure growth against (also of profile)",
     )  # fmt: skip
     command.add_argument(
-        "--fail-over", type=parser.growth, action="append", default=[], metavar="[flash|ram|time=]SHARE",
+        "--fail-over", type=parser.parse_growth_limit, action="append", default=[], metavar="[flash|ram|time=]SHARE",
         help="growth above which the exit code is 7, such as 2%%; repeatable",
     )  # fmt: skip
     command.add_argument("--csv", type=Path, metavar="F.csv", help="output table of all symbols")
@@ -257,7 +261,7 @@ def _add_verify_command(add: Adder) -> None:
     )
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
     command.add_argument(
-        "--tolerance", type=parser.tolerance, metavar="T",
+        "--tolerance", type=parser.parse_tolerance, metavar="T",
         help="relative tolerance of floats (default: board 1e-6, float32 framework 1e-4)",
     )  # fmt: skip
     group = command.add_argument_group(
@@ -272,7 +276,7 @@ def _add_verify_command(add: Adder) -> None:
     )
     group.add_argument(
         "--quanta",
-        type=parser.quanta,
+        type=parser.parse_quanta,
         default=0,
         metavar="N",
         help="tolerance of integers in quantisation steps (default: 0)",
@@ -368,7 +372,7 @@ def add_quantize_command(add: Adder, model: str) -> None:
 def _add_mixed_precision_options(command: ArgumentParser) -> None:
     """Add the options for mixed precision: bits of single layers, and the limits under which bits are searched for."""
     command.add_argument(
-        "--layer", dest="layers", type=layer_bits, action="append", default=[], metavar="NAME=BITS",
+        "--layer", dest="layers", type=parse_layer_bits, action="append", default=[], metavar="NAME=BITS",
         help="bits of one layer: 8, 4, 2 (weights), 16 (activations), 32 (float); repeatable",
     )  # fmt: skip
     command.add_argument(
@@ -385,12 +389,12 @@ def _add_mixed_precision_options(command: ArgumentParser) -> None:
     )  # fmt: skip
     limits = command.add_argument_group("limits for the search of bits per layer (docs/quantisation.md)")
     limits.add_argument(
-        "--flash", type=size, metavar="BYTES", help="flash of the firmware on --board, such as 65536 or 64K"
+        "--flash", type=parse_byte_size, metavar="BYTES", help="flash of the firmware on --board, such as 65536 or 64K"
     )
-    limits.add_argument("--ram", type=size, metavar="BYTES", help="RAM of the firmware")
-    limits.add_argument("--time", type=seconds, metavar="SECONDS", help="estimated time of a run on the board")
+    limits.add_argument("--ram", type=parse_byte_size, metavar="BYTES", help="RAM of the firmware")
+    limits.add_argument("--time", type=parse_seconds, metavar="SECONDS", help="estimated time of a run on the board")
     limits.add_argument(
-        "--max-drop", type=share, metavar="SHARE",
+        "--max-drop", type=parse_share, metavar="SHARE",
         help="loss of accuracy, 1%% or 0.01 for a point; flash is minimised",
     )  # fmt: skip
 
@@ -479,7 +483,11 @@ def add_tune_command(add: Adder, model: str) -> None:
         "--trials", type=int, default=500, metavar="N", help="maximum number of measurements; 0: none (default: 500)"
     )
     search.add_argument(
-        "--time", type=duration, default=0.0, metavar="TIME", help="maximum time: 90s, 10m, 2h (default: unlimited)"
+        "--time",
+        type=parse_duration,
+        default=0.0,
+        metavar="TIME",
+        help="maximum time: 90s, 10m, 2h (default: unlimited)",
     )
     search.add_argument(
         "--search",

@@ -15,22 +15,28 @@ from typing import TYPE_CHECKING, Any
 from microc.base.immutable import LazyEntry, Registry
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import check_output_paths, check_replaceable, compile_bundle, compile_model, progress
-from microc.cli.reporting import estimate_rows, localise_advice, next_steps, state_rows
+from microc.cli.project_context import (
+    check_output_paths,
+    check_replaceable,
+    compile_bundle,
+    compile_with_arguments,
+    progress_callback,
+)
+from microc.cli.reporting import estimate_rows, localise_advice, next_steps_text, state_rows
 from microc.cli.shared_options import compilation_options
 from microc.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from microc.compiler.api import Program
     from microc.compiler.bundle import Bundle
-    from microc.device.toolchain import Sizes
-    from microc.project.model_check import Check
+    from microc.device.toolchain import LinkedSizes
+    from microc.project.model_check import ModelCheck
 
 
 # ---- Rows of the summary that ``microc compile`` prints: streaming, self-test, next commands.
 
 
-def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
+def next_command_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
     """List the rows of the commands to type next: build and verify the project in ``folder``, and export the network into
     the user's own firmware."""
     folder_word, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
@@ -49,15 +55,17 @@ def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str,
     ]
 
 
-def test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+def self_test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     """List the row about the network's self-test; empty if it has none."""
     self_test = report["self_test"]
     return (
-        [("self-test", f"{self_test['samples']} samples, {show.count(self_test['bytes'])} bytes")] if self_test else []
+        [("self-test", f"{self_test['samples']} samples, {show.format_integer(self_test['bytes'])} bytes")]
+        if self_test
+        else []
     )
 
 
-def stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+def streaming_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     """List the rows about a streaming network: frames per run, then the frames and the delay of each output; empty for
     other networks."""
     streaming = report["streaming"]
@@ -132,7 +140,7 @@ def compile_(arguments: Arguments) -> show.Answer:
     from microc.codegen.output_files import check_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
     from microc.reports.summary import select_printed_advice
-    from microc.reports.text_tables import memory_rows
+    from microc.reports.text_tables import memory_usage_rows
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write", hint="add -o DIR")
@@ -143,8 +151,8 @@ def compile_(arguments: Arguments) -> show.Answer:
         check_replaceable(arguments.output, arguments, arguments.models)
     if len(arguments.models) > 1:
         return _compile_several_networks(arguments, arguments.output)
-    program = compile_model(arguments.models[0], arguments)
-    report_progress = progress(arguments)
+    program = compile_with_arguments(arguments.models[0], arguments)
+    report_progress = progress_callback(arguments)
     if report_progress is not None:
         report_progress("C", 0, 2)
     sizes = _sizes_after_linking(program)
@@ -155,27 +163,31 @@ def compile_(arguments: Arguments) -> show.Answer:
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_input_output_rows(report),
-        *stream_rows(report),
+        *streaming_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
-        ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
+        (
+            "multiply-accumulates",
+            f"{show.format_integer(report['macs'])} of {show.format_integer(report['nominal_macs'])} in the model",
+        ),
         *_float_arithmetic_rows(report, ()),
-        ("weights", f"{show.count(report['weight_bytes'])} bytes"),
+        ("weights", f"{show.format_integer(report['weight_bytes'])} bytes"),
         (
             "arena",
-            f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
+            f"{show.format_integer(report['arena'])} bytes (lower bound "
+            f"{show.format_integer(report['arena_lower_bound'])}, {report['planner']})",
         ),
-        *memory_rows(report["memories"]),
+        *memory_usage_rows(report["memories"]),
         *_low_memory_rows(report),
-        *test_rows(report),
+        *self_test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         _flash_row(report),
         ("RAM", show.usage_text(report["ram"], report["board_ram"])),
         *estimate_rows(report),
-        *next_rows(arguments, folder, report["board"]),
+        *next_command_rows(arguments, folder, report["board"]),
     ]
     about = {**json.loads(program.files()["manifest.json"]), "board": {"name": report["board"]}}
     steps = localise_advice(select_printed_advice(report["next_steps"]), about, arguments, arguments.models[0])
-    text = "\n\n".join(filter(None, (show.facts(rows), next_steps(steps))))
+    text = "\n\n".join(filter(None, (show.facts(rows), next_steps_text(steps))))
     return show.Answer({"folder": str(folder), "report": report}, text)
 
 
@@ -186,12 +198,20 @@ def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer
     folder = firmware.write(output)
     report = _with_linked_sizes(firmware.report(), sizes)
     cells = [
-        (m["model"], m["source"], m["kernels"], *(show.count(m[key]) for key in ("macs", "weight_bytes", "arena")))
+        (
+            m["model"],
+            m["source"],
+            m["kernels"],
+            *(show.format_integer(m[key]) for key in ("macs", "weight_bytes", "arena")),
+        )
         for m in report["models"]
     ]
     rows = [
         ("firmware", f"{folder} for {report['board']}"),
-        ("arena", f"{show.count(report['arena'])} bytes, {show.count(report['shared_arena'])} of them shared"),
+        (
+            "arena",
+            f"{show.format_integer(report['arena'])} bytes, {show.format_integer(report['shared_arena'])} of them shared",
+        ),
         _flash_row(report),
         ("RAM", show.usage_text(report["ram"], report["board_ram"])),
     ]
@@ -199,20 +219,20 @@ def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer
     return show.Answer({"folder": str(folder), "report": report}, text)
 
 
-def _sizes_after_linking(program: Program | Bundle) -> Sizes | None:
+def _sizes_after_linking(program: Program | Bundle) -> LinkedSizes | None:
     """Link the firmware before anything is written, and return its sizes. FitError if the linker runs out of memory. None
     for the host, without a compiler, or if the build fails: ``microc build`` reports that in full."""
     if program.board.target.isa == "host":
         return None
-    from microc.run.board_project import linked_sizes
+    from microc.run.board_project import link_and_read_sizes
 
     try:
-        return linked_sizes(program.files(), program.board)
+        return link_and_read_sizes(program.files(), program.board)
     except ToolError:
         return None
 
 
-def _with_linked_sizes(report: Mapping[str, Any], sizes: Sizes | None) -> dict[str, Any]:
+def _with_linked_sizes(report: Mapping[str, Any], sizes: LinkedSizes | None) -> dict[str, Any]:
     """Return a compilation's report with the flash and RAM of the linked firmware in place of estimates; ``sizes``: None
     if it was not linked."""
     if sizes is None:
@@ -236,7 +256,7 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
         return []
     rows: list[tuple[str, object]] = []
     for streamed in (layer["streamed"] for layer in report["layers"] if layer["streamed"]):
-        macs, moved = show.count(streamed["extra_macs"]), show.count(streamed["moved_bytes"])
+        macs, moved = show.format_integer(streamed["extra_macs"]), show.format_integer(streamed["moved_bytes"])
         chain = f"{len(streamed['layers'])} layers from {show.layer(streamed['layers'][0])}"
         rows.append(("row by row", f"{chain}: {macs} multiply-accumulates more, {moved} bytes moved"))
     saved = unstreamed["arena"] - report["arena"]
@@ -245,7 +265,7 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
         *rows,
         (
             "  traded" if rows else "smaller workspaces",
-            f"{show.count(saved)} bytes of arena for {change:+.1f} % of the instructions, estimated",
+            f"{show.format_integer(saved)} bytes of arena for {change:+.1f} % of the instructions, estimated",
         ),
     ]
 
@@ -257,7 +277,7 @@ def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) ->
     if data["float_macs"]:
         rows.append(("  in floats", f"{data['float_share']:.3g} %: {'; '.join(data['float_reasons'])}"))
     if data["half_weights"]:
-        count, saved = (show.count(data["half_weights"] * n) for n in (1, 2))
+        count, saved = (show.format_integer(data["half_weights"] * n) for n in (1, 2))
         rows.append(("  in 16 bits", f"{count} weights, which saves {saved} bytes"))
     return [*rows, *(("  note", sentence) for sentence in sentences)]
 
@@ -288,7 +308,7 @@ def check(arguments: Arguments) -> show.Answer:
     from microc.compiler.options import make_options
     from microc.device.boards import load_board
     from microc.project.model_check import check_model
-    from microc.reports.text_tables import memory_rows
+    from microc.reports.text_tables import memory_usage_rows
 
     assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
@@ -300,13 +320,19 @@ def check(arguments: Arguments) -> show.Answer:
         *_input_output_rows(data),
         ("operators", _operator_counts_text(data)),
         ("kernels", result.kernels),
-        ("multiply-accumulates", show.count(result.macs)),
+        ("multiply-accumulates", show.format_integer(result.macs)),
         *_float_arithmetic_rows(data, data["advice"]),
-        ("weights", f"{show.count(result.weight_bytes)} bytes, {show.count(result.least.weights)} at least in flash"),
-        ("arena", f"{show.count(result.least.arena)} bytes at least; {show.count(result.live)} are alive together"),
+        (
+            "weights",
+            f"{show.format_integer(result.weight_bytes)} bytes, {show.format_integer(result.least.weights)} at least in flash",
+        ),
+        (
+            "arena",
+            f"{show.format_integer(result.least.arena)} bytes at least; {show.format_integer(result.live)} are alive together",
+        ),
     ]
     if result.compiled:
-        rows += [*memory_rows(result.compiled["memories"]), *estimate_rows(result.compiled)]
+        rows += [*memory_usage_rows(result.compiled["memories"]), *estimate_rows(result.compiled)]
     else:
         rows += state_rows(result.state, result.board)
     if board and board.target.npu and not options.external:
@@ -321,17 +347,18 @@ def check(arguments: Arguments) -> show.Answer:
     return show.Answer(data, text, 4 if result.verdict == "no" else 0)
 
 
-def _verdict_text(result: Check) -> str:
+def _verdict_text(result: ModelCheck) -> str:
     """Return the verdict on a model in words: whether it fits, and whether that is proven, estimated or linked."""
     if result.verdict == "no":
         return "does not fit: " + "; ".join(result.reasons)
     if result.need is not None and result.verdict == "maybe":
-        least, most = (show.count(n) for n in (result.need.least_flash, result.need.flash))
+        least, most = (show.format_integer(n) for n in (result.need.least_flash, result.need.flash))
         return f"may fit: {least} to {most} bytes of flash, estimated; the board's compiler links it to know (microc doctor)"
     if result.need is None:
         return "may fit: nothing proves that it does not" + (" (--exact compiles it to know)" if result.board else "")
     estimated = "" if result.built else ", estimated"
-    return f"fits: {show.count(result.need.flash)} bytes of flash{estimated}, and {show.count(result.need.ram)} of RAM"
+    flash, ram = show.format_integer(result.need.flash), show.format_integer(result.need.ram)
+    return f"fits: {flash} bytes of flash{estimated}, and {ram} of RAM"
 
 
 def import_(arguments: Arguments) -> show.Answer:
@@ -350,7 +377,7 @@ def import_(arguments: Arguments) -> show.Answer:
     path = save(graph, arguments.output)
     data = describe_graph(graph, arguments.model.name)
     rows = [
-        ("model", f"{arguments.model.name} -> {path}, {show.count(path.stat().st_size)} bytes"),
+        ("model", f"{arguments.model.name} -> {path}, {show.format_integer(path.stat().st_size)} bytes"),
         *_input_output_rows(data),
         ("operators", _operator_counts_text(data)),
     ]
@@ -363,19 +390,22 @@ def build(arguments: Arguments) -> show.Answer:
     from microc.run import board_project
 
     project = board_project.open_project(arguments.folder)
-    result = board_project.build(project)
+    result = board_project.build_project(project)
     sizes, ram = result.sizes, result.sizes.static_ram + project.peak_stack
     rows = [
         ("firmware", result.elf),
         ("flash", show.usage_text(sizes.flash, region_bytes(project.board, "flash"))),
         ("RAM", show.usage_text(ram, region_bytes(project.board, "ram"))),
-        ("  static and arena", f"{show.count(sizes.static_ram)} bytes"),
-        ("  stack", f"{show.count(project.peak_stack)} bytes at most, {show.count(sizes.reserved_stack)} reserved"),
+        ("  static and arena", f"{show.format_integer(sizes.static_ram)} bytes"),
+        (
+            "  stack",
+            f"{show.format_integer(project.peak_stack)} bytes at most, {show.format_integer(sizes.reserved_stack)} reserved",
+        ),
     ]
     network = result.network
     if network is not None:
-        rows.append(("network", f"{project.blob}, {show.count(network)} bytes"))
-    symbols = [(s.name, s.section, show.count(s.size)) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
+        rows.append(("network", f"{project.blob}, {show.format_integer(network)} bytes"))
+    symbols = [(s.name, s.section, show.format_integer(s.size)) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
     text = show.facts(rows) + "\n\n" + show.table(("largest symbols", "section", "bytes"), symbols, 2)
     data = {"elf": str(result.elf), "ram": ram, "sizes": asdict(sizes), "network_bytes": network}
     return show.Answer(data, text)
@@ -383,16 +413,20 @@ def build(arguments: Arguments) -> show.Answer:
 
 def flash(arguments: Arguments) -> show.Answer:
     """Run ``microc flash``: flash a project's firmware, and ask the board whether it runs."""
-    from microc.cli.project_context import line
+    from microc.cli.project_context import serial_line_options
     from microc.reports import text_tables
     from microc.run.board_project import open_project
     from microc.run.session import flash_project
 
     project = open_project(arguments.folder)
-    commands, answered = flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
+    commands, answered = flash_project(
+        project, arguments.runner, dry_run=arguments.dry_run, **serial_line_options(arguments)
+    )
     runs = "takes networks: microc load" if project.relocatable else "runs this build"
     shown = [
-        line for command in commands for line in text_tables.wrap_command(shlex.join(command), show.terminal_columns())
+        serial_line_options
+        for command in commands
+        for serial_line_options in text_tables.wrap_command(shlex.join(command), show.terminal_columns())
     ]
     text = "\n".join(shown) + (f"\nthe board answers: it {runs}" if answered else "")
     return show.Answer(

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from microc.cli import show
-from microc.cli.arguments import FOLDERS, Arguments, Command, Option, Word, iter_flags
+from microc.cli.arguments import FOLDERS, Arguments, CommandSyntax, OptionSyntax, ValueSyntax, iter_flags
 
 # ---- Completion for bash 3.2 and newer: one shell function, which does not call microc.
 
@@ -57,7 +57,7 @@ _microc() {
 """
 
 
-def bash_script(commands: Sequence[Command]) -> str:
+def bash_script(commands: Sequence[CommandSyntax]) -> str:
     """Print the completion script for bash."""
     program, *others = commands
     lines = [_BASH_HEAD.rstrip("\n"), '    case "$command" in']
@@ -68,7 +68,7 @@ def bash_script(commands: Sequence[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _bash_command_lines(command: Command, names: Sequence[str]) -> list[str]:
+def _bash_command_lines(command: CommandSyntax, names: Sequence[str]) -> list[str]:
     """List the lines of the bash script that complete the arguments of one command: values of options, flags, positional
     arguments and the ``names`` of commands."""
     valued = {flag: option.word for flag, option in iter_flags(command) if option.word is not None}
@@ -85,7 +85,7 @@ def _bash_command_lines(command: Command, names: Sequence[str]) -> list[str]:
     return lines
 
 
-def _bash_value_completion(word: Word) -> str:
+def _bash_value_completion(word: ValueSyntax) -> str:
     """Return the shell code that completes the value of an argument in bash."""
     calls = []
     if word.choices:
@@ -105,7 +105,7 @@ complete -c microc -f
 """
 
 
-def fish_script(commands: Sequence[Command]) -> str:
+def fish_script(commands: Sequence[CommandSyntax]) -> str:
     """Print the completion script for fish."""
     program, *others = commands
     lines = [_FISH_HEAD.rstrip("\n")]
@@ -126,7 +126,7 @@ def fish_script(commands: Sequence[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fish_option_arguments(option: Option) -> list[str]:
+def _fish_option_arguments(option: OptionSyntax) -> list[str]:
     """Return the arguments of fish's ``complete`` that describe an option: flags, values, help."""
     parts = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
     if option.word is not None:
@@ -136,7 +136,7 @@ def _fish_option_arguments(option: Option) -> list[str]:
     return [*parts, *([f"-d {_fish_quote(option.help)}"] if option.help else [])]
 
 
-def _fish_value_completion(word: Word) -> str:
+def _fish_value_completion(word: ValueSyntax) -> str:
     """Return the text that fish evaluates to list the values of an argument."""
     choices = " ".join(word.choices)
     if word.list and choices:
@@ -174,7 +174,7 @@ _MAX_HELP = 80
 """Characters of a help text in zsh's list."""
 
 
-def zsh_script(commands: Sequence[Command]) -> str:
+def zsh_script(commands: Sequence[CommandSyntax]) -> str:
     """Print the completion script for zsh."""
     program, *others = commands
     lines = [_ZSH_HEAD.rstrip("\n"), "_microc() {", "    local -a commands", "    commands=("]
@@ -203,7 +203,7 @@ def zsh_script(commands: Sequence[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _zsh_option_specs(option: Option) -> list[str]:
+def _zsh_option_specs(option: OptionSyntax) -> list[str]:
     """Return the specs of an option for zsh's ``_arguments``, one per flag; ``*`` lets it be repeated."""
     help = _shorten_help(option.help).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
     values = (
@@ -215,13 +215,13 @@ def _zsh_option_specs(option: Option) -> list[str]:
     return [_zsh_quote(f"*{flag}{equals if flag.startswith('--') else ''}[{help}]{values}") for flag in option.flags]
 
 
-def _zsh_positional_spec(number: int, word: Word, *, last: bool) -> str:
+def _zsh_positional_spec(number: int, word: ValueSyntax, *, last: bool) -> str:
     """Return the spec of a positional argument for zsh's ``_arguments``; the last one may be repeated. ``number``: its
     position, from 1."""
     return _zsh_quote(f"{'*' if last else number}:{_zsh_escape(word.name)}:{_zsh_value_action(word)}")
 
 
-def _zsh_value_action(word: Word) -> str:
+def _zsh_value_action(word: ValueSyntax) -> str:
     """Return the action of a zsh spec, which completes the value of an argument."""
     choices = " ".join(map(_zsh_escape, word.choices))
     files = "_files -/" if word.kind == FOLDERS else "_files"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from microc.compiler import option_values
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 
 # ---- The parser: mistakes become UsageErrors with a hint.
 
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             options = [option for option in self._option_string_actions if option[:2] == "--"]
             if name.startswith("--") and not any(option.startswith(name) for option in options):
-                nearest_option = suggestion(name, options, "options")
+                nearest_option = known_names_hint(name, options, "options")
                 raise UsageError(
                     f"{self.prog} has no option {name}", hint=f"{nearest_option} (all: {self.prog} --help)"
                 )
@@ -83,11 +83,13 @@ class Parser(argparse.ArgumentParser):
             what = "command" if named == "COMMAND" else f"choice for {named}"
             raise UsageError(
                 f"{value!r} is no {what}",
-                hint=suggestion(str(value), map(str, action.choices), "commands" if named == "COMMAND" else "choices"),
+                hint=known_names_hint(
+                    str(value), map(str, action.choices), "commands" if named == "COMMAND" else "choices"
+                ),
             )
 
 
-class Help(argparse.RawDescriptionHelpFormatter):
+class CommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help formatter that keeps the lines of examples and tables if the terminal is wide enough."""
 
     def start_section(self, heading: str | None) -> None:
@@ -135,7 +137,7 @@ def _argument_syntax_and_help(action: argparse.Action) -> str:
 # ---- Converters for the values of options that are not compilation options: seconds, baud rates, tolerances.
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse a time in seconds, such as 10 or 0.5; ArgumentTypeError if it is none."""
     try:
         seconds = float(text)
@@ -149,11 +151,11 @@ def seconds(text: str) -> float:
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Parse a duration (90s, 10m, 2h) to seconds."""
     number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
     try:
-        return seconds(str(float(number) * unit))
+        return parse_seconds(str(float(number) * unit))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90s, 10m or 2h") from None
 
@@ -165,7 +167,7 @@ BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
 """Baud rates that ``auto`` tries, in this order."""
 
 
-def bauds(text: str) -> tuple[int, ...]:
+def parse_baud_rates(text: str) -> tuple[int, ...]:
     """Parse baud rates separated by commas, or ``auto`` for :data:`BAUDS`."""
     if text == "auto":
         return BAUDS
@@ -175,36 +177,36 @@ def bauds(text: str) -> tuple[int, ...]:
     return rates
 
 
-def quanta(text: str) -> int:
+def parse_quanta(text: str) -> int:
     """Parse a number of quantisation steps, 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta: write 0, 1, 2 ...")
     return int(text)
 
 
-def inferences(text: str) -> int:
+def parse_inference_count(text: str) -> int:
     """Parse a number of inferences, 1 to :data:`MOST_INFERENCES`."""
     if not text.isdecimal() or not 0 < int(text) <= MOST_INFERENCES:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of inferences: 1 to {MOST_INFERENCES:,}")
     return int(text)
 
 
-def tolerance(text: str) -> float:
+def parse_tolerance(text: str) -> float:
     """Parse a relative tolerance below 1."""
     return _parse_number_below(1, text, "tolerance between 0 and 1: write 1e-5")
 
 
-def share(text: str) -> float:
+def parse_share(text: str) -> float:
     """Parse a share, as a fraction (0.01) or in percent (1%)."""
     return _parse_number_below(1e6, text, "share: write 0.01 or 1%")
 
 
-def growth(text: str) -> tuple[str, float]:
+def parse_growth_limit(text: str) -> tuple[str, float]:
     """Parse a limit of growth (2% or flash=2%) to a figure's name and a share. An empty name means all figures."""
     name, _, bound = text.rpartition("=")
     if name and name not in BOUNDED_FIGURES:
         raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(BOUNDED_FIGURES)}")
-    return name, share(bound)
+    return name, parse_share(bound)
 
 
 def _parse_number_below(most: float, text: str, what: str) -> float:
@@ -218,7 +220,7 @@ def _parse_number_below(most: float, text: str, what: str) -> float:
     return number
 
 
-def size(text: str) -> int:
+def parse_byte_size(text: str) -> int:
     """Parse a number of bytes (65536 or 64K); ArgumentTypeError if it is none."""
     try:
         return option_values.parse_bytes(text)
@@ -226,7 +228,7 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def layer_bits(text: str) -> tuple[str, int]:
+def parse_layer_bits(text: str) -> tuple[str, int]:
     """Parse NAME=BITS to the layer's name and its number of bits."""
     name, _, bits = text.rpartition("=")
     if not name or not bits.isdecimal():

@@ -18,7 +18,7 @@ from microc.base.file_access import open_regular
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.shared_options import command_line_options, compilation_options
-from microc.errors import OutputError, UsageError, nearest_file
+from microc.errors import OutputError, UsageError, similar_files_hint
 
 if TYPE_CHECKING:
     from microc.base.dtypes import Array
@@ -54,12 +54,12 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
         writer.writerows(rows)
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json_file(path: Path, data: Any) -> None:
     """Write data as a file of indented JSON."""
-    write_text(path, json.dumps(data, indent=1) + "\n")
+    write_text_file(path, json.dumps(data, indent=1) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text_file(path: Path, text: str) -> None:
     """Write a text file, completely or not at all."""
     from microc.codegen.output_files import replace_atomically
 
@@ -70,20 +70,22 @@ def write_text(path: Path, text: str) -> None:
 # ---- Compilation, for every command that needs a C project.
 
 
-def progress(arguments: Arguments) -> Progress | None:
+def progress_callback(arguments: Arguments) -> Progress | None:
     """Return the function that shows a command's progress, by its ``--quiet``, ``--json`` and ``--verbose``; None if
     nothing is to be shown."""
-    return show.progress(arguments.quiet or arguments.json, arguments.verbose)
+    return show.make_progress_callback(arguments.quiet or arguments.json, arguments.verbose)
 
 
-def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any) -> Program:
+def compile_with_arguments(
+    model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any
+) -> Program:
     """Compile a model under the compilation options of the command line and ``microc.toml``, for the board of the command
     line or for ``board``. ``others`` replace options."""
     from microc.compiler import api
 
     target = board or arguments.board or "host"
     return api.compile(
-        model, board=target, progress=progress(arguments), **{**compilation_options(arguments), **others}
+        model, board=target, progress=progress_callback(arguments), **{**compilation_options(arguments), **others}
     )
 
 
@@ -102,7 +104,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
     dump = options.get("dump")
     folders = [dump and dump / network_name(model.stem) for model in arguments.models]
     return bundle(
-        *(compile_model(model, arguments, dump=d) for model, d in zip(arguments.models, folders, strict=True))
+        *(compile_with_arguments(model, arguments, dump=d) for model, d in zip(arguments.models, folders, strict=True))
     )
 
 
@@ -153,14 +155,14 @@ _METAVARS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DI
 """Metavars of these arguments."""
 
 
-def configure(arguments: Arguments) -> None:
+def fill_from_config(arguments: Arguments) -> None:
     """Fill in the arguments that the command line leaves out from ``microc.toml``. Compile its project if a source is
     newer.
     UsageError if neither the command line nor the file names what the command needs."""
     first = _POSITIONAL.get(arguments.command, "")
     if not first or not _may_need_config(arguments, first):
         return
-    from microc.project.config import check_owner, find_config, read_config
+    from microc.project.config import check_config_owner, find_config, read_config
 
     path = find_config(Path.cwd())
     if path is None:
@@ -171,7 +173,7 @@ def configure(arguments: Arguments) -> None:
             raise UsageError(f"{arguments.command} needs {needed}", hint=hint)
         return
     arguments.config = config = read_config(path)
-    check_owner(config)
+    check_config_owner(config)
     _check_config_trusted(arguments, config)
     if not arguments.quiet and not arguments.json:
         show.print_note(f"as {path} says")
@@ -259,7 +261,7 @@ def _up_to_date_project(arguments: Arguments, config: Config) -> Path:
     if _is_project_stale(config):
         arguments.models, arguments.board = _models_of_config(config), config.board
         is_bundle = len(arguments.models) > 1
-        program = compile_bundle(arguments) if is_bundle else compile_model(arguments.models[0], arguments)
+        program = compile_bundle(arguments) if is_bundle else compile_with_arguments(arguments.models[0], arguments)
         program.write(config.folder)
         if not arguments.quiet and not arguments.json:
             show.print_note(f"compiled {', '.join(model.name for model in arguments.models)} -> {config.folder}")
@@ -315,7 +317,7 @@ def run(arguments: Arguments) -> show.Answer:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         _check_output_count(arguments.outputs, len(project.manifest["outputs"]))
         build_firmware(project, arguments)
-        with Device(project, progress=progress(arguments), **line(arguments)) as device:
+        with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
             result = device.run(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
             self_test, failed = device.self_test, device.failed_self_test()
@@ -334,21 +336,26 @@ def run(arguments: Arguments) -> show.Answer:
         "instructions": clock.amount(ticks) if clock.counts else None,
         "self_test": self_test,
         "outputs": [
-            {"name": t["name"], "dtype": t["dtype"], "shape": list(a.shape), "values": show.plain(a.tolist())}
+            {
+                "name": t["name"],
+                "dtype": t["dtype"],
+                "shape": list(a.shape),
+                "values": show.replace_non_finite(a.tolist()),
+            }
             for t, a in zip(outputs, results, strict=True)
         ],
     }
     lines = [
-        f"{t['name']}  {t['dtype']} {show.shape_text(a.shape)}:  {show.values_text(a.reshape(-1).tolist())}"
+        f"{t['name']}  {t['dtype']} {show.shape_text(a.shape)}:  {show.leading_values_text(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
     if not inputs:
         lines.append(f"of random numbers (--seed {arguments.seed}); of your own: --input X.npy")
-    lines.append(show.duration(clock, clock.amount(ticks)))
+    lines.append(show.measured_time_text(clock, clock.amount(ticks)))
     return show.Answer(data, "\n".join([*lines, *([f"self-test {self_test}"] if self_test else [])]), error=failed)
 
 
-def line(arguments: Arguments) -> dict[str, Any]:
+def serial_line_options(arguments: Arguments) -> dict[str, Any]:
     """Return the options of the serial line (port, baud rates, time-out) as keywords of
     :class:`microc.run.session.Device`."""
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
@@ -371,7 +378,7 @@ def open_source_project(arguments: Arguments) -> Iterator[Project]:
         yield project
         return
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        program = compile_model(arguments.source, arguments)
+        program = compile_with_arguments(arguments.source, arguments)
         yield board_project.open_project(program.write(Path(folder) / program.report()["model"]))
 
 
@@ -381,43 +388,43 @@ def build_firmware(project: Project, arguments: Arguments) -> None:
     from microc.run import board_project
 
     if not (arguments.source.is_dir() and arguments.port):
-        board_project.build(project)
+        board_project.build_project(project)
 
 
 def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
     """Load the arrays of ``--input`` (.npy files, tables, pictures) and check them against the network's inputs."""
     from microc.compiler.sizes.run_shapes import RunShapes
-    from microc.run.data.array_files import is_table
-    from microc.run.data.pictures import Reader, add_colours, is_picture
+    from microc.run.data.array_files import is_table_file
+    from microc.run.data.pictures import PictureReader, add_channel_orders, is_picture
 
     tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
-    tensors = add_colours((tensors_by_name[name] for name in manifest["inputs"]), manifest["options"])
-    arrays, span = [], pixels(arguments)
+    tensors = add_channel_orders((tensors_by_name[name] for name in manifest["inputs"]), manifest["options"])
+    arrays, span = [], pixel_range(arguments)
     for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
         if tensor is not None and is_picture(path):
-            arrays.append(Reader(tensor, span).read(path))
-        elif tensor is not None and is_table(path):
+            arrays.append(PictureReader(tensor, span).read(path))
+        elif tensor is not None and is_table_file(path):
             arrays.append(_read_table_as_input(path, tensor))
         else:
-            arrays.append(load_array(path))
+            arrays.append(load_npy_file(path))
     return RunShapes(manifest).fitting(tensors, arrays)
 
 
 def load_samples(arguments: Arguments, manifest: Mapping[str, Any], expected: Path | None = None) -> Samples | None:
     """Read the samples of ``--data`` and ``--labels`` in the types of the network's inputs; ``expected``: file of expected
     outputs."""
-    from microc.run.data.pictures import add_colours
+    from microc.run.data.pictures import add_channel_orders
     from microc.run.data.samples import read_samples
 
     if arguments.data is None:
         return None
     tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     inputs, outputs = ([tensors_by_name[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
-    inputs = add_colours(inputs, manifest["options"])
-    return read_samples(inputs, outputs, arguments.data, arguments.labels, expected, pixels(arguments))
+    inputs = add_channel_orders(inputs, manifest["options"])
+    return read_samples(inputs, outputs, arguments.data, arguments.labels, expected, pixel_range(arguments))
 
 
-def pixels(arguments: Arguments) -> tuple[float, float] | None:
+def pixel_range(arguments: Arguments) -> tuple[float, float] | None:
     """Return the real values of pixels 0 and 255 given by ``--pixels``; None if not given."""
     from microc.run.data.array_files import holds_pictures
 
@@ -457,23 +464,23 @@ def _read_table_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
     return array.reshape(shape) if array.size == np.prod(shape) else array
 
 
-def load_array(path: Path) -> Array:
+def load_npy_file(path: Path) -> Array:
     """Load the single array of a .npy file. UsageError if the file cannot be read or holds anything else."""
     import numpy as np
 
-    from microc.device.board_info import printable
+    from microc.device.board_info import make_printable
     from microc.run.data import array_files
     from microc.run.data.array_files import DAMAGED_FILE_ERRORS
 
     try:
         with open_regular(path) as file:
-            array = array_files.load_numpy(file)
+            array = array_files.load_numpy_file(file)
     except OSError as error:
-        hint = nearest_file(path) or "write it with numpy.save"
+        hint = similar_files_hint(path) or "write it with numpy.save"
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except DAMAGED_FILE_ERRORS as error:
         hint = f'write numbers: numpy.save("{path.stem}.npy", array)'
-        why = f": {printable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
+        why = f": {make_printable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(f"{path} is no .npy file of numbers{why}", where=str(path), hint=hint) from error
     if not isinstance(array, np.ndarray):
         hint = f'save each array to its own file: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import check_replaceable, compile_model, line, load_array, progress
+from microc.cli.project_context import (
+    check_replaceable,
+    compile_with_arguments,
+    load_npy_file,
+    progress_callback,
+    serial_line_options,
+)
 from microc.cli.shared_options import command_line_options
 from microc.errors import UsageError, VerificationError
 
@@ -24,13 +30,13 @@ if TYPE_CHECKING:
 
 def new(arguments: Arguments) -> show.Answer:
     """Run ``microc new``: create a project folder."""
-    from microc.project.new_project import new_project
+    from microc.project.new_project import write_new_project
 
-    report_progress = show.progress(arguments.quiet or arguments.json, arguments.verbose)
+    report_progress = show.make_progress_callback(arguments.quiet or arguments.json, arguments.verbose)
     if report_progress is not None:
         report_progress("reading the model", 0, 2)
     folder, board = arguments.folder, arguments.board or "host"
-    files = new_project(folder, arguments.model, board, command_line_options(arguments))
+    files = write_new_project(folder, arguments.model, board, command_line_options(arguments))
     if report_progress is not None:
         report_progress("written", 1, 2)
     steps = [f"cd {shlex.quote(str(folder))}", "microc build", "microc run"]
@@ -50,10 +56,10 @@ _BAR = 30
 
 def demo(arguments: Arguments) -> show.Answer:
     """Run ``microc demo``: run the digits network on a board, and show its answers, accuracy and memory."""
-    from microc.project.new_project import choose_board, demonstrate
+    from microc.project.new_project import choose_demo_board, run_demonstration
 
-    board, missing = (arguments.board, ()) if arguments.board else choose_board()
-    result = demonstrate(board, progress(arguments))
+    board, missing = (arguments.board, ()) if arguments.board else choose_demo_board()
+    result = run_demonstration(board, progress_callback(arguments))
     data = {
         "board": board,
         "missing": list(missing),
@@ -143,7 +149,7 @@ def export(arguments: Arguments) -> show.Answer:
     """Run ``microc export``: write a network as a package for a build system."""
     from microc.codegen.exports import check_board, load_format
     from microc.codegen.output_files import check_folder
-    from microc.device.boards import board_of_core, load_board
+    from microc.device.boards import load_board, make_board_of_core
 
     if arguments.listing:
         return _answer_with_formats()
@@ -163,9 +169,9 @@ def export(arguments: Arguments) -> show.Answer:
         check_board(export_format, load_board(arguments.board))
     check_folder(arguments.output)
     check_replaceable(arguments.output, arguments, [arguments.model], export_format.name)
-    board = board_of_core(arguments.target or export_format.target) if not arguments.board else None
-    inputs = [load_array(path) for path in arguments.inputs] or None
-    program = compile_model(arguments.model, arguments, board)
+    board = make_board_of_core(arguments.target or export_format.target) if not arguments.board else None
+    inputs = [load_npy_file(path) for path in arguments.inputs] or None
+    program = compile_with_arguments(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)
     data = {
         "folder": str(arguments.output),
@@ -214,10 +220,10 @@ def load(arguments: Arguments) -> show.Answer:
     }
     rows = [
         ("network", f"{blob.name} for {blob.core}"),
-        ("slot", f"{'AB'[slots.active or 0]}, commit {show.count(slots.commits)}"),
+        ("slot", f"{'AB'[slots.active or 0]}, commit {show.format_integer(slots.commits)}"),
         ("  taken", show.usage_text(len(data), slots.room)),
         ("memory", show.usage_text(blob.memory, slots.memory)),
-        ("signature", f"{show.count(len(blob.signature))} bytes" if blob.signature else "none"),
+        ("signature", f"{show.format_integer(len(blob.signature))} bytes" if blob.signature else "none"),
     ]
     return show.Answer(fields, show.facts(rows))
 
@@ -225,16 +231,16 @@ def load(arguments: Arguments) -> show.Answer:
 def _send_project_network(arguments: Arguments) -> tuple[Blob, Slots]:
     """Send the network of a project to its board; return it and the state of the board's slots. Build it first, unless the
     board is on a port and the network is built."""
-    from microc.device.client import ask_slots
-    from microc.run.board_project import build, open_project, read_network_blob
+    from microc.device.client import query_slots
+    from microc.run.board_project import build_project, open_project, read_network_blob
     from microc.run.session import Device
 
     project = open_project(arguments.folder)
     if project.relocatable and not (arguments.port and project.blob.is_file()):
-        build(project)
+        build_project(project)
     blob = read_network_blob(project)
-    with Device(project, load=True, progress=progress(arguments), **line(arguments)) as device:
-        return blob, ask_slots(device.client)
+    with Device(project, load=True, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
+        return blob, query_slots(device.client)
 
 
 def _send_network_file(arguments: Arguments) -> tuple[Blob, Slots]:
@@ -252,5 +258,7 @@ def _send_network_file(arguments: Arguments) -> tuple[Blob, Slots]:
             hint="name the port: --port PORT; microc ports lists those of this computer",
         )
     with ExitStack() as stack:
-        client = stack.enter_context(open_client(**line(arguments), progress=progress(arguments)))
+        client = stack.enter_context(
+            open_client(**serial_line_options(arguments), progress=progress_callback(arguments))
+        )
         return blob, send_network(client, blob)

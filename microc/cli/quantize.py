@@ -8,7 +8,7 @@ from typing import Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import check_output_paths, pixels, progress
+from microc.cli.project_context import check_output_paths, pixel_range, progress_callback
 from microc.cli.shared_options import compilation_options
 
 # ---- Mixed precision: the options of each layer, and the Pareto front of noise and cost.
@@ -18,7 +18,7 @@ _BAR = 30
 _FLOAT = 32
 
 
-def mixed_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
+def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
     """Yield the paragraphs on mixed precision: a table of layers with the precisions that each may have, then the Pareto
     front."""
     rows = [
@@ -37,7 +37,7 @@ def mixed_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
 
 def _precision_option_text(option: Mapping[str, Any]) -> str:
     """Format one precision that a layer may have: bits, noise, bytes."""
-    return f"{_bits_text(option['bits'])}: {decibels(option['noise'])} dB, {show.count(option['flash'])}"
+    return f"{_bits_text(option['bits'])}: {signal_to_noise_text(option['noise'])} dB, {show.format_integer(option['flash'])}"
 
 
 def _bits_text(bits: int) -> str:
@@ -45,7 +45,7 @@ def _bits_text(bits: int) -> str:
     return "float" if bits == _FLOAT else str(bits)
 
 
-def decibels(noise: float) -> str:
+def signal_to_noise_text(noise: float) -> str:
     """Format noise power, relative to the signal, as a signal-to-noise ratio in decibels."""
     return f"{-10 * math.log10(noise):.1f}" if noise > 0 else "no noise"
 
@@ -63,8 +63,8 @@ def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, against
         bar = "#" * (1 + round(_BAR * (p[against] - least) / max(1, most - least)))
         decibels_text = "" if p["decibels"] is None else f"{p['decibels']:.1f}"
         score = "" if p["score"] is None else f"{p['score']:.4f}"
-        sizes = show.count(p["flash"]), show.count(p["cycles"])
-        rows.append(("*" if p["chosen"] else "", *sizes, decibels(p["noise"]), decibels_text, score, bar))
+        sizes = show.format_integer(p["flash"]), show.format_integer(p["cycles"])
+        rows.append(("*" if p["chosen"] else "", *sizes, signal_to_noise_text(p["noise"]), decibels_text, score, bar))
     yield show.table(("", "flash", "cycles", "dB", "measured", "score", ""), rows)
 
 
@@ -77,7 +77,7 @@ _COSTS = ("flash", "ram", "estimated_instructions", "estimated_cycles")
 _SHARES = ("flash", "instructions")
 
 
-def paragraphs(report: Mapping[str, Any], model: str, path: str, full: bool) -> Iterator[str]:
+def quantization_paragraphs(report: Mapping[str, Any], model: str, path: str, full: bool) -> Iterator[str]:
     """Yield the paragraphs of the report on a quantised network that was read from ``model`` and written to ``path``;
     ``full``: all rows of long tables."""
     yield show.facts(list(_summary_rows(report, f"{model} -> {path}")))
@@ -89,7 +89,7 @@ def paragraphs(report: Mapping[str, Any], model: str, path: str, full: bool) -> 
     if "classification" in report:
         yield from _classification_paragraphs(report["classification"], full)
     if "mixed" in report:
-        yield from mixed_paragraphs(report["mixed"])
+        yield from mixed_precision_paragraphs(report["mixed"])
     if report["floats"]["operators"]:
         yield _float_operators_text(report["floats"], full)
     if report["repairs"]:
@@ -110,7 +110,7 @@ def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, 
     if "classification" in report:
         classes = report["classification"]
         before, after = 100 * classes["float_accuracy"], 100 * classes["accuracy"]
-        yield "accuracy", f"{before:.2f} % -> {after:.2f} % of {show.count(classes['samples'])} samples"
+        yield "accuracy", f"{before:.2f} % -> {after:.2f} % of {show.format_integer(classes['samples'])} samples"
     if "score" in report:
         yield "score", f"{report['float_score']:.5g} -> {report['score']:.5g}"
 
@@ -120,7 +120,9 @@ def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int])
     rows = []
     for name in _COSTS:
         ratio = f"{after[name] / max(1, before[name]):.2f}"
-        rows.append((name.replace("_", " "), show.count(before[name]), show.count(after[name]), ratio))
+        rows.append(
+            (name.replace("_", " "), show.format_integer(before[name]), show.format_integer(after[name]), ratio)
+        )
     return show.table((f"on {board}", "float", "quantised", "ratio"), rows)
 
 
@@ -140,7 +142,7 @@ def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], full: bool) -> s
             share,
             _format_or_empty(clipped and 100 * clipped, "{:.2f}"),
         )
-        costs_text = ("" if layer[of] is None else show.count(layer[of][amount]) for of, amount in costs)
+        costs_text = ("" if layer[of] is None else show.format_integer(layer[of][amount]) for of, amount in costs)
         bits = "/".join(map(str, layer["bits"]))
         rows.append((show.layer(layer["layer"]), layer["dtype"], bits, *span, *quality, *costs_text))
     prices = ("flash, float", "now", "instr., float", "now") if costs else ()
@@ -160,13 +162,13 @@ def _format_or_empty(number: float | None, form: str) -> str:
 
 def _with_omission_note(text: str, omitted: int, what: str) -> str:
     """Add a line on the rows that a table leaves out, if any."""
-    return f"{text}\n{show.count(omitted)} more {what}: --full shows all" if omitted > 0 else text
+    return f"{text}\n{show.format_integer(omitted)} more {what}: --full shows all" if omitted > 0 else text
 
 
 def _classification_paragraphs(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
     """Yield the confusion matrix (of many classes, the mistakes) and the samples whose answer changed."""
     if len(classes["confusion"]) <= _SHOWN_CLASSES:
-        matrix = show.confusion(classes["confusion"], classes["float_confusion"])
+        matrix = show.confusion_table(classes["confusion"], classes["float_confusion"])
         yield f"answers, and by how many more than in floats\n\n{matrix}"
     else:
         yield from _frequent_mistakes_paragraph(classes, full)
@@ -193,7 +195,7 @@ def _float_operators_text(floats: Mapping[str, Any], full: bool) -> str:
     """Format the operators that still compute in floats, with the reasons."""
     operators = floats["operators"] if full else floats["operators"][:_SHOWN_ROWS]
     rows = [
-        (show.layer(operator["value"]), operator["op"], operator["reason"], show.count(operator["macs"]))
+        (show.layer(operator["value"]), operator["op"], operator["reason"], show.format_integer(operator["macs"]))
         for operator in operators
     ]
     count = len(floats["operators"])
@@ -240,13 +242,13 @@ def quantize(arguments: Arguments) -> show.Answer:
         ranges=arguments.ranges,
         evaluate=arguments.evaluation,
         labels=arguments.labels,
-        pixels=pixels(arguments),
+        pixels=pixel_range(arguments),
         seed=arguments.seed,
-        progress=progress(arguments),
+        progress=progress_callback(arguments),
         **compilation_options(arguments),
     )
     path = result.save(arguments.output)
     if arguments.html is not None:
         result.save_report(arguments.html)
-    text = "\n\n".join(paragraphs(result.report, arguments.model.name, str(path), arguments.full))
+    text = "\n\n".join(quantization_paragraphs(result.report, arguments.model.name, str(path), arguments.full))
     return show.Answer({"file": str(path), **result.report}, text)

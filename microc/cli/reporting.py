@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 from microc.base.file_access import open_regular, read_bytes
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import build_firmware, compile_model, line, load_inputs, open_source_project, progress
-from microc.cli.shared_options import command_line_options, compilation_options, option_words
+from microc.cli.project_context import (
+    build_firmware,
+    compile_with_arguments,
+    load_inputs,
+    open_source_project,
+    progress_callback,
+    serial_line_options,
+)
+from microc.cli.shared_options import command_line_options, compilation_option_words, compilation_options
 from microc.errors import UsageError
-from microc.reports.layers import unit_table
+from microc.reports.layers import tensor_unit_table
 
 if TYPE_CHECKING:
     from microc.reports.firmware_size import Growth, SizeReport
@@ -44,13 +51,13 @@ def report(arguments: Arguments) -> show.Answer:
 
 def compare(arguments: Arguments) -> show.Answer:
     """Run ``microc compare``: compare two reports, projects or models."""
-    from microc.cli.project_context import write_text
+    from microc.cli.project_context import write_text_file
     from microc.reports.saved_reports import compare_reports as changes
 
     before, after = (_read_or_make_report(path, arguments) for path in (arguments.before, arguments.after))
     data = changes(before, after)
     if arguments.html is not None:
-        write_text(arguments.html, after.html(before))
+        write_text_file(arguments.html, after.html(before))
     return show.Answer(data, _comparison_text(data))
 
 
@@ -69,35 +76,39 @@ def _report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str,
     # A project was compiled with the options of microc.toml already; only options of the command line would be new.
     compiled = (source / PROJECT_MARKER).is_file() and not command_line_options(arguments)
     options: dict[str, Any] = {} if compiled else compilation_options(arguments)
-    return make(source, board=arguments.board or None, accuracy=accuracy, progress=progress(arguments), **options)
+    return make(
+        source, board=arguments.board or None, accuracy=accuracy, progress=progress_callback(arguments), **options
+    )
 
 
 def _report_text(data: Mapping[str, Any]) -> str:
     """Format a report for a terminal: totals, layers, next steps."""
-    from microc.reports.evidence import accuracy_words
-    from microc.reports.text_tables import memory_rows, stack_words, time_words
+    from microc.reports.evidence import accuracy_sentences
+    from microc.reports.text_tables import inference_time_text, memory_usage_rows, peak_stack_text
 
     totals, board = data["totals"], data["board"]
     state = ", ".join(f"{s['name']} {s['dtype']} {show.shape_text(s['shape'])}" for s in data["state"])
     rows: list[tuple[str, object]] = [
         ("model", f"{data['source']} on {board['name']} ({board['cpu']})"),
-        ("one inference", time_words(data)),
-        ("multiply-accumulates", show.count(totals["macs"])),
+        ("one inference", inference_time_text(data)),
+        ("multiply-accumulates", show.format_integer(totals["macs"])),
         *(
             (name, show.usage_text(totals[key], board[key]))
             for name, key in (("flash" if data["firmware"] else "flash, estimated", "flash"), ("RAM", "ram"))
             if totals[key] is not None
         ),
-        ("arena", f"{show.count(totals['arena'])} bytes"),
-        *memory_rows(data.get("memories", ())),
-        ("peak stack", stack_words(data)),
+        ("arena", f"{show.format_integer(totals['arena'])} bytes"),
+        *memory_usage_rows(data.get("memories", ())),
+        ("peak stack", peak_stack_text(data)),
         ("holds state", state or "no"),
         *(
             ("accuracy", line)
-            for line in (accuracy_words(data["accuracy"], data["fingerprint"]) if data["accuracy"] else ())
+            for line in (accuracy_sentences(data["accuracy"], data["fingerprint"]) if data["accuracy"] else ())
         ),
     ]
-    return "\n\n".join(filter(None, (show.facts(rows), layer_table(data["layers"]), next_steps(data["advice"]))))
+    return "\n\n".join(
+        filter(None, (show.facts(rows), estimated_layers_table(data["layers"]), next_steps_text(data["advice"])))
+    )
 
 
 def localise_advice(
@@ -113,14 +124,14 @@ def localise_advice(
 
     source = model or arguments.source
     if not source.is_dir():
-        options = option_words(arguments.words, arguments.board)
+        options = compilation_option_words(arguments.words, arguments.board)
         return [rewrite_command(item, data, str(source), options) for item in advice]
     neighbour = source.parent / data["source"]
     path = str(neighbour) if not Path(data["source"]).exists() and neighbour.is_file() else data["source"]
     return [rewrite_command(item, data, path or data["model"], None) for item in advice]
 
 
-def next_steps(advice: Sequence[Mapping[str, Any]]) -> str:
+def next_steps_text(advice: Sequence[Mapping[str, Any]]) -> str:
     """Format advice and its commands for a terminal; empty if there is none."""
     from microc.reports import text_tables
 
@@ -135,16 +146,16 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     """List the rows about time, stack and state of a compiled network; ``report``: result of
     :meth:`microc.Program.report`."""
     from microc.reports.layers import slowest_layers
-    from microc.reports.text_tables import estimate_words
+    from microc.reports.text_tables import estimated_time_text
     from microc.run.profile import shorten_layer_name
 
     layers = [{**layer, "step": layer["kernel"]} for layer in report["layers"]]
     parts = [f"{100 * k['share']:.0f} % {shorten_layer_name(k['layer'])}" for k in slowest_layers({"layers": layers})]
     state = sum(tensor["bytes"] for tensor in report["state"])
     return [
-        ("one inference", estimate_words(report["estimated_cycles"], report["estimated_milliseconds"])),
+        ("one inference", estimated_time_text(report["estimated_cycles"], report["estimated_milliseconds"])),
         ("  most of it", ", ".join(parts)),
-        ("peak stack", f"{show.count(report['stack_bound'])} bytes at most, estimated"),
+        ("peak stack", f"{show.format_integer(report['stack_bound'])} bytes at most, estimated"),
         *state_rows(state),
     ]
 
@@ -153,10 +164,10 @@ def state_rows(state: int, board: str = "") -> list[tuple[str, object]]:
     """List the row about the bytes of state that a network keeps between runs. ``board``: its name if nothing was compiled
     for it, so that time is unknown."""
     time = [("one inference", "--exact estimates cycles and time, layer by layer")] if board else []
-    return [*time, ("holds state", f"{show.count(state)} bytes from run to run" if state else "no")]
+    return [*time, ("holds state", f"{show.format_integer(state)} bytes from run to run" if state else "no")]
 
 
-def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
+def estimated_layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
     """Format the table of a report's layers with the estimates of the cost model."""
     clocked = all(layer["milliseconds"] is not None for layer in layers)
     total = sum(layer["cycles"] for layer in layers) or 1
@@ -165,12 +176,12 @@ def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
             str(k["step"]),
             show.layer(k["layer"]),
             k["op"],
-            show.count(k["cycles"]),
+            show.format_integer(k["cycles"]),
             f"{100 * k['cycles'] / total:.1f}",
             *((f"{k['milliseconds']:.3f}",) if clocked else ()),
-            show.count(k["macs"]),
-            show.count(k["code"] + k["constants"]),
-            show.count(k["arena"]),
+            show.format_integer(k["macs"]),
+            show.format_integer(k["code"] + k["constants"]),
+            show.format_integer(k["arena"]),
         )
         for k in layers
     ]
@@ -203,17 +214,17 @@ def _comparison_text(data: Mapping[str, Any]) -> str:
 
 def _comparison_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return the cells before, after and change (in percent) of a figure."""
-    from microc.reports.text_tables import change_words
+    from microc.reports.text_tables import percent_change_text
 
     cells = [_figure_text(row[when]) for when in ("before", "after")]
-    return cells[0], cells[1], change_words(row["before"], row["after"])
+    return cells[0], cells[1], percent_change_text(row["before"], row["after"])
 
 
 def _figure_text(value: float | None) -> str:
     """Format a figure of a report; empty if unknown."""
     if value is None:
         return ""
-    return f"{value:,.3f}" if isinstance(value, float) else show.count(value)
+    return f"{value:,.3f}" if isinstance(value, float) else show.format_integer(value)
 
 
 # ---- ``microc explain``: how a layer's kernel was chosen and what it costs.
@@ -232,7 +243,7 @@ def explain(arguments: Arguments) -> show.Answer:
         arguments.layer,
         target=arguments.target or "host",
         board=arguments.board or None,
-        progress=progress(arguments),
+        progress=progress_callback(arguments),
         **compilation_options(arguments),
     )
     data, text = (
@@ -242,7 +253,7 @@ def explain(arguments: Arguments) -> show.Answer:
     if explanation.kernel is None and arguments.board:
         report = report_module(explanation.module, load_board(arguments.board)).data
         data["advice"] = localise_advice(report["advice"], report, arguments, arguments.model)
-        text = "\n\n".join(filter(None, (text, next_steps(data["advice"]))))
+        text = "\n\n".join(filter(None, (text, next_steps_text(data["advice"]))))
     return show.Answer(data, text)
 
 
@@ -258,10 +269,10 @@ def profile(arguments: Arguments) -> show.Answer:
     """Run ``microc profile``: measure every layer on a board."""
     import numpy as np
 
-    from microc.cli.project_context import check_output_paths, write_csv, write_json, write_text
+    from microc.cli.project_context import check_output_paths, write_csv, write_json_file, write_text_file
     from microc.reports.evidence import read_accuracy
     from microc.reports.making import report_profile
-    from microc.reports.saved_reports import to_trace
+    from microc.reports.saved_reports import profile_to_trace
     from microc.run.session import Device
     from microc.run.verification import random_inputs
 
@@ -270,20 +281,20 @@ def profile(arguments: Arguments) -> show.Answer:
     with open_source_project(arguments) as project:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         build_firmware(project, arguments)
-        with Device(project, progress=progress(arguments), **line(arguments)) as device:
+        with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
             device.set_inputs(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes
         report = report_profile(result, stack, accuracy)
         advice = localise_advice(report.data["advice"], report.data, arguments)
         data = {**result.to_data(), "advice": advice}
         if arguments.trace is not None:
-            write_json(arguments.trace, to_trace(result))
+            write_json_file(arguments.trace, profile_to_trace(result))
         if arguments.csv is not None:
             rows = [{**k, "unit": result.unit} for k in data["kernels"]]
             write_csv(arguments.csv, _CSV_COLUMNS, [[row[name] for name in _CSV_COLUMNS] for row in rows])
         if arguments.html is not None:
-            write_text(arguments.html, replace(report, data={**report.data, "advice": advice}).html())
-    return show.Answer(data, "\n\n".join(filter(None, (_profile_text(result), next_steps(advice)))))
+            write_text_file(arguments.html, replace(report, data={**report.data, "advice": advice}).html())
+    return show.Answer(data, "\n\n".join(filter(None, (_profile_text(result), next_steps_text(advice)))))
 
 
 def _profile_text(result: Profile) -> str:
@@ -318,10 +329,10 @@ def _profile_text(result: Profile) -> str:
         "est. cycles",
     )
     notes = (
-        f"{result.board}: {show.duration(result.clock, result.time)}",
+        f"{result.board}: {show.measured_time_text(result.clock, result.time)}",
         "flash: code and constants in bytes; arena: bytes in use during the step; cycles: estimated from the code, not measured",
     )
-    on_unit = unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.terminal_columns())
+    on_unit = tensor_unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.terminal_columns())
     return "\n\n".join((show.table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
 
 
@@ -330,15 +341,15 @@ def _profile_cost_cells(
 ) -> tuple[str, ...]:
     """Return the cells of a row of the profile: time, share, MACs, time per MAC, flash, arena, estimated cycles."""
     per_mac = f"{time / macs:.2f}" if macs else ""
-    size = "" if flash is None else show.count(flash)
+    size = "" if flash is None else show.format_integer(flash)
     return (
-        show.count(time),
+        show.format_integer(time),
         f"{100 * share:.1f}",
-        show.count(macs),
+        show.format_integer(macs),
         per_mac,
         size,
-        show.count(arena),
-        show.count(cycles),
+        show.format_integer(arena),
+        show.format_integer(cycles),
     )
 
 
@@ -352,7 +363,7 @@ def bench(arguments: Arguments) -> show.Answer:
     """Run ``microc bench``: measure one network on several boards. If no board could be measured, the exit code is that of
     the first board's error."""
     from microc.run.bench import measure_boards, select_boards
-    from microc.run.profile import split_command
+    from microc.run.profile import split_meter_command
 
     if arguments.source.is_dir() and (arguments.source / "manifest.json").is_file():
         raise UsageError(
@@ -364,20 +375,20 @@ def bench(arguments: Arguments) -> show.Answer:
             "--boards: got none, expected one at least", hint="name them: --boards microbit,mps2-an386, or all-emulated"
         )
     if arguments.meter:
-        split_command(arguments.meter)
+        split_meter_command(arguments.meter)
     boards = select_boards(arguments.board_names)
 
     def write(board: Board, folder: Path) -> Path:
-        return compile_model(arguments.source, arguments, board).write(folder)
+        return compile_with_arguments(arguments.source, arguments, board).write(folder)
 
-    compile_model(arguments.source, arguments, "host")  # report a broken model once, not for every board
+    compile_with_arguments(arguments.source, arguments, "host")  # report a broken model once, not for every board
     rows = measure_boards(
         write,
         boards,
         meter=arguments.meter,
         repeat=arguments.repeat or (_METER_INFERENCES if arguments.meter else 1),
         patience=arguments.timeout,
-        progress=progress(arguments),
+        progress=progress_callback(arguments),
     )
     failed = [row.error for row in rows if row.error is not None]
     code = failed[0].exit_code if len(failed) == len(rows) else 0
@@ -410,7 +421,7 @@ def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
 
 def _count_or_dash(number: int | None) -> str:
     """Format a count; ``-`` if it is unknown."""
-    return "-" if number is None else show.count(number)
+    return "-" if number is None else show.format_integer(number)
 
 
 def _percent_of_room(number: int | None, room: int) -> str:
@@ -431,7 +442,7 @@ LARGEST = 1 << 28
 """Bytes of a report file at most."""
 
 
-def read_report(path: Path) -> Any:
+def read_json_report(path: Path) -> Any:
     """Read the JSON that `microc size --json` or `microc profile --json` printed. UsageError if the file cannot be read or
     is no JSON."""
     import json
@@ -445,26 +456,26 @@ def read_report(path: Path) -> Any:
         raise UsageError(f"{path} is no JSON: {error}", where=str(path), hint=hint) from error
 
 
-def base_report(path: Path) -> Any:
+def load_growth_base(path: Path) -> Any:
     """Return the data of the report to measure growth against: that of a project, which is built and measured, or a saved
     one."""
     from microc.reports.firmware_size import measure_firmware
-    from microc.run.board_project import build, open_project
+    from microc.run.board_project import build_project, open_project
 
     if not path.is_dir():
-        return read_report(path)
+        return read_json_report(path)
     project = open_project(path)
-    build(project)
+    build_project(project)
     return measure_firmware(project).to_data()
 
 
-def check_growth(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
+def answer_with_growth(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
     """Return the answer of ``microc size`` with the growth since the report ``base``; with an error if a figure grew
     beyond its limit. ``text``: text of the answer below the growth."""
-    from microc.reports.firmware_size import compute_growth, growth_error, read_figures
+    from microc.reports.firmware_size import compute_growth, growth_error, read_growth_figures
 
     assert arguments.base is not None
-    before, after = read_figures(base, str(arguments.base)), read_figures(data, str(arguments.source))
+    before, after = read_growth_figures(base, str(arguments.base)), read_growth_figures(data, str(arguments.source))
     growths = compute_growth(before, after, dict(arguments.fail_over))
     error = growth_error(growths, f"{arguments.source}, since {arguments.base}")
     parts = (_growth_table(growths), text)
@@ -477,7 +488,7 @@ def _growth_table(growths: Sequence[Growth]) -> str:
     """Format the table of the growth of flash, RAM and time."""
     rows = [
         (
-            item.what, show.count(item.before), show.count(item.after), f"{item.after - item.before:+,}",
+            item.what, show.format_integer(item.before), show.format_integer(item.after), f"{item.after - item.before:+,}",
             f"{100 * item.share:+.2f}" if item.before else "",
             "any" if item.allowed is None else f"{100 * item.allowed:+.2f}", "too much" if item.exceeds else "",
         )
@@ -507,10 +518,10 @@ def size(arguments: Arguments) -> show.Answer:
         raise UsageError(
             "--compare cannot be combined with --against", hint="give --against alone, which shows changes and growth"
         )
-    base = base_report(arguments.base) if arguments.base else None
+    base = load_growth_base(arguments.base) if arguments.base else None
     if base is not None and _is_json_report(arguments.source):
-        return check_growth(arguments, read_report(arguments.source), base, "")
-    before = read_report(arguments.compare) if arguments.compare else base if _has_symbols(base) else None
+        return answer_with_growth(arguments, read_json_report(arguments.source), base, "")
+    before = read_json_report(arguments.compare) if arguments.compare else base if _has_symbols(base) else None
     with _open_size_report(arguments) as report:
         data = report.to_data()
         text = _size_text(report)
@@ -526,7 +537,7 @@ def size(arguments: Arguments) -> show.Answer:
     return (
         show.Answer(data, text)
         if base is None
-        else check_growth(arguments, data, base, text if before is not None else "")
+        else answer_with_growth(arguments, data, base, text if before is not None else "")
     )
 
 
@@ -588,14 +599,19 @@ def _size_text(report: SizeReport) -> str:
     from microc.reports.firmware_size import PARTS
 
     rows = [
-        (part, PARTS[part], show.count(sizes["text"] + sizes["data"]), show.count(sizes["data"] + sizes["bss"]))
+        (
+            part,
+            PARTS[part],
+            show.format_integer(sizes["text"] + sizes["data"]),
+            show.format_integer(sizes["data"] + sizes["bss"]),
+        )
         for part, sizes in report.parts().items()
         if part != "stack"
     ]
-    reserved = f"the most that a run takes; {show.count(report.reserved_stack)} reserved"
-    rows.append(("stack", reserved, "0", show.count(report.stack)))
+    reserved = f"the most that a run takes; {show.format_integer(report.reserved_stack)} reserved"
+    rows.append(("stack", reserved, "0", show.format_integer(report.stack)))
     rows.append(("total", f"size(1): text {report.text}, data {report.data}, bss {report.bss}",
-                 show.count(report.flash), show.count(report.ram)))  # fmt: skip
+                 show.format_integer(report.flash), show.format_integer(report.ram)))  # fmt: skip
     parts = show.table(("part", "what it is", "flash", "RAM"), rows, 2)
     several = len({layer.network for layer in report.layers}) > 1
     layers = show.table(
@@ -605,11 +621,11 @@ def _size_text(report: SizeReport) -> str:
                 f"{layer.network} {layer.step}" if several else layer.step,
                 show.layer(layer.layer),
                 layer.op,
-                show.count(layer.code) + ("*" if layer.shared_code else ""),
-                show.count(layer.constants),
-                show.count(layer.flash),
+                show.format_integer(layer.code) + ("*" if layer.shared_code else ""),
+                show.format_integer(layer.constants),
+                show.format_integer(layer.flash),
                 f"{100 * layer.flash / max(report.flash, 1):.1f}",
-                show.count(layer.arena),
+                show.format_integer(layer.arena),
             )
             for layer in report.layers
         ],
@@ -617,7 +633,7 @@ def _size_text(report: SizeReport) -> str:
     )
     symbols = show.table(
         ("largest symbols", "part", "source", "section", "bytes"),
-        [(s.name, s.part, s.source, s.section, show.count(s.size)) for s in report.symbols[:_SHOWN_SYMBOLS]],
+        [(s.name, s.part, s.source, s.section, show.format_integer(s.size)) for s in report.symbols[:_SHOWN_SYMBOLS]],
         4,
     )
     note = "arena: bytes that hold something during the step, part of the RAM above"
@@ -640,4 +656,4 @@ def _size_changes_text(changes: dict[str, Any]) -> str:
 
 def _size_change_cells(row: dict[str, Any]) -> tuple[str, str, str]:
     """Return the cells before, after and change of a size in bytes."""
-    return show.count(row["before"]), show.count(row["after"]), f"{row['change']:+,}"
+    return show.format_integer(row["before"]), show.format_integer(row["after"]), f"{row['change']:+,}"

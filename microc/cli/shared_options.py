@@ -55,7 +55,7 @@ def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def option_words(words: Sequence[str], board: str) -> list[str]:
+def compilation_option_words(words: Sequence[str], board: str) -> list[str]:
     """Collect the compilation options of a command line, and the board, as the words that another command repeats.
     ``words``: the command line."""
     flags = {option.flag: name for name, option in OPTIONS.items() if option.flag}
@@ -176,14 +176,14 @@ def add_device_options(command: ArgumentParser) -> None:
     )
     group.add_argument(
         "--baud",
-        type=parser.bauds,
+        type=parser.parse_baud_rates,
         default=(),
         metavar="RATE,...",
         help="baud rates to try in this order, or auto (default: the board's)",
     )
     group.add_argument(
         "--timeout",
-        type=parser.seconds,
+        type=parser.parse_seconds,
         default=10.0,
         metavar="SECONDS",
         help="time without an answer, or without the line (default: 10)",

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.base.terminal import shorten_layer, write_control
-from microc.compiler.interaction import Progress, ProgressLine, draw, say, wipe
+from microc.base.terminal import fit_layer_name, write_control
+from microc.compiler.interaction import Progress, ProgressLine, clear_progress_line, draw_progress_line, write_stderr
 from microc.errors import MicrocError
 from microc.reports import text_tables
-from microc.reports.text_tables import count as count
+from microc.reports.text_tables import format_integer as format_integer
 
 if TYPE_CHECKING:
     from microc.run.profile import Clock
@@ -92,19 +92,19 @@ def shape_text(dimensions: Sequence[int]) -> str:
     return "x".join(map(str, dimensions)) or "scalar"
 
 
-def progress(quiet: bool, verbose: bool) -> Progress | None:
+def make_progress_callback(quiet: bool, verbose: bool) -> Progress | None:
     """Return the function that shows progress on standard error: every step if ``verbose``, one line that is overwritten
     on a terminal; None if ``quiet`` or not on a terminal."""
     if quiet:
         return None
     if verbose:
-        return lambda what, done, total: say(f"[{done + 1}/{total}] {what}\n")
+        return lambda what, done, total: write_stderr(f"[{done + 1}/{total}] {what}\n")
     return ProgressLine() if sys.stderr.isatty() else None
 
 
 def print_note(text: str) -> None:
     """Print a line on standard error."""
-    say(text + "\n")
+    write_stderr(text + "\n")
 
 
 def print_error(error: MicrocError) -> None:
@@ -137,7 +137,7 @@ def error_terminal_columns() -> int:
         return 0
 
 
-def json_text(data: Mapping[str, Any], indent: int | None = None) -> str:
+def ascii_json(data: Mapping[str, Any], indent: int | None = None) -> str:
     """Format JSON in ASCII without control characters, so that names from a model cannot send escape sequences to the
     terminal."""
     return json.dumps(data, indent=indent).replace("\x7f", "\\u007f")
@@ -154,7 +154,7 @@ def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
     def show_elapsed() -> None:
         while not done.wait(_PATIENCE):
             if time.monotonic() - ProgressLine.told >= _PATIENCE:
-                draw(f"{command}: {time.monotonic() - start:.0f} s")
+                draw_progress_line(f"{command}: {time.monotonic() - start:.0f} s")
 
     thread = threading.Thread(target=show_elapsed, daemon=True)
     thread.start()
@@ -164,33 +164,33 @@ def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
         done.set()
         thread.join()
         if time.monotonic() - start >= _PATIENCE:
-            wipe()
+            clear_progress_line()
 
 
-def values_text(numbers: Sequence[bool | int | float]) -> str:
+def leading_values_text(numbers: Sequence[bool | int | float]) -> str:
     """Format the first elements of an array, and the number of its elements if there are more."""
     shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
     return " ".join(shown) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
 
 
-def plain(numbers: Any) -> Any:
+def replace_non_finite(numbers: Any) -> Any:
     """Convert nested lists of numbers for JSON: infinities and NaN become strings."""
     if isinstance(numbers, list):
-        return [plain(x) for x in numbers]
+        return [replace_non_finite(x) for x in numbers]
     return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
-def duration(clock: Clock, amount: int) -> str:
+def measured_time_text(clock: Clock, amount: int) -> str:
     """Format a measured amount in a board's unit, the time if the unit stands for one, and the meaning of the unit."""
     seconds = clock.seconds(amount)
     time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
-    return f"{count(amount)} {clock.unit}{time} ({clock.meaning})"
+    return f"{format_integer(amount)} {clock.unit}{time} ({clock.meaning})"
 
 
-layer = shorten_layer
+layer = fit_layer_name
 
 
-def confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:
+def confusion_table(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:
     """Format a confusion matrix, one row per true class, with the share of right answers. ``before``: an earlier matrix;
     every cell shows its change."""
     rows = []

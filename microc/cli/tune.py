@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from microc.base.terminal import escape_unprintable, write_control
 from microc.cli import INTERRUPTED, SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import write_text
+from microc.cli.project_context import write_text_file
 from microc.cli.shared_options import compilation_options
 from microc.errors import UsageError
 from microc.reports import text_tables
@@ -21,7 +21,7 @@ from microc.reports import text_tables
 if TYPE_CHECKING:
     from microc.compiler.tuned.records import Database, Record
     from microc.tuning.tune import Tuning
-    from microc.tuning.tuner import Event, TunedKernel, TunedNetwork
+    from microc.tuning.tuner import TunedKernel, TunedNetwork, TuningEvent
 
 
 # ---- ``microc tune`` on a file of records: show, merge, prune, repeat a measurement.
@@ -32,7 +32,7 @@ _EXIT_CODES = {"ok": 0, "wrong": 1, "failed": 6, "unbuilt": 6}
 build."""
 
 
-def show_records(path: Path, html: Path | None) -> show.Answer:
+def answer_with_records(path: Path, html: Path | None) -> show.Answer:
     """Return the answer that lists the kernels in a file of tuning records, and the failures with the commands that repeat
     them; ``html``: path of a page to write, too."""
     from microc.compiler.tuned.records import OK, open_records
@@ -48,8 +48,8 @@ def show_records(path: Path, html: Path | None) -> show.Answer:
         example = records[0]
         rows.append((
             show.layer(example.layer), example.op, example.cpu, board,
-            show.count(len(records)), show.count(len(records) - len(good)),
-            show.count(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
+            show.format_integer(len(records)), show.format_integer(len(records) - len(good)),
+            show.format_integer(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
         ))  # fmt: skip
         data.append(_kernel_records_data(key, path, records, best))
     head = ("layer", "operators", "core", "board", "records", "failed", "best", "unit", "schedule")
@@ -59,7 +59,7 @@ def show_records(path: Path, html: Path | None) -> show.Answer:
     if html is not None:
         from microc.tuning.tuning_page import to_html
 
-        write_text(html, to_html(database, path.name))
+        write_text_file(html, to_html(database, path.name))
     return show.Answer(
         {"records": len(database), "skipped": database.skipped, "kernels": data},
         "\n\n".join((show.table(head, rows, 4), *notes)),
@@ -92,7 +92,7 @@ def _repeat_command(record: Record, path: Path) -> str:
     return f"microc tune MODEL {where}{external} --records {shlex.quote(str(path))} --repeat {record.id}"
 
 
-def repeat_record(arguments: Arguments) -> show.Answer:
+def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
     """Measure one tuning record again; return the answer that compares both results."""
     from microc.tuning.places import measure_record
 
@@ -111,13 +111,13 @@ def repeat_record(arguments: Arguments) -> show.Answer:
     now = (
         f"{result.status}: {result.detail}"
         if result.detail
-        else f"{result.status}, {show.count(round(result.ticks))} {unit}"
+        else f"{result.status}, {show.format_integer(round(result.ticks))} {unit}"
     )
     rows: list[tuple[str, object]] = [
         ("record", record.id),
         ("layer", record.layer),
         ("schedule", f"{record.algorithm}: {record.rule} " + ", ".join(f"{n} {v}" for n, v in record.decisions)),
-        ("was", f"{record.status}, {show.count(round(record.ticks))} {record.unit}"),
+        ("was", f"{record.status}, {show.format_integer(round(record.ticks))} {record.unit}"),
         ("is", now),
     ]
     data = {
@@ -157,7 +157,7 @@ def _kernel_records_data(key: str, path: Path, records: list[Any], best: Any) ->
     }
 
 
-def merge_or_prune(arguments: Arguments) -> show.Answer:
+def merge_or_prune_records(arguments: Arguments) -> show.Answer:
     """Merge files of tuning records into one, or prune the file of ``--prune``."""
     from microc.compiler.tuned.records import merge_records, open_records, write_records
 
@@ -166,13 +166,13 @@ def merge_or_prune(arguments: Arguments) -> show.Answer:
     else:
         target, records = arguments.records, merge_records(arguments.merge or ())
     count = write_records(target, records)
-    return show.Answer({"file": str(target), "records": count}, f"{target}: {show.count(count)} records")
+    return show.Answer({"file": str(target), "records": count}, f"{target}: {show.format_integer(count)} records")
 
 
 # ---- Progress of a search: a live table on a terminal, else lines of text or JSON.
 
 if TYPE_CHECKING:
-    Watcher = Callable[[Event], None]
+    Watcher = Callable[[TuningEvent], None]
 
 HEAD = ("layer", "tried", "best", "gain")
 _OTHER_LINES = 6
@@ -194,20 +194,25 @@ def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
         yield _LineWatcher()
 
 
-def gain(default: float | None, best: float) -> str:
+def percent_gain_text(default: float | None, best: float) -> str:
     """Format the change from the ``default`` time to the ``best`` in percent; empty if one was not measured."""
     if not default or best == float("inf"):
         return ""
     return f"{100 * (best / default - 1):+.1f} %"
 
 
-def cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
+def kernel_progress_cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
     """Return a kernel's cells in the columns of :data:`HEAD`."""
-    best = show.count(round(kernel.best)) if kernel.default is not None else ""
-    return show.layer(kernel.task.name), show.count(kernel.tried), best, gain(kernel.default, kernel.best)
+    best = show.format_integer(round(kernel.best)) if kernel.default is not None else ""
+    return (
+        show.layer(kernel.task.name),
+        show.format_integer(kernel.tried),
+        best,
+        percent_gain_text(kernel.default, kernel.best),
+    )
 
 
-def summary(event: Event) -> str:
+def search_progress_text(event: TuningEvent) -> str:
     """Describe the progress of a search in one line."""
     remaining = f", {_seconds_or_minutes(event.left)} left" if event.left else ""
     lost = f"; lost: {'; '.join(event.lost)}" if event.lost else ""
@@ -219,9 +224,9 @@ def _seconds_or_minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _print_event_json(event: Event) -> None:
+def _print_event_json(event: TuningEvent) -> None:
     """Print an event of the search, one batch of measurements, as one line of JSON."""
-    sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
+    sys.stdout.write(show.ascii_json({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
     sys.stdout.flush()
 
 
@@ -231,8 +236,8 @@ class _LineWatcher:
     def __init__(self) -> None:
         self._lost = 0
 
-    def __call__(self, event: Event) -> None:
-        name, tried, best, less = cells(event.kernel)
+    def __call__(self, event: TuningEvent) -> None:
+        name, tried, best, less = kernel_progress_cells(event.kernel)
         told = f"{name}: {tried} tried, " + (f"best {best} ({less})" if best else "its default does not run")
         for lost in event.lost[self._lost :]:
             sys.stderr.write(f"lost {lost}\n")
@@ -247,13 +252,17 @@ def _live_table() -> Iterator[Watcher]:
     terminal."""
     kernels, drawn_lines = dict[str, Any](), 0
 
-    def redraw_table(event: Event) -> None:
+    def redraw_table(event: TuningEvent) -> None:
         nonlocal drawn_lines
         kernels.pop(event.kernel.task.key, None)
         kernels[event.kernel.task.key] = event.kernel
         size = shutil.get_terminal_size()
-        rows = [cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]]
-        text = f"{text_tables.table(HEAD, rows, 1, size.columns - 1)}\n{summary(event)[: size.columns - 1]}\n"
+        rows = [
+            kernel_progress_cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]
+        ]
+        text = (
+            f"{text_tables.table(HEAD, rows, 1, size.columns - 1)}\n{search_progress_text(event)[: size.columns - 1]}\n"
+        )
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
         write_control(back + escape_unprintable(text))
         drawn_lines = text.count("\n")
@@ -269,9 +278,9 @@ _SHOWN_VALUES = 12
 def tune(arguments: Arguments) -> show.Answer:
     """Run ``microc tune``: search for faster schedules on a board, or manage files of tuning records."""
     if arguments.show is not None:
-        return show_records(arguments.show, arguments.html)
+        return answer_with_records(arguments.show, arguments.html)
     if arguments.merge or arguments.prune is not None:
-        return merge_or_prune(arguments)
+        return merge_or_prune_records(arguments)
     if arguments.model is None:
         raise UsageError("tune: got no model, expected one", hint="give a model: microc tune MODEL --board BOARD")
     if not arguments.board and not arguments.target:
@@ -287,7 +296,7 @@ def tune(arguments: Arguments) -> show.Answer:
     if arguments.space:
         return _answer_with_search_spaces(arguments)
     if arguments.repeat:
-        return repeat_record(arguments)
+        return answer_with_repeated_record(arguments)
     return _answer_with_search(arguments)
 
 
@@ -337,7 +346,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     # With regions there is no plan (see refuse_open), so the page shows records without what a compilation would choose.
     elif arguments.html is not None and result.regions:
         keys = [each.task.key for each in (*result.kernels, *(region.tuned for region in result.regions))]
-        write_text(arguments.html, to_html(result.database, arguments.model.name, keys=keys))
+        write_text_file(arguments.html, to_html(result.database, arguments.model.name, keys=keys))
     elif plan is not None or arguments.html is not None:
         board, records = arguments.board or None, arguments.records
         plan_data = tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
@@ -349,7 +358,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
             keys = [kernel.task.key for kernel in result.kernels]
             if result.network is not None:
                 keys, choices = [*keys, result.network.key], {**choices, result.network.key: result.network.taken}
-            write_text(arguments.html, to_html(result.database, arguments.model.name, keys=keys, chosen=choices))
+            write_text_file(arguments.html, to_html(result.database, arguments.model.name, keys=keys, chosen=choices))
     return show.Answer(data, text, INTERRUPTED if interrupted else 0)
 
 
@@ -359,20 +368,20 @@ def _search_result_text(result: Tuning, records: Path) -> str:
         (
             show.layer(k.task.name) + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
             k.task.op,
-            show.count(len(k.search.space.points)),
-            show.count(k.tried),
-            "" if k.default is None else show.count(round(k.default)),
-            "" if k.default is None else show.count(round(k.best)),
-            gain(k.default, k.best),
+            show.format_integer(len(k.search.space.points)),
+            show.format_integer(k.tried),
+            "" if k.default is None else show.format_integer(round(k.default)),
+            "" if k.default is None else show.format_integer(round(k.best)),
+            percent_gain_text(k.default, k.best),
             k.point,
         )
         for k in result.kernels
     ]
     failed = sum(tuned.failed for tuned in (*result.kernels, *(region.tuned for region in result.regions)))
     notes = [
-        f"tuned kernels: {show.count(round(result.default))} -> {show.count(round(result.best))} {result.unit} "
-        f"({gain(result.default, result.best) or 'nothing measured'}), each by its fastest schedule",
-        *([network_text(result.network, result.unit)] if result.network is not None else []),
+        f"tuned kernels: {show.format_integer(round(result.default))} -> {show.format_integer(round(result.best))} {result.unit} "
+        f"({percent_gain_text(result.default, result.best) or 'nothing measured'}), each by its fastest schedule",
+        *([whole_network_text(result.network, result.unit)] if result.network is not None else []),
         *([f"{failed} candidates failed: microc tune --show {records}"] if failed else []),
         f"use them: microc compile MODEL --tuned {records}",
     ]
@@ -383,7 +392,7 @@ def _search_result_text(result: Tuning, records: Path) -> str:
     return "\n\n".join((*tables, "\n".join(notes)))
 
 
-def network_text(network: TunedNetwork, unit: str) -> str:
+def whole_network_text(network: TunedNetwork, unit: str) -> str:
     """Describe the measurement of the whole network: time by default, best time, kernels that keep their default.
     ``unit``: of the times."""
     scale, unit = (1000, "us") if unit == "ns" else (1, unit)
@@ -403,7 +412,7 @@ def _external_regions_table(result: Tuning) -> str:
             + (f" and {len(region.task.layers) - 1} more" if len(region.task.layers) > 1 else ""),
             region.task.whose,
             *(
-                "" if ticks is None else show.count(round(ticks))
+                "" if ticks is None else show.format_integer(round(ticks))
                 for ticks in (region.verdict.ours, region.verdict.theirs)
             ),
             region.taken or "by cost",
@@ -416,15 +425,17 @@ def _external_regions_table(result: Tuning) -> str:
 
 def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
     """Return the answer that lists the search spaces of all kernels."""
-    from microc.tuning.tune import describe_spaces
+    from microc.tuning.tune import describe_search_spaces
 
-    kernels = describe_spaces(
+    kernels = describe_search_spaces(
         arguments.model, arguments.target, board=arguments.board or None, **compilation_options(arguments)
     )
     parts = []
     for kernel in kernels:
         more = f" and {len(kernel['layers']) - 1} more" if len(kernel["layers"]) > 1 else ""
-        head = f"{show.layer(kernel['layers'][0])}{more} ({kernel['op']}): {show.count(kernel['points'])} points"
+        head = (
+            f"{show.layer(kernel['layers'][0])}{more} ({kernel['op']}): {show.format_integer(kernel['points'])} points"
+        )
         rows: list[tuple[str, object]] = [("default", kernel["default"])]
         rows += [
             (f"  {name}", _decision_values_text(values))

@@ -13,12 +13,12 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.project_context import (
     build_firmware,
-    line,
     load_inputs,
     load_samples,
     open_source_project,
-    pixels,
-    progress,
+    pixel_range,
+    progress_callback,
+    serial_line_options,
 )
 from microc.cli.shared_options import compilation_options
 from microc.errors import MicrocError, UsageError, VerificationError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from microc.run.desktop.library import Library
     from microc.run.reference.agreement import Agreement
     from microc.run.session import Device
-    from microc.run.verification import Answers, Classification, Closeness, LayerCheck
+    from microc.run.verification import BoardAnswers, Classification, Closeness, LayerCheck
 
 
 # ---- ``microc verify --evidence``: the results as a bundle of files.
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 def check_evidence_folder(arguments: Arguments) -> None:
     """Raise OutputError, before the comparison, if the folder of ``--evidence`` is not empty."""
-    from microc.reports.evidence import check_empty
+    from microc.reports.evidence import check_evidence_folder_empty
 
     if arguments.evidence is not None:
-        check_empty(arguments.evidence)
+        check_evidence_folder_empty(arguments.evidence)
 
 
 def write_evidence(
@@ -58,7 +58,7 @@ def write_evidence(
     evidence_data = evidence.collect_evidence(
         manifest, comparisons, answer.data.get("evaluation"), failure, project, arguments.port
     )
-    evidence.write_bundle(arguments.evidence, evidence_data)
+    evidence.write_evidence_bundle(arguments.evidence, evidence_data)
     return replace(answer, text=f"{answer.text}\n\nevidence: {arguments.evidence}")
 
 
@@ -91,16 +91,16 @@ class FrameworkComparison:
     error: MicrocError | None
 
 
-def compile_library(arguments: Arguments) -> Library:
+def compile_source_library(arguments: Arguments) -> Library:
     """Compile the model of the command line for this computer as a library."""
     from microc.compiler.options import make_options
-    from microc.run.against import build_host_kernels
-    from microc.run.reference.framework_choice import check_runtime
+    from microc.run.against import build_kernels_for_host
+    from microc.run.reference.framework_choice import check_framework_for_file
     from microc.target import target_for
 
     options = make_options(**compilation_options(arguments))
-    check_runtime(arguments.source, arguments.against)
-    return build_host_kernels(arguments.source, options, target_for("host"), progress(arguments))
+    check_framework_for_file(arguments.source, arguments.against)
+    return build_kernels_for_host(arguments.source, options, target_for("host"), progress_callback(arguments))
 
 
 def compare_with_framework(
@@ -108,13 +108,13 @@ def compare_with_framework(
 ) -> FrameworkComparison:
     """Run a compiled network and the framework of its model on the same inputs, and compare outputs and layers. ``sets``:
     sets of inputs; random ones are drawn if there are none."""
-    from microc.reports.evidence import data_hash
+    from microc.reports.evidence import input_sets_hash
     from microc.run import against
 
     model, options = _model_and_options(arguments, library.manifest)
     reference = against.load_reference(model, arguments.against, options)
     graph = against.read_whole_graph(model, options)
-    inputs = sets or against.draw_input_sets(library, graph, arguments.samples, arguments.seed)
+    inputs = sets or against.draw_random_input_sets(library, graph, arguments.samples, arguments.seed)
     comparison = against.compare_library(
         library,
         reference,
@@ -123,13 +123,13 @@ def compare_with_framework(
         graph,
         arguments.tolerance,
         arguments.quanta,
-        progress=progress(arguments),
+        progress=progress_callback(arguments),
     )
     data = {
         "reference": comparison.reference,
         "version": comparison.version,
         "samples": comparison.samples,
-        "data_sha256": data_hash(inputs),
+        "data_sha256": input_sets_hash(inputs),
         "agrees": comparison.agrees,
         "identical": comparison.identical,
         "outputs": [_agreement_data(output) for output in comparison.outputs],
@@ -147,7 +147,7 @@ def compare_with_framework(
     exact = "every bit" if comparison.identical else "within the tolerance"
     total = sum(output.elements for output in comparison.outputs)
     end = f"{comparison.reference} {comparison.version} and the compiled network agree: {comparison.samples} samples, "
-    end += f"{show.count(total)} elements, {exact}"
+    end += f"{show.format_integer(total)} elements, {exact}"
     differing = sum(not layer.agrees for layer in comparison.layers)
     if differing:
         end += f"; {differing} layers on the way differ, which no output shows"
@@ -205,7 +205,10 @@ def _difference_hint(reference: str, options: Options) -> str:
 
 def _agreement_data(agreement: Agreement) -> dict[str, Any]:
     """Convert the agreement of a tensor with the framework's to plain data."""
-    return {**{name: show.plain(value) for name, value in asdict(agreement).items()}, "agrees": agreement.agrees}
+    return {
+        **{name: show.replace_non_finite(value) for name, value in asdict(agreement).items()},
+        "agrees": agreement.agrees,
+    }
 
 
 def _agreement_table(what: str, rows: Sequence[Agreement]) -> str:
@@ -217,8 +220,8 @@ def _agreement_table(what: str, rows: Sequence[Agreement]) -> str:
     cells = [
         (
             *((show.layer(row.layer), show.layer(row.tensor)) if layers else (show.layer(row.tensor),)),
-            show.count(row.elements),
-            show.count(row.differing),
+            show.format_integer(row.elements),
+            show.format_integer(row.differing),
             f"{row.largest:.3g}" if "float" in row.dtype else f"{row.largest:.0f} q",
             f"{row.relative:.1e}" if "float" in row.dtype else "",
             "" if row.cosine is None else f"{row.cosine:.7f}",
@@ -235,7 +238,7 @@ def _agreement_table(what: str, rows: Sequence[Agreement]) -> str:
 def _agreement_verdict(row: Agreement) -> str:
     """Return the verdict on a tensor: how many elements are beyond the tolerance, ``within`` it, or ``identical``."""
     if not row.agrees:
-        return f"{show.count(row.wrong)} beyond"
+        return f"{show.format_integer(row.wrong)} beyond"
     return "within" if row.differing else "identical"
 
 
@@ -248,18 +251,18 @@ _SHOWN_MISTAKES = 10
 def verify(arguments: Arguments) -> show.Answer:
     """Run ``microc verify``: compare board with host, and the network with its framework; evaluate both on the user's
     data."""
-    from microc.run.board_project import host_library
+    from microc.run.board_project import build_host_library
 
     _check_arguments(arguments)
     if arguments.against and not arguments.board and not arguments.source.is_dir():
-        library = compile_library(arguments)
+        library = compile_source_library(arguments)
         samples, inputs = _load_user_data(arguments, library.manifest)
         answer = _add_framework_comparison(arguments, library, _user_input_sets(inputs, samples), show.Answer({}, ""))
         return write_evidence(arguments, library.manifest, answer)
     with open_source_project(arguments) as project:
         samples, inputs = _load_user_data(arguments, project.manifest)
         build_firmware(project, arguments)
-        library = host_library(project)
+        library = build_host_library(project)
         try:
             answer = _verify_on_board(arguments, project, library, inputs, samples)
         except VerificationError as error:
@@ -282,7 +285,7 @@ def _verify_on_board(
     """Compare board with host kernel by kernel, then evaluate both on the user's samples; return the answer."""
     from microc.run.session import Device
 
-    with Device(project, **line(arguments)) as device:
+    with Device(project, **serial_line_options(arguments)) as device:
         data, text = _compare_kernels(arguments, device, library, inputs, samples)
         data["self_test"], failed = device.self_test, device.failed_self_test()
         text += f"\nself-test {device.self_test}" if device.self_test else ""
@@ -322,7 +325,7 @@ def _check_arguments(arguments: Arguments) -> None:
             "--against requires --model for a project, which does not contain its model",
             hint="add the model that was compiled: --model FILE",
         )
-    pixels(arguments)
+    pixel_range(arguments)
     check_evidence_folder(arguments)
     if arguments.model_file is not None and not arguments.against:
         raise UsageError(
@@ -337,31 +340,31 @@ def _compare_kernels(
 ) -> tuple[dict[str, Any], str]:
     """Compare board with host, kernel by kernel. VerificationError at the first difference, with all that agreed before in
     its details."""
-    from microc.reports.evidence import data_hash
+    from microc.reports.evidence import input_sets_hash
     from microc.run.verification import TOLERANCE
+    from microc.run.verification import compare_board_with_host as compare
     from microc.run.verification import random_input_sets as random_samples
-    from microc.run.verification import verify as compare
 
     sets: Sequence[Sequence[Any]] = inputs or random_samples(device, arguments.samples, arguments.seed)
     if samples is not None:
         sets = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
     tolerance = TOLERANCE if arguments.tolerance is None else arguments.tolerance
-    layers, difference = compare(device, library, sets, progress(arguments), tolerance)
+    layers, difference = compare(device, library, sets, progress_callback(arguments), tolerance)
     name = device.project.board.name
     data: dict[str, Any] = {
         "board": name,
         "fingerprint": device.project.manifest["fingerprint"],
         "samples": len(sets),
-        "data_sha256": data_hash(sets),
+        "data_sha256": input_sets_hash(sets),
         "elements": sum(c.elements for c in layers),
         "tolerance": tolerance,
         "identical": difference is None and all(c.error == 0 for c in layers),
         "layers": [asdict(c) for c in layers],
     }
     if difference is not None:
-        details = {**data, "difference": {k: show.plain(v) for k, v in asdict(difference).items()}}
+        details = {**data, "difference": {k: show.replace_non_finite(v) for k, v in asdict(difference).items()}}
         raise difference.error(f"board {name}", details)
-    end = f"{name} and host agree: {len(sets)} samples, {show.count(data['elements'])} elements, "
+    end = f"{name} and host agree: {len(sets)} samples, {show.format_integer(data['elements'])} elements, "
     exact = "every bit" if data["identical"] else "floats within the tolerance"
     return data, f"{_kernel_checks_table(layers)}\n\n{end}{exact}"
 
@@ -373,7 +376,7 @@ def _kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
             c.kernel,
             show.layer(c.layer),
             c.op,
-            show.count(c.elements),
+            show.format_integer(c.elements),
             f"within {c.error:.1e}" if c.error else "identical",
         )
         for c in layers
@@ -386,14 +389,16 @@ def _evaluate_samples(
 ) -> tuple[dict[str, Any], str]:
     """Run all samples on board and host: count the answers that are equal, and measure accuracy and closeness to the
     expected outputs. Return plain data and text."""
-    from microc.run.verification import classify, closeness, run_samples
+    from microc.run.verification import classify, measure_closeness, run_samples_on_both
 
-    answers = run_samples(device, library, samples, progress(arguments))
+    answers = run_samples_on_both(device, library, samples, progress_callback(arguments))
     tensors = {t["name"]: t for t in device.outputs}
     classes = None
     if samples.labels is not None:
         classes = classify(answers.outputs, tensors, samples.labels, arguments.answer)
-    closenesses = [closeness(answers.outputs[name], tensors[name], array) for name, array in samples.expected.items()]
+    closenesses = [
+        measure_closeness(answers.outputs[name], tensors[name], array) for name, array in samples.expected.items()
+    ]
     data = {
         "samples": len(samples),
         "notes": list(samples.notes),
@@ -418,12 +423,14 @@ def _classification_data(result: Classification) -> dict[str, Any]:
 
 
 def _evaluation_paragraphs(
-    samples: Samples, answers: Answers, classes: Classification | None, closenesses: Sequence[Closeness]
+    samples: Samples, answers: BoardAnswers, classes: Classification | None, closenesses: Sequence[Closeness]
 ) -> Iterator[str]:
     """Yield the paragraphs on the evaluation of the user's samples: equal answers, accuracy, closeness to expected
     outputs."""
     equal_count = len(samples) - len(answers.differing)
-    agreement = f"{show.count(equal_count)} of {show.count(len(samples))} answers are the host's in every bit"
+    agreement = (
+        f"{show.format_integer(equal_count)} of {show.format_integer(len(samples))} answers are the host's in every bit"
+    )
     if answers.differing:
         agreement += f"; the largest deviation of the others is {answers.deviation:.2g}"
     yield "\n".join((*samples.notes, agreement))
@@ -443,4 +450,4 @@ def _confusion_or_mistakes(result: Classification) -> str:
     if len(result.confusion) > _SHOWN_CLASSES:
         rows = result.mistakes()[:_SHOWN_MISTAKES]
         return show.table(("truth", "answer", "times"), rows, 0) if rows else ""
-    return show.confusion(result.confusion.tolist())
+    return show.confusion_table(result.confusion.tolist())

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
-from microc.cli.project_context import build_firmware, line, load_samples, open_source_project, pixels, progress
+from microc.cli.project_context import (
+    build_firmware,
+    load_samples,
+    open_source_project,
+    pixel_range,
+    progress_callback,
+    serial_line_options,
+)
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ Publish = Callable[[Mapping[str, Any]], None]
 
 def watch(arguments: Arguments) -> show.Answer:
     """Run ``microc watch``: run a network on a board continuously, and publish every run."""
-    from microc.reports.live import iter_runs, run_event
+    from microc.reports.live import iter_runs, run_event_data
     from microc.run.session import Device
 
     if arguments.from_board and arguments.data is not None:
@@ -35,19 +42,19 @@ def watch(arguments: Arguments) -> show.Answer:
         raise UsageError(
             "--labels requires --data", hint="add it: microc watch firmware --data test.npz --labels labels"
         )
-    pixels(arguments)
+    pixel_range(arguments)
     run_count = 0
     with open_source_project(arguments) as project:
         samples = load_samples(arguments, project.manifest)
         build_firmware(project, arguments)
         with (
-            Device(project, progress=progress(arguments), **line(arguments)) as device,
+            Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device,
             _open_publisher(arguments, device, samples) as publish,
         ):
             try:
                 due = time.monotonic()
                 for run in iter_runs(device, _watched_input_source(arguments, samples)):
-                    publish(run_event(device, run))
+                    publish(run_event_data(device, run))
                     run_count = run.number + 1
                     if run_count == arguments.runs:
                         break
@@ -56,7 +63,7 @@ def watch(arguments: Arguments) -> show.Answer:
                     time.sleep(due - now)
             except KeyboardInterrupt:  # the normal way to end this command
                 pass
-    return show.Answer({"runs": run_count}, f"{show.count(run_count)} runs")
+    return show.Answer({"runs": run_count}, f"{show.format_integer(run_count)} runs")
 
 
 def _watched_input_source(arguments: Arguments, samples: Samples | None) -> Samples | str | int:
@@ -94,5 +101,5 @@ def _open_publisher(arguments: Arguments, device: Device, samples: Samples | Non
 
 def _print_run_json(event: Mapping[str, Any]) -> None:
     """Print the event of a run as one line of JSON."""
-    sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
+    sys.stdout.write(show.ascii_json({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
     sys.stdout.flush()

@@ -21,13 +21,13 @@ from microc.base.file_access import read_text
 from microc.base.immutable import frozen
 from microc.codegen.c.source import ModelContext, model_context, render_network
 from microc.codegen.output_files import PROJECT_MARKER
-from microc.codegen.project.board_files import Ids, board_ids
+from microc.codegen.project.board_files import BuildSystemIds, board_ids
 from microc.codegen.project.firmware import optimisation_options, webassembly_options
 from microc.codegen.project.manifest import manifest, to_json
-from microc.codegen.project.project_samples import Frame, definitions, literals, sample_frames
+from microc.codegen.project.project_samples import Frame, sample_byte_literals, sample_definitions, sample_frames
 from microc.codegen.project.protocols import is_relocatable
 from microc.codegen.render import Code, Name, Text, Word, render, render_line
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.module import Module
 from microc.target import Board
 
@@ -101,7 +101,7 @@ class PackageContext:
     cpu: Word
     isa: Name
     board_title: Text
-    ids: Ids
+    ids: BuildSystemIds
     optimisation: Code
     compiling: Code
     samples: tuple[Code, ...]
@@ -141,7 +141,7 @@ def load_format(name: str) -> Format:
     """Load a format by its name, or by the path of a folder (anything with a slash). UsageError if there is none."""
     is_own = "/" in name
     if not is_own and name not in list_formats():
-        hint = suggestion(name, list_formats(), "formats")
+        hint = known_names_hint(name, list_formats(), "formats")
         raise UsageError(f"there is no format {name!r}", hint=f"{hint} (a path with a slash is one of your own)")
     folder = Path(name) if is_own else file_access.templates_folder() / "export" / name
     path = folder / DESCRIPTION
@@ -217,7 +217,7 @@ def _builds_for(format_: Format, board: Board) -> bool:
     )
 
 
-def export_files(
+def build_package(
     module: Module, board: Board, name: str, version: str, frames: Sequence[Frame] | None = None
 ) -> Package:
     """Build the package that ``microc export`` writes: its files, and the commands to run next in its folder.
@@ -329,8 +329,8 @@ def _package_context(
         ids=board_ids(board),
         optimisation=Code(optimisation_options(board.target, module.options["optimize"])),
         compiling=Code(webassembly_options(board.target)),
-        samples=definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
-        sample_bytes=literals(frames),
+        samples=sample_definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
+        sample_bytes=sample_byte_literals(frames),
         manifest=Code(to_json(_escape_texts(manifest(module, version))).strip()),
         frames=len(frames) if module.state else 0,
     )

@@ -186,7 +186,7 @@ def _cache_header(bucket: Bucket) -> bytes:
 
 
 @lru_cache(maxsize=32)
-def environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
+def template_environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
     """Return Jinja's environment over the project's templates; a template in ``folder`` takes precedence. ``html``: values
     are escaped.
 
@@ -208,13 +208,13 @@ def render(template: str, context: Any, folder: Path | None = None) -> str:
 
     The template is looked up in ``folder`` first, if that is given, then among the project's templates. InternalError
     for a string in the context that is no :class:`SafeString`."""
-    return environment(folder).get_template(template).render(_template_variables(context))
+    return template_environment(folder).get_template(template).render(_template_variables(context))
 
 
 def render_html(template: str, context: Any) -> str:
     """Render an HTML page: every string in the context becomes a :class:`Label`, which is escaped, except :class:`Data` of
     its script."""
-    return environment(html=True).get_template(template).render(_template_variables(_label_strings(context)))
+    return template_environment(html=True).get_template(template).render(_template_variables(_label_strings(context)))
 
 
 def render_line(text: str, context: Any) -> str:
@@ -224,7 +224,7 @@ def render_line(text: str, context: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _parse_line(text: str) -> jinja2.Template:
-    return environment().from_string(text)
+    return template_environment().from_string(text)
 
 
 def _template_variables(context: Any) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from microc.codegen.c.identifiers import network_name
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.protocols import BLOB_SUFFIX, RELOCATABLE_SCRIPT
 from microc.compiler import validation
-from microc.compiler.cache import CachedNetwork, Entry, find_entry
+from microc.compiler.cache import CachedNetwork, CacheEntry, find_entry
 from microc.compiler.interaction import Progress, as_callback, with_python_errors
-from microc.compiler.model import registers_own_plugins, registers_plugins, source_of
-from microc.compiler.option_values import check_for_board, check_for_library
+from microc.compiler.model import model_source, registers_own_plugins, registers_plugins
+from microc.compiler.option_values import refuse_board_options, refuse_conflicting_board_options
 from microc.compiler.options import Options, make_options
-from microc.compiler.representation import signature, table
+from microc.compiler.representation import format_signature, html_table
 from microc.device.boards import load_board
 from microc.errors import UsageError
 from microc.graph.ir import Graph
@@ -45,7 +45,7 @@ class Program:
         module: Module | Callable[[], Module],
         board: Board,
         plugins: tuple[Plugin, ...] = (),
-        entry: Entry | None = None,
+        entry: CacheEntry | None = None,
         found: CachedNetwork | None = None,
     ) -> None:
         self._make, self.board, self.plugins, self._entry, self._found = module, board, plugins, entry, found
@@ -60,9 +60,9 @@ class Program:
     @registers_own_plugins
     def in_one_arena(self) -> Module:
         """The module planned with one arena, for firmware of several networks and for other build systems."""
-        from microc.plan.plan import in_one_arena
+        from microc.plan.plan import plan_in_one_arena
 
-        return in_one_arena(self.module, self.board.target.flash_wait)
+        return plan_in_one_arena(self.module, self.board.target.flash_wait)
 
     def __repr__(self) -> str:
         return f"<Program {self._describe_signature()} for {self.board.name}>"
@@ -71,11 +71,13 @@ class Program:
         report = self.report()
         names = {"flash": "flash, bytes", "ram": "RAM, bytes", "arena": "arena, bytes", "macs": "multiply-accumulates"}
         rows = [(shown, report[name]) for name, shown in names.items() if name in report]
-        return table(f"{self._describe_signature()} for {self.board.name}", [*rows, ("kernels", len(report["layers"]))])
+        return html_table(
+            f"{self._describe_signature()} for {self.board.name}", [*rows, ("kernels", len(report["layers"]))]
+        )
 
     def _describe_signature(self) -> str:
         report = self.report()
-        return signature(report["model"], report["inputs"], report["outputs"])
+        return format_signature(report["model"], report["inputs"], report["outputs"])
 
     @registers_own_plugins
     def report(self) -> dict[str, Any]:
@@ -120,10 +122,10 @@ class Program:
         runs the board's compiler. Raises ToolError if the build fails, or if the code is not position-independent.
         """
         if self._found is None:
-            from microc.compiler.fit.footprint import check_modules
+            from microc.compiler.fit.footprint import footprint_that_fits
 
-            check_modules((self.module,), self.board)
-        target, files = validation.path("a folder", folder), self.files()
+            footprint_that_fits((self.module,), self.board)
+        target, files = validation.as_path("a folder", folder), self.files()
         if target.suffix == BLOB_SUFFIX and RELOCATABLE_SCRIPT in files:
             from microc.run.board_project import build_network_file
 
@@ -141,24 +143,24 @@ class Program:
         For a network with state they may have one axis more, the first one: a sequence of frames, one per run. The
         package has one arena, also for a board with several memories.
         """
-        from microc.codegen.exports import export_files
-        from microc.device.toolchain import compile_module
+        from microc.codegen.exports import build_package
+        from microc.device.toolchain import compile_webassembly_module
 
-        target = validation.path("a folder", folder)
-        validation.text("a format", name)
-        frames = None if inputs is None else self._example_frames(validation.arrays("inputs", inputs))
-        package = export_files(self.in_one_arena, self.board, name, __version__, frames)
+        target = validation.as_path("a folder", folder)
+        validation.as_text("a format", name)
+        frames = None if inputs is None else self._example_frames(validation.as_arrays("inputs", inputs))
+        package = build_package(self.in_one_arena, self.board, name, __version__, frames)
         if package.compiled:
-            package = package.with_module(compile_module(package.code, self.board.target))
+            package = package.with_module(compile_webassembly_module(package.code, self.board.target))
         write_tree(target, package.files)
         return package
 
     def _example_frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
         """Return the inputs of each run of the example; UsageError if they do not match the inputs of the network."""
         from microc.compiler.sizes.run_shapes import RunShapes, as_array
-        from microc.reports.summary import tensor_data
+        from microc.reports.summary import value_data
 
-        tensors = [tensor_data(self.module, name) for name in self.module.inputs]
+        tensors = [value_data(self.module, name) for name in self.module.inputs]
         arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
         longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, tensors, strict=False)]
         if not self.module.state or not longer or not all(longer):
@@ -237,22 +239,22 @@ def compile(
     :class:`~microc.errors.MicrocError`.
     """
     callback = as_callback(progress)
-    validation.boolean("check", check)
+    validation.as_boolean("check", check)
     chosen = make_options(**options)
-    source = source_of(model, chosen)
-    target = validation.text("a target", target)
+    source = model_source(model, chosen)
+    target = validation.as_text("a target", target)
     compared = source if check and isinstance(source, Graph) and source is not model else None
     if board is None:
-        check_for_library(chosen)
+        refuse_board_options(chosen)
         library = _build_desktop_library(source, target, chosen, callback)
         if compared:
-            from microc.run.against import quick_check
+            from microc.run.against import check_against_framework
 
-            quick_check(model, lambda arrays: _as_tuple(library(*arrays)), library.inputs, compared, chosen)
+            check_against_framework(model, lambda arrays: _as_tuple(library(*arrays)), library.inputs, compared, chosen)
             library.reset()
         return library
-    check_for_board(chosen)
-    found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
+    refuse_conflicting_board_options(chosen)
+    found = board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
     entry = find_entry(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
     make = partial(_compile_for_board, source, found, chosen, callback)
@@ -261,11 +263,11 @@ def compile(
     module = make()
     program = Program(module, found, chosen.plugins, entry)
     if compared:
-        from microc.reports.summary import tensor_data
-        from microc.run.against import quick_check
+        from microc.reports.summary import value_data
+        from microc.run.against import check_against_framework
 
-        inputs = [tensor_data(program.module, name) for name in program.module.inputs]
-        quick_check(model, None, inputs, compared, chosen)
+        inputs = [value_data(program.module, name) for name in program.module.inputs]
+        check_against_framework(model, None, inputs, compared, chosen)
     return program
 
 
@@ -274,11 +276,11 @@ def _build_desktop_library(source: Path | Graph, target: str, options: Options, 
     """Build the network for this computer. Its portable variant, for export, is compiled when it is asked for."""
     if "," in target:
         return _multi_target_library(source, target, options, progress)
-    from microc.device.toolchain import PORTABLE, THIS_COMPUTER, library_core, machine_flags
+    from microc.device.toolchain import PORTABLE, THIS_COMPUTER, flags_if_machine_available, library_target
     from microc.run.desktop.load import build_library
 
-    core = library_core(target)
-    flags = machine_flags(core.core.machine)
+    core = library_target(target)
+    flags = flags_if_machine_available(core.core.machine)
     elsewhere = (
         partial(_build_desktop_library, source, PORTABLE, options, None) if flags and target in THIS_COMPUTER else None
     )
@@ -287,7 +289,7 @@ def _build_desktop_library(source: Path | Graph, target: str, options: Options, 
 
 def _multi_target_library(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
     """Build one library with kernels for several cores; at load time it selects the first variant that the computer supports."""
-    from microc.device.toolchain import library_cores
+    from microc.device.toolchain import library_targets
 
     if options.external:
         raise UsageError(
@@ -296,7 +298,7 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
         )
     from microc.run.desktop.load import build_levels, merge_levels
 
-    cores = library_cores(targets)
+    cores = library_targets(targets)
     name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
     variants = [
         _desktop_sources(source, core, replace(options, name=f"level{level}_{name}"), progress)
@@ -307,7 +309,7 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
 
 def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
     """Compile the network for a board, check that it fits, and return its module; FitError if it does not fit."""
-    from microc.compiler.fit.footprint import board_capacity, check_modules
+    from microc.compiler.fit.footprint import board_capacity, footprint_that_fits
     from microc.compiler.pipeline import compile_model
 
     module = compile_model(
@@ -317,7 +319,7 @@ def _compile_for_board(source: Path | Graph, board: Board, options: Options, pro
         from microc.run.data.samples import with_self_test
 
         module = with_self_test(module, options.self_test)
-    check_modules((module,), board)
+    footprint_that_fits((module,), board)
     return module
 
 

@@ -14,11 +14,11 @@ from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, sha
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.fit.footprint import check_modules, footprint
+from microc.compiler.fit.footprint import firmware_footprint, footprint_that_fits
 from microc.compiler.model import registers_own_plugins
-from microc.compiler.representation import table
+from microc.compiler.representation import html_table
 from microc.errors import UsageError
-from microc.graph.ir import short
+from microc.graph.ir import shorten_text
 from microc.module import Module
 from microc.plugin import Plugin
 from microc.reports.summary import summarise_module
@@ -51,17 +51,17 @@ class Bundle:
 
     def __repr__(self) -> str:
         names = ", ".join(program.report()["model"] for program in self.programs)
-        return f"<Bundle {short(names)} for {self.board.name}>"
+        return f"<Bundle {shorten_text(names)} for {self.board.name}>"
 
     def _repr_html_(self) -> str:
         report = self.report()
         rows = [(f"{name}, bytes", report[name]) for name in ("flash", "ram", "arena", "shared_arena")]
-        return table(", ".join(each["model"] for each in report["models"]) + f" for {self.board.name}", rows)
+        return html_table(", ".join(each["model"] for each in report["models"]) + f" for {self.board.name}", rows)
 
     @registers_own_plugins
     def report(self) -> dict[str, Any]:
         """Return the figures of the firmware in bytes (flash is an upper estimate), and the reports of its networks."""
-        need = footprint(self.modules, self.board)
+        need = firmware_footprint(self.modules, self.board)
         return {
             "board": self.board.name,
             "shared_arena": shared_arena(self.modules),
@@ -85,8 +85,8 @@ class Bundle:
     @registers_own_plugins
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
-        check_modules(self.modules, self.board)
-        target = validation.path("a folder", folder)
+        footprint_that_fits(self.modules, self.board)
+        target = validation.as_path("a folder", folder)
         write_tree(target, self.files())
         return target
 
@@ -99,7 +99,7 @@ def bundle(*programs: Program) -> Bundle:
     if not programs:
         raise UsageError("firmware: got no network, expected one at least", hint=_PROGRAM_HINT)
     for program in programs:
-        validation.instance("a network of a firmware", program, Program, _PROGRAM_HINT)
+        validation.as_instance("a network of a firmware", program, Program, _PROGRAM_HINT)
     boards = {program.board.name for program in programs}
     if len(boards) > 1:
         raise UsageError(

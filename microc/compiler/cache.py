@@ -68,7 +68,7 @@ class CachedNetwork:
 
 
 @frozen
-class Entry:
+class CacheEntry:
     """An entry of the compilation cache, for one compilation."""
 
     path: Path
@@ -115,7 +115,7 @@ def _safe_relative_name(name: str) -> str:
 
 def find_entry(
     source: object, target: Target, options: Options, board: Mapping[str, Any] | None = None
-) -> Entry | None:
+) -> CacheEntry | None:
     """Return the cache entry of a compilation; None if it is not cacheable. ``board``: the contents of the board file."""
     folder = _cache_folder() if options.cache and isinstance(source, Path) else None
     if folder is None or any(getattr(options, name) for name in _UNCACHED_OPTIONS):
@@ -132,7 +132,7 @@ def find_entry(
         os.environ.get("SOURCE_DATE_EPOCH", ""), _compiler_digest(),
     )  # fmt: skip
     key = hashlib.sha256(json.dumps(made_from, sort_keys=True, default=repr).encode())
-    return Entry(folder / f"{key.hexdigest()[:40]}.entry")
+    return CacheEntry(folder / f"{key.hexdigest()[:40]}.entry")
 
 
 def _process_independent_repr(value: Any) -> Any:

@@ -40,7 +40,7 @@ def as_callback(progress: Progress | bool | None) -> Progress | None:
         return None
     if progress is True:
         return ProgressLine() if sys.stderr.isatty() else _StageLines()
-    return cast(Progress, validation.call("progress", progress))
+    return cast(Progress, validation.as_function_or_none("progress", progress))
 
 
 class ProgressLine:
@@ -65,12 +65,12 @@ class ProgressLine:
             self._begin = now
         self._what, self._done = what, done
         if done + 1 >= total:
-            wipe()
+            clear_progress_line()
         elif now >= self._next or not done:
             self._next = now + _EVERY
             left = _format_remaining_time(now - self._begin, done, total)
             room = max(0, _line_columns() - len(left))
-            draw(f"[{done + 1}/{total}] {what}"[:room].ljust(room) + left)
+            draw_progress_line(f"[{done + 1}/{total}] {what}"[:room].ljust(room) + left)
 
 
 class _StageLines:
@@ -81,7 +81,7 @@ class _StageLines:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if total != self._total or done < self._done:
-            say(f"{what} (1 of {total})\n" if total > 1 else f"{what}\n")
+            write_stderr(f"{what} (1 of {total})\n" if total > 1 else f"{what}\n")
         self._total, self._done = total, done
 
 
@@ -93,18 +93,18 @@ def _format_remaining_time(elapsed: float, done: int, total: int) -> str:
     return f" {seconds:.0f} s left" if seconds < 120 else f" {seconds / 60:.0f} min left"
 
 
-def say(text: str) -> None:
+def write_stderr(text: str) -> None:
     """Write to standard error at once."""
     write_control(escape_unprintable(text))
 
 
-def draw(line: str) -> None:
+def draw_progress_line(line: str) -> None:
     """Write a line of standard error over the one that is there."""
     columns = _line_columns()
     write_control("\r" + escape_unprintable(line, "").ljust(columns)[:columns])
 
 
-def wipe() -> None:
+def clear_progress_line() -> None:
     """Clear the line that :func:`draw_progress_line` wrote."""
     write_control("\r" + " " * _line_columns() + "\r")
 
@@ -137,7 +137,7 @@ _FLAG_OR_COMMAND = re.compile(r"microc [a-z]+ [^,;()]*|(?<![\w-])(--[a-z][a-z-]*
 
 
 @contextmanager
-def keep_flags() -> Iterator[None]:
+def keep_flags_in_errors() -> Iterator[None]:
     """Mark errors raised inside of the ``with`` as shown by a command: they keep their flags."""
     before = _ON_A_COMMAND_LINE.set(True)
     try:

@@ -44,8 +44,8 @@ REGISTERS_PLUGINS = "knows_plugins"
 @contextmanager
 def register_plugins(options: Mapping[str, Any]) -> Iterator[None]:
     """Extend the registries by the plugins and schedule rules of a mapping of options. Plugin files are loaded."""
-    plugins = option_values.check_plugins("plugins", options["plugins"]) if "plugins" in options else ()
-    rules = option_values.check_schedules("schedules", options["schedules"]) if "schedules" in options else ()
+    plugins = option_values.load_plugins("plugins", options["plugins"]) if "plugins" in options else ()
+    rules = option_values.validated_schedule_rules("schedules", options["schedules"]) if "schedules" in options else ()
     if not plugins and not rules:
         yield
         return
@@ -97,7 +97,7 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     ``stored_name``: a graph file keeps the name that its graph was saved under, instead of the file's name.
     """
     from microc.frontend.detect import load_model_file as load_file
-    from microc.graph.cut import carry, cut
+    from microc.graph.cut import convert_to_state, cut_graph
     from microc.transform.boundary import Boundary, adapt_ends, collect_preparations, rename_ends
 
     if isinstance(source, Graph):
@@ -107,15 +107,15 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
         if stored_name and source.suffix == SUFFIX:  # the name that the graph was saved under
             stem = graph.name
     if options.inputs or options.outputs:
-        graph = cut(graph, options.inputs, options.outputs)
-    graph = carry(graph, options.state) if options.state else graph
+        graph = cut_graph(graph, options.inputs, options.outputs)
+    graph = convert_to_state(graph, options.state) if options.state else graph
     raw = collect_preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
     ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
     graph = rename_ends(adapt_ends(graph, ends), options.rename)
     return replace(graph, name=network_name(options.name or stem))
 
 
-def source_of(model: Any, options: Options) -> Path | Graph:
+def model_source(model: Any, options: Options) -> Path | Graph:
     """Return a model as a path or a graph; objects of a framework are read."""
     from microc.frontend import objects
     from microc.frontend.torch.reader import is_module
@@ -126,7 +126,7 @@ def source_of(model: Any, options: Options) -> Path | Graph:
             hint="leave out example_inputs: other models contain the shapes of their inputs",
         )
     if isinstance(model, (str, os.PathLike)):
-        return validation.path("a model", model)
+        return validation.as_path("a model", model)
     if isinstance(model, Graph):
         return model
     data = objects.model_file_of(model) if options.bounds else None
@@ -156,19 +156,19 @@ def import_sklearn(
     """
     from microc.frontend.trees import sklearn
 
-    shape = None if input_shape is None else validation.integers("input_shape", input_shape)
+    shape = None if input_shape is None else validation.as_integers("input_shape", input_shape)
     dtypes = {
-        "input_dtype": validation.text("input_dtype", input_dtype),
-        "leaf_dtype": validation.text("leaf_dtype", leaf_dtype),
+        "input_dtype": validation.as_text("input_dtype", input_dtype),
+        "leaf_dtype": validation.as_text("leaf_dtype", leaf_dtype),
     }
-    return sklearn.read(estimator, shape, input_scale=_validated_input_scale(input_scale), **dtypes)
+    return sklearn.read_estimator(estimator, shape, input_scale=_validated_input_scale(input_scale), **dtypes)
 
 
 def _validated_input_scale(value: Any) -> float | tuple[float, ...]:
     """Check the scale of integer features, one number or one per feature; return it as a float or a tuple."""
     if not isinstance(value, (list, tuple, np.ndarray)):
-        return validation.number("input_scale", value, SMALLEST, LARGEST)
-    return tuple(validation.number("input_scale", scale, SMALLEST, LARGEST) for scale in value)
+        return validation.as_number("input_scale", value, SMALLEST, LARGEST)
+    return tuple(validation.as_number("input_scale", scale, SMALLEST, LARGEST) for scale in value)
 
 
 def source_name(source: Path | Graph) -> str:
@@ -191,7 +191,7 @@ def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
             f"bounds: a graph has fixed shapes; got bounds of {', '.join(map(str, chosen.bounds))}, expected none",
             hint="give input_shapes instead, or give bounds to microc.compile",
         )
-    return read_model(source_of(model, chosen), chosen, stored_name=True)
+    return read_model(model_source(model, chosen), chosen, stored_name=True)
 
 
 def save(graph: Graph, path: str | Path) -> Path:
@@ -201,8 +201,8 @@ def save(graph: Graph, path: str | Path) -> Path:
     file (``.mcg``), which is lossless. Equal graphs give equal files. Raises OutputError if the file cannot be written,
     and UnsupportedError, which lists all operators that cannot be written as ONNX.
     """
-    validation.instance("a graph", graph, Graph, "what microc.load gives")
-    target = validation.path("a graph file", path)
+    validation.as_instance("a graph", graph, Graph, "what microc.load gives")
+    target = validation.as_path("a graph file", path)
     if target.suffix == ONNX:
         from microc.frontend.onnx.writer.model_proto import to_onnx
 

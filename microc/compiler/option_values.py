@@ -50,7 +50,7 @@ class Bound:
     step: int = 1
 
 
-def bytes_check(what: str) -> Check:
+def byte_count_check(what: str) -> Check:
     """Return the check of a number of bytes, which may be written as on the command line (``30K``)."""
 
     def check(_: str, value: Any) -> int:
@@ -61,7 +61,7 @@ def bytes_check(what: str) -> Check:
                 raise validation.invalid_value_error(
                     what, value, "30 * 1024 or '30K'; 0: what the board has"
                 ) from error
-        return validation.integer(what, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has")
+        return validation.as_integer(what, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has")
 
     return check
 
@@ -76,22 +76,22 @@ def parse_byte_count(text: str) -> int:
     return int(digits) * unit
 
 
-def by_name(check: Check, every: str = ALL_NAMES, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
+def by_name_check(check: Check, every: str = ALL_NAMES, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
     """Return the check of an option for a mapping by the names of inputs or outputs, or for one value that applies to all
     names. ``check``: the check of one value."""
-    return lambda name, value: validation.by_name(what or name, value, check, every)
+    return lambda name, value: validation.as_mapping_by_name(what or name, value, check, every)
 
 
-def check_names(name: str, value: Any) -> frozenset[str]:
+def validated_names(name: str, value: Any) -> frozenset[str]:
     """Check a set of names, and return it."""
-    return frozenset(validation.names(name, value))
+    return frozenset(validation.as_names(name, value))
 
 
-def check_identifier(what: str, value: Any) -> str:
+def validated_identifier(what: str, value: Any) -> str:
     """Check a name for C, valid and not reserved in all generated files."""
     from microc.codegen.c.identifiers import is_free_in_network
 
-    name = validation.text(what, value)
+    name = validation.as_text(what, value)
     fits = re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) and len(name) <= IDENTIFIER
     if not fits or name.startswith("assert_") or not is_free_in_network("", name):
         raise UsageError(
@@ -101,7 +101,7 @@ def check_identifier(what: str, value: Any) -> str:
     return name
 
 
-def check_class_names(what: str, value: Any) -> tuple[str, ...]:
+def validated_class_names(what: str, value: Any) -> tuple[str, ...]:
     """Check and return the names of the classes in order; at least two, or none."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise validation.invalid_value_error(what, value, "a list of names, in the order of the output")
@@ -112,25 +112,25 @@ def check_class_names(what: str, value: Any) -> tuple[str, ...]:
     return tuple(map(str, value))
 
 
-def check_external(what: str, value: Any) -> dict[str, str]:
+def validated_backends(what: str, value: Any) -> dict[str, str]:
     """Check backends, given by name with the location of the library (empty: none needed), or as a single name; return the
     locations by name."""
     locations = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
     if not isinstance(locations, Mapping):
         raise validation.invalid_value_error(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
     return {
-        validation.text(what, name): ""
+        validation.as_text(what, name): ""
         if location is None or location is False or (isinstance(location, str) and not location)
-        else str(validation.path(what, location))
+        else str(validation.as_path(what, location))
         for name, location in locations.items()
     }
 
 
-def some_of(known: Sequence[str]) -> Check:
+def subset_check(known: Sequence[str]) -> Check:
     """Return the check of an option for a subset of the known words."""
 
     def check(name: str, value: Any) -> frozenset[str]:
-        found = check_names(name, value)
+        found = validated_names(name, value)
         if not found <= set(known):
             raise UsageError(
                 f"{name} cannot be {sorted(found)}", hint=f"choose from {', '.join(known)}; several are possible"
@@ -140,20 +140,20 @@ def some_of(known: Sequence[str]) -> Check:
     return check
 
 
-def one_of(known: Sequence[str]) -> Check:
+def one_of_check(known: Sequence[str]) -> Check:
     """Return the check of an option for one of the known words."""
-    return lambda name, value: validation.choice(name, value, known)
+    return lambda name, value: validation.as_known_value(name, value, known)
 
 
-def check_pixels(name: str, value: Any) -> tuple[int, int]:
+def validated_pixels(name: str, value: Any) -> tuple[int, int]:
     """Check a height and a width in pixels."""
-    found = validation.integers(name, value, 1)
+    found = validation.as_integers(name, value, 1)
     if len(found) != 2 or max(found) >= PIXELS:
         raise validation.invalid_value_error(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
     return found[0], found[1]
 
 
-def check_normalization(name: str, value: Any) -> Normalization:
+def validated_normalization(name: str, value: Any) -> Normalization:
     """Check a mean and a deviation, each a number or one for each channel; deviations must not be 0."""
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise validation.invalid_value_error(
@@ -171,33 +171,33 @@ def check_normalization(name: str, value: Any) -> Normalization:
 def _validated_reals(name: str, value: Any) -> tuple[float, ...]:
     """Check a number, or numbers for each channel; return them as a tuple."""
     several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
-    found = tuple(validation.number(name, number, -REAL, REAL) for number in several)
+    found = tuple(validation.as_number(name, number, -REAL, REAL) for number in several)
     if not found:
         raise validation.invalid_value_error(name, value, "a number, or one for each channel")
     return found
 
 
-def check_axis(name: str, value: Any) -> int:
+def validated_axis(name: str, value: Any) -> int:
     """Check the number of an axis; negative numbers count from the last."""
-    return validation.integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
+    return validation.as_integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
 
 
-def check_frames(name: str, value: Any) -> int:
+def validated_frame_count(name: str, value: Any) -> int:
     """Check and return the number of frames of a run; 0: as few as strides allow."""
-    return validation.integer("a step's frames", value, hint="frames; 0: as few as strides allow")
+    return validation.as_integer("a step's frames", value, hint="frames; 0: as few as strides allow")
 
 
-def check_threads(name: str, value: Any) -> int:
+def validated_thread_count(name: str, value: Any) -> int:
     """Check the number of threads on a computer."""
-    return validation.integer("the number of threads", value, 1, MOST_THREADS)
+    return validation.as_integer("the number of threads", value, 1, MOST_THREADS)
 
 
-def check_folder(name: str, value: Any) -> Path | None:
+def validated_optional_path(name: str, value: Any) -> Path | None:
     """Check a path, or None, and return it."""
-    return None if value is None else validation.path(name, value)
+    return None if value is None else validation.as_path(name, value)
 
 
-def check_for_library(options: Any) -> None:
+def refuse_board_options(options: Any) -> None:
     """Raise UsageError if a library is compiled with an option that applies only to the firmware of a board."""
     if options.self_test is not None:
         raise UsageError(
@@ -216,7 +216,7 @@ def check_for_library(options: Any) -> None:
         )
 
 
-def check_for_board(options: Any) -> None:
+def refuse_conflicting_board_options(options: Any) -> None:
     """Raise UsageError for options of a board's firmware that conflict with ``relocatable``, or with a protocol that loads
     code."""
     against = {
@@ -237,13 +237,16 @@ def check_for_board(options: Any) -> None:
         raise UsageError(what, hint="leave out code_in_ram, or protocol")
 
 
-def check_bound(name: str, given: Any) -> Bound:
+def validated_bound(name: str, given: Any) -> Bound:
     """Check the range of a symbolic dimension, and return it as a :class:`Bound`; UsageError if it contains no size."""
     low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)
     found = given if isinstance(given, Bound) else Bound(high, low, *step)
     parts = (found.maximum, found.minimum, found.step)
     found = Bound(
-        *(validation.integer(name, part, -validation.LARGEST, hint="64, (8, 64), or a microc.Bound") for part in parts)
+        *(
+            validation.as_integer(name, part, -validation.LARGEST, hint="64, (8, 64), or a microc.Bound")
+            for part in parts
+        )
     )
     if found.minimum < 1 or found.step < 1 or found.maximum // found.step * found.step < found.minimum:
         raise UsageError(
@@ -253,29 +256,29 @@ def check_bound(name: str, given: Any) -> Bound:
     return found
 
 
-def check_examples(name: str, value: Any) -> Any:
+def as_example_inputs(name: str, value: Any) -> Any:
     """Return example inputs as they were given in order or by name; a single one becomes a tuple, None an empty one."""
     if value is None:
         return ()
     return value if isinstance(value, (list, tuple, dict)) else (value,)
 
 
-def check_plugins(name: str, value: Any) -> tuple[Plugin, ...]:
+def load_plugins(name: str, value: Any) -> tuple[Plugin, ...]:
     """Return plugins, given as objects or as paths of plugin files, which are loaded; UsageError for other values."""
     from microc.plugin import Plugin, load_plugin
 
     given = (value,) if isinstance(value, (str, Path, Plugin)) else value
     if not isinstance(given, (list, tuple)):
         raise validation.invalid_value_error(name, value, "paths of plugin files")
-    return tuple(p if isinstance(p, Plugin) else load_plugin(validation.path("a plugin", p)) for p in given)
+    return tuple(p if isinstance(p, Plugin) else load_plugin(validation.as_path("a plugin", p)) for p in given)
 
 
-def check_passes(name: str, value: Any) -> tuple[Pass, ...]:
+def validated_passes(name: str, value: Any) -> tuple[Pass, ...]:
     """Check graph passes: each has a name of its own and runs before one of microc's passes."""
     from microc.transform import PASSES
     from microc.transform.pass_context import Pass
 
-    found: tuple[Pass, ...] = validation.sequence_of(name, value, Pass, "a list of microc.Pass(name, function)")
+    found: tuple[Pass, ...] = validation.as_tuple_of(name, value, Pass, "a list of microc.Pass(name, function)")
     ours = list(dict.fromkeys(each.name for each in PASSES))
     for each in found:
         if each.before not in ours:
@@ -291,9 +294,9 @@ def check_passes(name: str, value: Any) -> tuple[Pass, ...]:
     return found
 
 
-def check_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
+def validated_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
     """Check and return objects that observe the passes, by methods ``before`` and ``after``."""
-    given: tuple[Instrument, ...] = validation.sequence_of(name, value, object, "a list of instruments")
+    given: tuple[Instrument, ...] = validation.as_tuple_of(name, value, object, "a list of instruments")
     for each in given:
         if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
             raise validation.invalid_value_error(
@@ -302,12 +305,12 @@ def check_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
     return given
 
 
-def check_schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
+def validated_schedule_rules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
     """Check and return schedule rules of the user: each has a name of its own."""
     from microc.schedule.rules import ScheduleRule
 
     wanted = "a list of microc.ScheduleRule(name, function)"
-    found: tuple[ScheduleRule, ...] = validation.sequence_of(name, value, ScheduleRule, wanted)
+    found: tuple[ScheduleRule, ...] = validation.as_tuple_of(name, value, ScheduleRule, wanted)
     names = [rule.name for rule in found]
     repeated = next((rule_name for rule_name in names if names.count(rule_name) > 1), None)
     if repeated is not None:

@@ -12,7 +12,7 @@ from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
 from microc.compiler.option_values import Bound
 from microc.compiler.validation import Check
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.target import GOALS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Option:
         return f"{self.text}. {self.details}" if self.details else self.text
 
 
-def option(value: Any, check: Check, help: str, **more: Any) -> Any:
+def option_field(value: Any, check: Check, help: str, **more: Any) -> Any:
     """Declare a field of :class:`Options` as an option.
 
     ``value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`."""
@@ -88,17 +88,17 @@ def option(value: Any, check: Check, help: str, **more: Any) -> Any:
     return field(default=value, metadata=described)
 
 
-def choice(value: Any, known: Sequence[Any], help: str, name: str, **more: Any) -> Any:
+def choice_field(value: Any, known: Sequence[Any], help: str, name: str, **more: Any) -> Any:
     """Declare a field of :class:`Options` as an option with few accepted values, written alike in Python and on the
     command line.
 
     ``known``: the accepted values; ``name``: the option in messages."""
 
     def check(_: str, given: Any) -> Any:
-        return validation.choice(name, given, known)
+        return validation.as_known_value(name, given, known)
 
     words = {str(each): each for each in known}
-    return option(value, check, help, words=words, default=str(value), **more)
+    return option_field(value, check, help, words=words, default=str(value), **more)
 
 
 def combine_words(default: Any, parts: Iterable[Any]) -> Any:
@@ -129,9 +129,9 @@ ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"inpu
 
 def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> Any:
     """Declare a field of :class:`Options` as an option with a word for each input or output, by name."""
-    return option(
+    return option_field(
         dict,
-        option_values.by_name(validation.text),
+        option_values.by_name_check(validation.as_text),
         help,
         details=details,
         group=READING,
@@ -145,35 +145,35 @@ def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> 
 class Options:
     """Compilation options. Help texts use the values of both Python and the command line."""
 
-    name: str = option(
+    name: str = option_field(
         "",
-        validation.text,
+        validation.as_text,
         "name of the network and prefix of all C names",
         default="the model file's name",
         group=READING,
         flag="--name",
         metavar="NAME",
     )
-    input_shapes: Mapping[str, tuple[int, ...]] = option(
+    input_shapes: Mapping[str, tuple[int, ...]] = option_field(
         dict,
-        option_values.by_name(validation.integers, every=""),
+        option_values.by_name_check(validation.as_integers, every=""),
         "shape of an input with symbolic dimensions, * for every input",
         group=READING,
         flag="--input-shape",
         word=option_values.parse_shape,
         metavar="NAME=1,3,8",
     )
-    example_inputs: Any = option(
+    example_inputs: Any = option_field(
         (),
-        option_values.check_examples,
+        option_values.as_example_inputs,
         "example input for every input of a torch.nn.Module",
         details=("Tensors or arrays, in order or as a dict by name. Their shapes and dtypes become the network's."),
         group=READING,
         applies="PyTorch",
     )
-    inputs: tuple[str, ...] = option(
+    inputs: tuple[str, ...] = option_field(
         (),
-        validation.names,
+        validation.as_names,
         "tensors at which the network is cut to begin",
         details="`microc check --tensors` lists all tensors.",
         group=READING,
@@ -181,18 +181,18 @@ class Options:
         word=option_values.parse_names,
         metavar="NAME,...",
     )
-    outputs: tuple[str, ...] = option(
+    outputs: tuple[str, ...] = option_field(
         (),
-        validation.names,
+        validation.as_names,
         "tensors at which the network is cut to end",
         group=READING,
         flag="--outputs",
         word=option_values.parse_names,
         metavar="NAME,...",
     )
-    state: Mapping[str, str] = option(
+    state: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name(validation.text, every=""),
+        option_values.by_name_check(validation.as_text, every=""),
         "input that is kept as state and updated from an output",
         details="The state is zero at first, then the value of the output in the previous run.",
         group=READING,
@@ -212,9 +212,9 @@ class Options:
         "axis order of the input, by default for all images",
         details="Channels first (NCHW) or last (NHWC).",
     )
-    input_normalize: Mapping[str, option_values.Normalization] = option(
+    input_normalize: Mapping[str, option_values.Normalization] = option_field(
         dict,
-        option_values.by_name(option_values.check_normalization),
+        option_values.by_name_check(option_values.validated_normalization),
         "mean and deviation by which raw inputs are normalised",
         details=(
             "The network gets (x - MEAN) / STD. Each is one number, or one for each channel separated by "
@@ -225,9 +225,9 @@ class Options:
         word=option_values.parse_normalization,
         metavar="[NAME=]MEAN STD",
     )
-    input_colour: Mapping[str, str] = option(
+    input_colour: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name(option_values.one_of(COLOURS)),
+        option_values.by_name_check(option_values.one_of_check(COLOURS)),
         "colour channels of the camera's frame",
         details=(
             "`bgr`: the reverse of the network's order. `gray`: one channel, repeated if the network has "
@@ -238,9 +238,9 @@ class Options:
         word=option_values.parse_named_word,
         metavar="[NAME=]" + "|".join(COLOURS),
     )
-    input_frame: Mapping[str, tuple[int, int]] = option(
+    input_frame: Mapping[str, tuple[int, int]] = option_field(
         dict,
-        option_values.by_name(option_values.check_pixels),
+        option_values.by_name_check(option_values.validated_pixels),
         "size of the camera's frame, which is resized to the network's input",
         details="The frame is uint8 with channels last unless `--input-dtype` and `--input-layout` differ.",
         group=READING,
@@ -248,9 +248,9 @@ class Options:
         word=option_values.parse_pixels,
         metavar="[NAME=]HEIGHTxWIDTH",
     )
-    input_crop: Mapping[str, tuple[int, int]] = option(
+    input_crop: Mapping[str, tuple[int, int]] = option_field(
         dict,
-        option_values.by_name(option_values.check_pixels),
+        option_values.by_name_check(option_values.validated_pixels),
         "centred part of the frame that is used",
         default="all of it",
         group=READING,
@@ -258,9 +258,9 @@ class Options:
         word=option_values.parse_pixels,
         metavar="[NAME=]HEIGHTxWIDTH",
     )
-    input_resize: Mapping[str, str] = option(
+    input_resize: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name(option_values.one_of(RESIZING)),
+        option_values.by_name_check(option_values.one_of_check(RESIZING)),
         "interpolation for resizing the frame",
         details="Pixels are aligned by their centres. Integers are rounded to the nearest.",
         default="bilinear",
@@ -283,18 +283,18 @@ class Options:
         "axis order of the output, by default for all images",
         details="Channels first (NCHW) or last (NHWC).",
     )
-    rename: Mapping[str, str] = option(
+    rename: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name(option_values.check_identifier, every=""),
+        option_values.by_name_check(option_values.validated_identifier, every=""),
         "name of an input or output in C and in later commands",
         group=READING,
         flag="--rename",
         word=option_values.parse_renaming,
         metavar="NAME=NEW",
     )
-    plugins: tuple[Plugin, ...] = option(
+    plugins: tuple[Plugin, ...] = option_field(
         (),
-        option_values.check_plugins,
+        option_values.load_plugins,
         "Python file with operators of your own",
         details="The file's code runs. See examples/custom_operator.",
         group=READING,
@@ -303,18 +303,18 @@ class Options:
         path=RUN,
         metavar="FILE.py",
     )
-    bounds: Mapping[str, Bound] = option(
+    bounds: Mapping[str, Bound] = option_field(
         dict,
-        option_values.by_name(option_values.check_bound, every="", what="bound"),
+        option_values.by_name_check(option_values.validated_bound, every="", what="bound"),
         "range of a symbolic dimension that the application sets for every run",
         details=("For example `--bound batch=4 --bound seq=64`. A dimension without a name is written INPUT:AXIS."),
         flag="--bound",
         word=option_values.parse_bound,
         metavar="NAME=[MIN:]MAX[:STEP]",
     )
-    class_names: tuple[str, ...] = option(
+    class_names: tuple[str, ...] = option_field(
         (),
-        option_values.check_class_names,
+        option_values.validated_class_names,
         "file of class names, one per line, in the order of the output",
         details="The header gets an enumeration and a table of them.",
         flag="--class-names",
@@ -322,9 +322,9 @@ class Options:
         path=READ,
         metavar="FILE",
     )
-    self_test: Path | None = option(
+    self_test: Path | None = option_field(
         None,
-        option_values.check_folder,
+        option_values.validated_optional_path,
         "samples that the network checks itself with at boot",
         details=(
             "The file has the inputs by name along the first axis, and optionally the outputs. The samples "
@@ -335,7 +335,7 @@ class Options:
         path=READ,
         metavar="FILE.npz",
     )
-    opt_level: int = choice(
+    opt_level: int = choice_field(
         4,
         OPT_LEVELS,
         "level of graph optimisation, including all lower levels",
@@ -347,31 +347,31 @@ class Options:
         ),
         flag="--opt-level",
     )
-    disabled: frozenset[str] = option(
+    disabled: frozenset[str] = option_field(
         frozenset(),
-        option_values.check_names,
+        option_values.validated_names,
         "graph pass to leave out",
         flag="--disable-pass",
         word=option_values.parse_names,
         metavar="PASS",
     )
-    required: frozenset[str] = option(
+    required: frozenset[str] = option_field(
         frozenset(),
-        option_values.check_names,
+        option_values.validated_names,
         "graph passes that run at every level",
     )
-    io_in_arena: bool = option(
+    io_in_arena: bool = option_field(
         True,
-        validation.boolean,
+        validation.as_boolean,
         "memory of inputs and outputs: in the arena or the caller's buffers",
         details="In the arena, intermediate tensors reuse the memory of inputs and outputs.",
         flag="--io",
         words={"arena": True, "caller": False},
         default="arena",
     )
-    threads: int = option(
+    threads: int = option_field(
         1,
-        option_values.check_threads,
+        option_values.validated_thread_count,
         "threads that share large loops of a library",
         details="Results are bit-identical for any number.",
         default="1",
@@ -380,7 +380,7 @@ class Options:
         metavar="N",
         applies="computers",
     )
-    protocol: str = choice(
+    protocol: str = choice_field(
         "rpc",
         PROTOCOLS,
         "serial protocol: rpc, mlperf, or tuning (runs uploaded code, development only)",
@@ -392,9 +392,9 @@ class Options:
         ),
         flag="--protocol",
     )
-    relocatable: bool = option(
+    relocatable: bool = option_field(
         False,
-        validation.boolean,
+        validation.as_boolean,
         "position-independent network that microc load sends to a running firmware",
         details=(
             "The project has a firmware with two slots, the same for all networks of a board, and the "
@@ -403,7 +403,7 @@ class Options:
         flag="--relocatable",
         applies="Cortex-M and RISC-V",
     )
-    requantize: str = choice(
+    requantize: str = choice_field(
         "float",
         REQUANTIZE,
         "requantisation arithmetic: float (as ONNX defines) or fixed point",
@@ -412,7 +412,7 @@ class Options:
         flag="--requantize",
         applies="QDQ",
     )
-    hybrid: str = choice(
+    hybrid: str = choice_field(
         "float",
         HYBRID,
         "arithmetic of float layers with integer weights",
@@ -421,7 +421,7 @@ class Options:
         flag="--hybrid",
         applies="TFLite",
     )
-    rounding: str = choice(
+    rounding: str = choice_field(
         "tflm",
         ROUNDING,
         "rounding of integer results",
@@ -433,7 +433,7 @@ class Options:
         flag="--rounding",
         applies="TFLite",
     )
-    math: str = choice(
+    math: str = choice_field(
         "exact",
         MATH,
         "float arithmetic: exact, fast approximations, or fast with float16 products",
@@ -448,7 +448,7 @@ class Options:
         ),
         flag="--math",
     )
-    weight_dtype: str = choice(
+    weight_dtype: str = choice_field(
         "model",
         WEIGHTS,
         "storage dtype of float weights",
@@ -460,7 +460,7 @@ class Options:
         flag="--weight-dtype",
         applies="floats",
     )
-    optimize: str = choice(
+    optimize: str = choice_field(
         "balanced",
         GOALS,
         "optimisation goal",
@@ -468,9 +468,9 @@ class Options:
         details=("`balanced` accepts 1 % more time where that saves 4 % of flash. On computers it ignores code size."),
         flag="--optimize",
     )
-    flash: int = option(
+    flash: int = option_field(
         0,
-        option_values.bytes_check("a flash budget"),
+        option_values.byte_count_check("a flash budget"),
         "flash limit for weights plus code, e.g. 256K",
         details="Over the limit, microc chooses the schedules with the fewest instructions that fit.",
         default="what the board has",
@@ -478,9 +478,9 @@ class Options:
         word=option_values.parse_bytes,
         metavar="BYTES",
     )
-    ram: int = option(
+    ram: int = option_field(
         0,
-        option_values.bytes_check("a budget for the arena"),
+        option_values.byte_count_check("a budget for the arena"),
         "RAM limit for the arena, e.g. 30K",
         details="Over the limit, kernels get smaller workspaces and layers are computed row by row.",
         default="what the board has",
@@ -488,16 +488,16 @@ class Options:
         word=option_values.parse_bytes,
         metavar="BYTES",
     )
-    code_in_ram: bool = option(
+    code_in_ram: bool = option_field(
         False,
-        validation.boolean,
+        validation.as_boolean,
         "execution of the hottest kernels from RAM",
         details="The board file must name a memory for code (docs/memories.md).",
         flag="--code-in-ram",
     )
-    tuned: Path | None = option(
+    tuned: Path | None = option_field(
         None,
-        option_values.check_folder,
+        option_values.validated_optional_path,
         "file of measured schedules, written by microc tune",
         details=(
             "`balanced` takes the fastest schedules within the flash of the default ones, `speed` the "
@@ -508,9 +508,9 @@ class Options:
         path=READ,
         metavar="FILE",
     )
-    plan: Path | None = option(
+    plan: Path | None = option_field(
         None,
-        option_values.check_folder,
+        option_values.validated_optional_path,
         "optimisation plan whose schedules are used",
         details=(
             "`microc tune --plan` writes it; a person may edit it. A plan that does not fit the network is an error."
@@ -520,16 +520,16 @@ class Options:
         path=WRITTEN,
         metavar="FILE",
     )
-    shipped: bool = option(
+    shipped: bool = option_field(
         True,
-        validation.boolean,
+        validation.as_boolean,
         "do not use the pre-tuned schedules bundled with microc",
         details="They exist for kernel shapes that many networks share (docs/tuning.md).",
         flag="--no-shipped",
     )
-    external: Mapping[str, str] = option(
+    external: Mapping[str, str] = option_field(
         dict,
-        option_values.check_external,
+        option_values.validated_backends,
         "external library for the layers that it computes faster, e.g. cmsis-nn=PATH",
         details=(
             "`cmsis-nn=PATH` of a copy, `ethos-u` (the board's) or `ethos-u=ACCELERATOR`, `cblas`, or a "
@@ -540,7 +540,7 @@ class Options:
         path=RUN,
         metavar="NAME[=PATH]",
     )
-    external_choice: str = choice(
+    external_choice: str = choice_field(
         "cost",
         EXTERNAL_CHOICE,
         "layers for external code: the faster ones (cost) or all supported ones",
@@ -548,9 +548,9 @@ class Options:
         details="`cost` compares measured times (`tuned`), or else estimates.",
         flag="--external-choice",
     )
-    stream: Mapping[str, int] = option(
+    stream: Mapping[str, int] = option_field(
         dict,
-        option_values.by_name(option_values.check_axis),
+        option_values.by_name_check(option_values.validated_axis),
         "time axis of the input for streaming",
         details="Each run takes the next frames and gives the results of the whole sequence for them.",
         group=STREAMING,
@@ -558,9 +558,9 @@ class Options:
         word=option_values.parse_axis,
         metavar="[INPUT=]AXIS",
     )
-    hop: int = option(
+    hop: int = option_field(
         0,
-        option_values.check_frames,
+        option_values.validated_frame_count,
         "frames per run",
         default="as few as the strides allow",
         group=STREAMING,
@@ -568,9 +568,9 @@ class Options:
         word=option_values.parse_count,
         metavar="FRAMES",
     )
-    stream_allow: frozenset[str] = option(
+    stream_allow: frozenset[str] = option_field(
         frozenset(),
-        option_values.some_of(LATE),
+        option_values.subset_check(LATE),
         "approximations that streaming may make",
         details=(
             "`window`: layers that need all frames are computed over the last ones in every run. "
@@ -581,9 +581,9 @@ class Options:
         word=option_values.parse_names,
         metavar=",".join(LATE),
     )
-    dump: Path | None = option(
+    dump: Path | None = option_field(
         None,
-        option_values.check_folder,
+        option_values.validated_optional_path,
         "folder for all intermediate stages",
         details=(
             "The graph after every pass; for every kernel its tensor expression, all candidates with their "
@@ -594,26 +594,26 @@ class Options:
         path=WRITTEN,
         metavar="DIR",
     )
-    cache: bool = option(
+    cache: bool = option_field(
         True,
-        validation.boolean,
+        validation.as_boolean,
         "bypass the compilation cache ($MICROC_CACHE or the user cache directory)",
         flag="--no-cache",
     )
-    passes: tuple[Pass, ...] = option(
+    passes: tuple[Pass, ...] = option_field(
         (),
-        option_values.check_passes,
+        option_values.validated_passes,
         "graph passes of your own",
         details="Each runs before the pass that it names.",
     )
-    instruments: tuple[Instrument, ...] = option(
+    instruments: tuple[Instrument, ...] = option_field(
         (),
-        option_values.check_instruments,
+        option_values.validated_instruments,
         "objects that observe the graph passes",
     )
-    schedules: tuple[ScheduleRule, ...] = option(
+    schedules: tuple[ScheduleRule, ...] = option_field(
         (),
-        option_values.check_schedules,
+        option_values.validated_schedule_rules,
         "schedule rules of your own",
     )
 
@@ -661,7 +661,7 @@ def make_options(**values: Any) -> Options:
     if unknown:
         raise UsageError(
             f"there is no option {unknown[0]!r}",
-            hint=suggestion(unknown[0], sorted((*OPTIONS, *_OTHER_ARGUMENTS)), "options"),
+            hint=known_names_hint(unknown[0], sorted((*OPTIONS, *_OTHER_ARGUMENTS)), "options"),
         )
     chosen = Options(**{name: OPTIONS[name].check(name, value) for name, value in values.items()})
     if chosen.protocol == "mlperf":

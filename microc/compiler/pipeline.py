@@ -21,25 +21,30 @@ from microc.compiler.fit.budget import (
     refuse_impossible,
     refuse_large_arrays,
     summarise_arithmetic,
-    with_math,
+    with_math_features,
 )
 from microc.compiler.fit.search import (
     arena_limit,
     build_network,
     build_within_flash,
-    choose_within_limits,
+    choose_within_ram,
     kernel_builder,
     shrink_workspaces,
     try_blocked_attention,
     try_loop_blocking,
     try_prewidened_weights,
 )
-from microc.compiler.fit.striping import Chain, Streams, StripeSearch, arena_bytes, ram_error, stream_within
+from microc.compiler.fit.striping import Chain, ChainLowering, StripeSearch, arena_bytes, ram_error, stream_within
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.external_layers import divide_network, list_region_tasks
-from microc.compiler.lowering.kernel_maker import Compiled, KernelBuilder, Tuned, Workspaces
+from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelBuilder, Tuned, Workspaces
 from microc.compiler.lowering.kernel_selection import groups_of
-from microc.compiler.lowering.module_builder import fingerprint, io_fields, place_hot_code, refuse_without_memory
+from microc.compiler.lowering.module_builder import (
+    firmware_fingerprint,
+    io_fields,
+    place_hot_code,
+    refuse_without_code_memory,
+)
 from microc.compiler.model import read_model, source_name
 from microc.compiler.options import Options
 from microc.compiler.tuned.measured_regions import RegionTask
@@ -47,10 +52,10 @@ from microc.errors import FitError, UsageError
 from microc.frontend.detect import read_model_bytes
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
-from microc.graph.text import regions as graphs_inside
+from microc.graph.text import nested_graphs as graphs_inside
 from microc.graph.verify import verify
 from microc.isa import CORES, FAMILIES
-from microc.module import Module, Plain, Streaming
+from microc.module import Module, Streaming, UnlimitedArenaCost
 from microc.ops import registry
 from microc.plan.plan import plan_module
 from microc.target import Target
@@ -58,7 +63,7 @@ from microc.transform import LOWERING, PASSES
 from microc.transform.pass_context import DumpInstrument, PassContext, insert_user_passes, run_passes
 
 
-def optimise(graph: Graph, options: Options) -> Graph:
+def optimise_graph(graph: Graph, options: Options) -> Graph:
     """Run all graph passes; convert the network to one streaming step if the options ask for it."""
     return optimise_and_stream(graph, options)[0]
 
@@ -92,20 +97,20 @@ def optimise_and_stream(
     graph = between(graph) if between else graph
     graph = run_passes(graph, passes[middle:], context, passes)
     for inner in (graph, *graphs_inside(graph)):
-        verify(inner, constants=registry.constant_fault)
+        verify(inner, constants=registry.node_constant_error_message)
     return graph, streaming
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
     """Read a model; return the graph as read, and the graph after all passes. Dynamic sizes are set to their maxima."""
     if options.bounds:
-        from microc.compiler.sizes.open_functions import open_sizes
+        from microc.compiler.sizes.open_functions import open_dynamic_sizes
 
-        sizes, read = open_sizes(source, options)
+        sizes, read = open_dynamic_sizes(source, options)
         graph = read({size.label: size.maximum for size in sizes})
-        return graph, optimise(graph, _without_size_dependent_passes(options))
+        return graph, optimise_graph(graph, _without_size_dependent_passes(options))
     graph = read_model(source, options)
-    return graph, optimise(graph, options)
+    return graph, optimise_graph(graph, options)
 
 
 def _without_size_dependent_passes(options: Options) -> Options:
@@ -135,10 +140,10 @@ def compile_network(
     options: Options,
     progress: Progress | None = None,
     room: BoardCapacity | None = None,
-) -> Compiled:
+) -> CompiledNetwork:
     """Compile like :func:`compile_model`, and return the kernel builder too. ``options.dump`` writes all stages."""
-    refuse_without_memory(options, room)
-    target = with_math(target, options)
+    refuse_without_code_memory(options, room)
+    target = with_math_features(target, options)
     if options.bounds:
         network = _compile_dynamic(source, target, options, progress, room)
     else:
@@ -156,7 +161,7 @@ def compile_network(
 
 def external_regions(source: Path | Graph, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """List the regions of a network that the external backends of the options can compute, as measuring tasks."""
-    read, target = read_model(source, options), with_math(target, options)
+    read, target = read_model(source, options), with_math_features(target, options)
     named = replace(read, name=network_name(read.name))
     return list_region_tasks(lambda between: optimise_and_stream(named, options, between), target, options)
 
@@ -178,12 +183,12 @@ def compile_graph(
 ) -> Module:
     """Compile a graph as it is, without the options for reading, to a planned module. ``source``: the origin that the
     generated files name."""
-    return _compile_static_checked(read, source, with_math(target, options), options, progress, room).module
+    return _compile_static_checked(read, source, with_math_features(target, options), options, progress, room).module
 
 
 def _compile_static_checked(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
-) -> Compiled:
+) -> CompiledNetwork:
     """Check the options that depend on the target, name the network, and compile the graph, which has static sizes."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
         known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
@@ -197,12 +202,12 @@ def _compile_static_checked(
 
 def _compile_static(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
-) -> Compiled:
+) -> CompiledNetwork:
     """Compile a graph of static sizes: passes, kernels, plan, then the search for a network that fits its limits."""
     if options.tuned is not None or options.plan is not None:
-        from microc.compiler.tuned.optimisation_plan import refuse_unreadable
+        from microc.compiler.tuned.optimisation_plan import refuse_unreadable_tuning_files
 
-        refuse_unreadable(options)
+        refuse_unreadable_tuning_files(options)
     board = room.board if room else ""
     parts = divide_network(lambda between: optimise_and_stream(read, options, between), target, options, board)
     graph, streaming = parts.graph, parts.streaming
@@ -226,7 +231,7 @@ def _compile_static(
         module = place_hot_code(module, options, room)
         if progress is not None:
             progress("fingerprint", 1, 2)
-        digest = fingerprint(module, target)
+        digest = firmware_fingerprint(module, target)
         module_options = {**options.changed_texts(), **module.options, "protocol": options.protocol}
         return replace(
             module,
@@ -241,7 +246,7 @@ def _compile_static(
     def builder_for(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> KernelBuilder:
         return kernel_builder(graph, target, goal, options, tuned, parts.external, workspaces=workspaces, goals=goals)
 
-    def build_graph(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
+    def build_graph(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> CompiledNetwork:
         built_network = build_network(changed, target, source, None, builder_for(changed, workspaces))
         return replace(built_network, module=plan_memory(built_network.module))
 
@@ -256,13 +261,13 @@ def _compile_static(
     network = try_prewidened_weights(network, build_graph, options, limits, flash)
     graph = network.make.graph
 
-    def with_measured_schedules(untuned: Compiled) -> Compiled:
+    def with_measured_schedules(untuned: CompiledNetwork) -> CompiledNetwork:
         """Build again with the measured schedules that the options name."""
         if options.tuned is None and options.plan is None:
             return untuned
-        from microc.compiler.tuned.optimisation_plan import measured_schedules
+        from microc.compiler.tuned.optimisation_plan import schedules_from_options
 
-        tuned = measured_schedules(untuned, options, board, min(limits, default=0))
+        tuned = schedules_from_options(untuned, options, board, min(limits, default=0))
         built_network = build_network(
             graph, target, source, progress, builder_for(graph, untuned.make.workspaces, tuned)
         )
@@ -270,10 +275,10 @@ def _compile_static(
 
     plain = with_measured_schedules(network)
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-    streams = Streams(graph, groups, target, goal)
+    streams = ChainLowering(graph, groups, target, goal)
     searches: list[StripeSearch] = []
 
-    def with_stripes(base: Compiled) -> Compiled:
+    def with_stripes(base: CompiledNetwork) -> CompiledNetwork:
         """Compute chains of layers row by row, so that the arena fits the lowest RAM limit."""
         searches.append(StripeSearch(streams, base.module, io_in_arena=options.io_in_arena))
         candidates = [base]
@@ -289,32 +294,32 @@ def _compile_static(
         smallest = stream_within(min(limits), base.module, searches[-1], build_chains)
         return next(candidate for candidate in candidates if candidate.module is smallest)
 
-    def build_without_external(chosen: Compiled) -> Module:
+    def build_without_external(chosen: CompiledNetwork) -> Module:
         chains = [streams.lower(origin) for origin in chosen.make.origins.values() if isinstance(origin, Chain)]
         workspaces = chosen.make.workspaces
         builder = kernel_builder(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
         return plan_memory(build_network(graph, target, source, None, builder, chains).module, like=chosen.module)
 
-    def with_small_workspaces() -> Compiled:
+    def with_small_workspaces() -> CompiledNetwork:
         return with_measured_schedules(shrink_workspaces(min(limits), network, lambda rooms: build_graph(graph, rooms)))
 
-    chosen = choose_within_limits(plain, with_small_workspaces, with_stripes, limits, flash)
+    chosen = choose_within_ram(plain, with_small_workspaces, with_stripes, limits, flash)
     if options.ram and arena_bytes(chosen.module) > options.ram:
         raise ram_error(options.ram, chosen.module, searches[-1])
     if chosen is not plain:
         # Reports compare with the network before it had to fit.
-        before = Plain(arena_bytes(plain.module), plain.module.instructions)
+        before = UnlimitedArenaCost(arena_bytes(plain.module), plain.module.instructions)
         chosen = replace(chosen, module=replace(chosen.module, plain=before))
     if options.plan is not None:
-        from microc.compiler.tuned.optimisation_plan import require_planned
+        from microc.compiler.tuned.optimisation_plan import require_plan_is_used
 
-        chosen = require_planned(network, chosen, options)
+        chosen = require_plan_is_used(network, chosen, options)
     return replace(chosen, module=parts.beside(chosen.module, lambda: build_without_external(chosen)))
 
 
 def _compile_dynamic(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
-) -> Compiled:
+) -> CompiledNetwork:
     """Compile a model with dynamic sizes (``--bound``): kernels take sizes as parameters, the plan is for the largest."""
     if options.threads > 1:
         raise UsageError(
@@ -338,10 +343,10 @@ def _compile_dynamic(
             hint="leave out --bound",
         )
     from microc.compiler.sizes.family import read_family
-    from microc.compiler.sizes.open_functions import open_sizes
+    from microc.compiler.sizes.open_functions import open_dynamic_sizes
 
-    sizes, read = open_sizes(source, options)
-    family = read_family(sizes, lambda at: optimise(read(at), _without_size_dependent_passes(options)))
+    sizes, read = open_dynamic_sizes(source, options)
+    family = read_family(sizes, lambda at: optimise_graph(read(at), _without_size_dependent_passes(options)))
     refuse_float64(family.largest, target)
     refuse_impossible(family.largest, source_name(source), options, room)
     board_flash = room.flash if room else 0
@@ -358,7 +363,7 @@ def _compile_dynamic(
         options=module_options,
         **io_fields(module, largest, options),
     )
-    module = replace(module, fingerprint=fingerprint(module, target))
+    module = replace(module, fingerprint=firmware_fingerprint(module, target))
     if options.ram and arena_bytes(module) > options.ram:
         raise FitError(
             f"ram: the arena takes {arena_bytes(module):,} bytes, {options.ram:,} are allowed",

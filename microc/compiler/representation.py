@@ -8,16 +8,16 @@ from typing import Any
 
 from microc.base.terminal import escape_unprintable
 from microc.codegen.render import Label
-from microc.graph.ir import short
+from microc.graph.ir import shorten_text
 
 Tensor = Mapping[str, Any]
 """``name``, ``dtype`` and ``shape``, as in a manifest."""
 
 
-def signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+def format_signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     """Format the name, inputs and outputs of a network: ``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
     arrow = " -> ".join(", ".join(map(_tensor_text, tensors)) for tensors in (inputs, outputs))
-    return short(escape_unprintable(f"{model}({arrow})", ""))
+    return shorten_text(escape_unprintable(f"{model}({arrow})", ""))
 
 
 def _tensor_text(tensor: Tensor) -> str:
@@ -25,7 +25,7 @@ def _tensor_text(tensor: Tensor) -> str:
     return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
 
 
-def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     """Format an HTML table with a row for each fact; text of a model is escaped."""
     cells = "".join(
         f"<tr><th style='text-align:left'>{_format_cell(name)}</th><td>{_format_cell(value)}</td></tr>"

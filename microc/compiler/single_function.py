@@ -8,10 +8,15 @@ from typing import Any
 
 from microc.base.dtypes import Array
 from microc.codegen.c.identifiers import network_name
-from microc.compiler.lowering.graph_to_module import describe
+from microc.compiler.lowering.graph_to_module import describe_loop_steps
 from microc.compiler.lowering.kernel_maker import KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
-from microc.compiler.lowering.module_builder import Builder, fingerprint, register, workspaces
+from microc.compiler.lowering.module_builder import (
+    ModuleBuilder,
+    declare_workspaces,
+    firmware_fingerprint,
+    register_kernel,
+)
 from microc.compiler.options import make_options
 from microc.compiler.sizes.run_shapes import as_array
 from microc.errors import InternalError, ProgramError, ScheduleError, UsageError
@@ -20,17 +25,17 @@ from microc.module import Call, Kernel, Module
 from microc.plan.plan import plan_module
 from microc.schedule.choose import Choice
 from microc.schedule.rules.around_rules import split_across_threads
-from microc.schedule.rules.rule import with_lanes
+from microc.schedule.rules.rule import vectorize_unassigned_loops
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
 from microc.tir.lower import lower
 from microc.tir.lower.work_groups import unbind_loops
-from microc.tir.verify import constants_of, verify
+from microc.tir.verify import constant_names, verify
 
 
-def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
+def compile_function(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
     """Compile a schedule's function to a planned module; ``constants`` and ``threads`` as in :func:`microc.build`."""
     try:
         ends = boundary_graph(schedule, constants)
@@ -44,7 +49,7 @@ def function_module(schedule: Schedule, target: Target, constants: Mapping[str, 
                 hint=hint,
             ) from error
         raise
-    schedule = with_lanes(schedule, target)
+    schedule = vectorize_unassigned_loops(schedule, target)
     schedule = replace(schedule, func=unbind_loops(schedule.func))
     choice = split_across_threads(Choice(schedule, lower(schedule.func)), target, threads)
     return plan_function(choice.schedule, choice.func, KernelBuilder(ends, target, SPEED, threads))
@@ -56,16 +61,16 @@ def plan_function(schedule: Schedule, kernel: ir.PrimFunc, make: KernelBuilder) 
     ``schedule``: the schedule that ``kernel`` was lowered from.
     """
     graph, params = make.graph, schedule.func.params
-    builder = Builder(graph, make)
+    builder = ModuleBuilder(graph, make)
     for param in params:
         storage = "const" if param.scope == "const" else "input" if param.name in graph.inputs else "output"
         builder.declare(param.name, storage, graph.consts.get(param.name))
-    name = register(
-        builder, Kernel(kernel, (f"function {schedule.func.name}",)), schedule.func.name, tables=constants_of(kernel)
+    name = register_kernel(
+        builder, Kernel(kernel, (f"function {schedule.func.name}",)), schedule.func.name, tables=constant_names(kernel)
     )
-    scratch = workspaces(builder, builder.unique("work"), kernel.params[len(params) :])
+    scratch = declare_workspaces(builder, builder.unique("work"), kernel.params[len(params) :])
     reads, writes = (tuple(map(builder.name_of, ends)) for ends in (graph.inputs, graph.outputs))
-    args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe(schedule.trace)
+    args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe_loop_steps(schedule.trace)
     layer = schedule.func.name
     call = Call(name, args, reads, writes, scratch, layer=layer, op="function", schedule=trace, rule=schedule.rule)
     chosen = {
@@ -87,7 +92,7 @@ def plan_function(schedule: Schedule, kernel: ir.PrimFunc, make: KernelBuilder) 
         options=chosen,
     )
     module = plan_module(add_estimates(module, make.target))
-    return replace(module, fingerprint=fingerprint(module, make.target))
+    return replace(module, fingerprint=firmware_fingerprint(module, make.target))
 
 
 def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
@@ -120,7 +125,7 @@ def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = N
     """
     known = {n: (int(a.min()), int(a.max())) for n, a in (constants or {}).items() if a.dtype.kind in "iu" and a.size}
     try:
-        verify(func, tables=constants_of(func) if constants is None else (), numbers=known)
+        verify(func, tables=constant_names(func) if constants is None else (), numbers=known)
     except ProgramError:
         raise
     except InternalError as error:

@@ -16,11 +16,11 @@ from microc import __version__
 from microc.codegen.c.source import shared_files
 from microc.compiler import option_values, validation
 from microc.compiler.api import Program
-from microc.compiler.fit.footprint import check_modules
-from microc.compiler.single_function import function_module, verify_function
-from microc.compiler.sizes.open_functions import at_sizes, sized_module
+from microc.compiler.fit.footprint import footprint_that_fits
+from microc.compiler.single_function import compile_function, verify_function
+from microc.compiler.sizes.open_functions import compile_sized_function, specialiser
 from microc.device.boards import load_board
-from microc.device.toolchain import NATIVE, PORTABLE, library_core, machine_flags
+from microc.device.toolchain import NATIVE, PORTABLE, flags_if_machine_available, library_target
 from microc.errors import ScheduleError, UsageError
 from microc.module import Module
 from microc.run import board_project
@@ -29,7 +29,7 @@ from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
 from microc.run.desktop.opencl_device import OpenCLFunction
 from microc.schedule.choose import choose_schedule
-from microc.schedule.rules import candidates, schedule_as_written
+from microc.schedule.rules import candidate_schedules, schedule_as_written
 from microc.schedule.schedule import Schedule
 from microc.target import SIZE, SPEED, Board, Goal, Target, target_for
 from microc.tir import ir
@@ -107,9 +107,9 @@ def build(
     that no input determines, UnsupportedError for loops whose dependence on the sizes follows no rule.
     """
     if isinstance(what, (str, os.PathLike)):
-        what = board_project.open_project(validation.path("a project", what))
+        what = board_project.open_project(validation.as_path("a project", what))
     if isinstance(what, Project):
-        return board_project.build(what)
+        return board_project.build_project(what)
     if isinstance(what, Sequence):
         if len({_function_name(each) for each in what}) < len(what):
             raise UsageError(
@@ -127,7 +127,7 @@ def build(
                 hint="leave out bounds and threads",
             )
         return OpenCLFunction(_as_schedule(what), constants or {})
-    count = option_values.check_threads("threads", threads)
+    count = option_values.validated_thread_count("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(
             f"threads: got {count} with {'bounds' if bounds else f'board {board}'}, "
@@ -137,10 +137,10 @@ def build(
     if board is None:
         core = _function_target(target)
         module = _compile_to_module(what, core, constants or {}, bounds, count)
-        return build_library(shared_files(module, __version__), *machine_flags(core.core.machine))
-    found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
+        return build_library(shared_files(module, __version__), *flags_if_machine_available(core.core.machine))
+    found = board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
     program = Program(_compile_to_module(what, found.target, constants or {}, bounds), found)
-    check_modules((program.module,), found)
+    footprint_that_fits((program.module,), found)
     return program
 
 
@@ -158,14 +158,14 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     schedules = [schedule_as_written(func, core)]
     for op in _OPERATORS:
         with suppress(ScheduleError):  # a rule that expects blocks of other names
-            schedules += candidates(func, op, core, _GOALS[optimize])
+            schedules += candidate_schedules(func, op, core, _GOALS[optimize])
     return choose_schedule(schedules, core, _GOALS[optimize]).schedule
 
 
 def _function_target(target: str) -> Target:
     """Return a core by name; ``host`` and ``portable`` are this computer without its vectors, ``native`` with them."""
-    name = validation.text("a target", target)
-    return library_core(name) if name in (NATIVE, PORTABLE) else target_for(name)
+    name = validation.as_text("a target", target)
+    return library_target(name) if name in (NATIVE, PORTABLE) else target_for(name)
 
 
 def _compile_to_module(
@@ -173,15 +173,15 @@ def _compile_to_module(
 ) -> Module:
     """Compile a function or schedule, for all sizes within ``bounds`` if there are any, to a planned module."""
     if not bounds:
-        return function_module(_as_schedule(what), target, constants, threads)
+        return compile_function(_as_schedule(what), target, constants, threads)
     if not isinstance(what, ir.PrimFunc) and not callable(what):
         raise UsageError(
             f"{type(what).__name__} has no sizes that vary",
             hint="leave out bounds, or give a PrimFunc of symbolic extents or a function that makes a schedule for sizes",
         )
-    checked = validation.by_name("bound", bounds, option_values.check_bound, every="")
-    make = at_sizes(what, checked)
-    return sized_module(lambda at: _as_schedule(make(at)), checked, target, constants)
+    checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, every="")
+    make = specialiser(what, checked)
+    return compile_sized_function(lambda at: _as_schedule(make(at)), checked, target, constants)
 
 
 def _as_schedule(what: object) -> Schedule:

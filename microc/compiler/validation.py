@@ -39,7 +39,7 @@ def invalid_value_error(what: str, value: object, hint: str) -> UsageError:
     return UsageError(f"{what} cannot be {short_repr(value)}", hint=hint)
 
 
-def integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
+def as_integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
     """Check that a value is an integer from ``least`` to ``most``, and return it as an int. ``what``: the name of the
     value in errors."""
     wanted = hint or f"an integer, at least {least}" + ("" if most == LARGEST else f" and at most {most}")
@@ -51,7 +51,7 @@ def integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: st
     return number
 
 
-def number(what: str, value: Any, least: float, most: float, hint: str = "") -> float:
+def as_number(what: str, value: Any, least: float, most: float, hint: str = "") -> float:
     """Check that a value is a number from ``least`` to ``most``, and return it as a float; NaN is in no range. ``what``:
     the name of the value in errors."""
     wanted = hint or f"a number from {least:g} to {most:g}"
@@ -77,21 +77,21 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def text(what: str, value: Any) -> str:
+def as_text(what: str, value: Any) -> str:
     """Check that a value is a str, and return it. ``what``: the name of the value in errors."""
     if not isinstance(value, str):
         raise invalid_value_error(what, value, "a str")
     return str(value)
 
 
-def boolean(what: str, value: Any) -> bool:
+def as_boolean(what: str, value: Any) -> bool:
     """Check that a value is True or False, and return it as a bool. ``what``: the name of the value in errors."""
     if not _is_bool(value):
         raise invalid_value_error(what, value, "True or False")
     return bool(value)
 
 
-def choice(what: str, value: Any, known: Sequence[Any]) -> Any:
+def as_known_value(what: str, value: Any, known: Sequence[Any]) -> Any:
     """Check that a value is one of the ``known`` values, which are of one type, and return it. ``what``: the name of the
     value in errors."""
     if isinstance(known[0], int) and not _is_bool(value) and isinstance(value, numbers.Integral):
@@ -101,14 +101,14 @@ def choice(what: str, value: Any, known: Sequence[Any]) -> Any:
     return value
 
 
-def path(what: str, value: Any) -> Path:
+def as_path(what: str, value: Any) -> Path:
     """Check that a value is a path, and return it as a Path. ``what``: the name of the value in errors."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str) or "\0" in os.fspath(value):
         raise invalid_value_error(what, value, "a path: a str or pathlib.Path")
     return Path(value)
 
 
-def names(what: str, value: Any) -> tuple[str, ...]:
+def as_names(what: str, value: Any) -> tuple[str, ...]:
     """Return a value as a tuple of names: a str is one name, a sequence or set has several, None has none. ``what``: the
     name of the value in errors."""
     if value is None:
@@ -120,7 +120,7 @@ def names(what: str, value: Any) -> tuple[str, ...]:
     return tuple(map(str, sorted(value) if isinstance(value, (set, frozenset)) else value))
 
 
-def by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, Any]:
+def as_mapping_by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, Any]:
     """Return a value as a dict by name, whose values ``check`` has checked; None gives an empty one.
 
     ``every``: the key of a value that is given alone; empty: a mapping is required. ``what``: the name of the value in
@@ -132,33 +132,33 @@ def by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, A
             raise invalid_value_error(what, value, "a dict from names")
         return {every: check(what, value)}
     for name in value:
-        text(f"a name in {what}", name)
+        as_text(f"a name in {what}", name)
     return {str(name): check(f"{what} of {short_repr(name)}", given) for name, given in value.items()}
 
 
-def integers(what: str, value: Any, least: int = 0) -> tuple[int, ...]:
+def as_integers(what: str, value: Any, least: int = 0) -> tuple[int, ...]:
     """Check that a value is a sequence of integers of at least ``least``, and return it as a tuple. ``what``: the name of
     the value in errors."""
     if not ((_is_array(value) and value.ndim == 1) or isinstance(value, (list, tuple))):
         raise invalid_value_error(what, value, "a tuple of integers")
-    return tuple(integer(what, extent, least) for extent in value)
+    return tuple(as_integer(what, extent, least) for extent in value)
 
 
-def call(what: str, value: Any) -> Any:
+def as_function_or_none(what: str, value: Any) -> Any:
     """Check that a value is a function or None, and return it. ``what``: the name of the value in errors."""
     if value is not None and not callable(value):
         raise invalid_value_error(what, value, "a function, or None")
     return value
 
 
-def instance(what: str, value: Any, type_: type, hint: str) -> Any:
+def as_instance(what: str, value: Any, type_: type, hint: str) -> Any:
     """Check that a value is an object of a class, and return it. ``what``: the name of the value in errors."""
     if not isinstance(value, type_):
         raise invalid_value_error(what, value, hint)
     return value
 
 
-def arrays(what: str, value: Any) -> Sequence[Any]:
+def as_arrays(what: str, value: Any) -> Sequence[Any]:
     """Check that a value is a sequence of arrays, such as a list or tuple, not one array, and return it as a list.
     ``what``: the name of the value in errors."""
     if not isinstance(value, Iterable) or _is_array(value) or isinstance(value, (str, bytes, Mapping)):
@@ -166,7 +166,7 @@ def arrays(what: str, value: Any) -> Sequence[Any]:
     return list(value)
 
 
-def sequence_of(what: str, value: Any, element_class: type, hint: str) -> tuple[Any, ...]:
+def as_tuple_of(what: str, value: Any, element_class: type, hint: str) -> tuple[Any, ...]:
     """Return a value as a tuple of objects of one class; a single object is accepted too, None gives an empty tuple.
     ``what``: the name of the value in errors."""
     given = (value,) if isinstance(value, element_class) and not isinstance(value, (list, tuple)) else value

@@ -34,7 +34,7 @@ KINDS = ("input", "output", "intermediate", "state")
 """Kinds of tensors by their number in the protocol (``enum microc_kind``)."""
 
 
-def printable(text: str, longest: int = 64) -> str:
+def make_printable(text: str, longest: int = 64) -> str:
     """Make text of a board, a USB device or a program safe to print: control characters, escape sequences and bidirectional
     marks become ``?``, and it is cut to ``longest`` characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:longest])
@@ -78,7 +78,7 @@ class DeviceInfo:
 
 
 @frozen
-class Region:
+class CodeRegion:
     """RAM of a board that accepts code: its address and its size in bytes."""
 
     address: int
@@ -104,7 +104,7 @@ class Slots:
 
 
 @frozen
-class Image:
+class LoadedImage:
     """Code in the region of a board that accepts code: its offset, size in bytes and CRC-32, and the offset of its entry."""
 
     offset: int
@@ -242,9 +242,9 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
         for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
     )
     return Blob(
-        name=printable(_unpack_zero_terminated(name)),
+        name=make_printable(_unpack_zero_terminated(name)),
         fingerprint=fingerprint.hex(),
-        core=printable(_unpack_zero_terminated(core)),
+        core=make_printable(_unpack_zero_terminated(core)),
         abi=abi,
         memory=memory,
         stack=stack,

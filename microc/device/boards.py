@@ -20,7 +20,7 @@ from microc.base.file_access import read_text
 from microc.codegen.c.identifiers import RESERVED_WORDS
 from microc.codegen.project.firmware import PLUGIN_CORE_KEY
 from microc.device.runners import list_runners
-from microc.errors import NEAREST, UsageError, nearest, nearest_file
+from microc.errors import NEAREST, UsageError, similar_files_hint, similar_names_hint
 from microc.isa import CORES, FAMILIES
 from microc.target import Board, Region, Target, target_for
 
@@ -45,7 +45,7 @@ def load_board(name_or_path: str | Path) -> Board:
         text = read_text(path, _LARGEST)
         data = tomllib.loads(text)
     except OSError as error:
-        hint = nearest_file(path) or "choose one that microc boards lists"
+        hint = similar_files_hint(path) or "choose one that microc boards lists"
         what = f"cannot read the board file: {error.strerror or error}"
         raise UsageError(what, where=str(path), hint=hint) from error
     except UnicodeDecodeError as error:
@@ -59,7 +59,7 @@ def load_board(name_or_path: str | Path) -> Board:
     return _make_board(path.stem, path, text, data)
 
 
-def board_of_core(cpu: str) -> Board:
+def make_board_of_core(cpu: str) -> Board:
     """Make a board for code that becomes part of the user's own program: a core without limits on memory."""
     target = target_for(cpu)
     title = "any core" if cpu == "host" else f"any {target.cpu}"
@@ -119,7 +119,11 @@ def _path_of_board_file(name: str) -> Path:
         return Path(name)
     known = list_boards()
     if name not in known:
-        hint = nearest(name, known) or _boards_by_title_hint(name, known) or "choose one that microc boards lists"
+        hint = (
+            similar_names_hint(name, known)
+            or _boards_by_title_hint(name, known)
+            or "choose one that microc boards lists"
+        )
         raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
     return file_access.boards_folder() / f"{name}.toml"
 

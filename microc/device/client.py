@@ -10,17 +10,17 @@ from types import TracebackType
 from microc.device.board_info import (
     DTYPES,
     KINDS,
+    CodeRegion,
     DeviceInfo,
-    Image,
+    LoadedImage,
     ModelInfo,
-    Region,
     Slots,
     Stats,
     TensorInfo,
     Timing,
-    printable,
+    make_printable,
 )
-from microc.device.line_protocol import VERSION, Link, Operation
+from microc.device.line_protocol import VERSION, Operation, ProtocolSession
 from microc.device.transport import Transport
 from microc.errors import DeviceError, UsageError
 
@@ -63,7 +63,7 @@ class Client:
         model: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        self._link = Link(transport, timeout, retries, reconnect)
+        self._link = ProtocolSession(transport, timeout, retries, reconnect)
         self._run_timeout = run_timeout
         self._model_index = model
         self._progress = progress
@@ -155,9 +155,9 @@ class Client:
             )
         return self._fetch_in_pieces(Operation.READ, struct.pack("<H", index), 0, nbytes)
 
-    def region(self) -> Region:
+    def region(self) -> CodeRegion:
         """Query the board's memory for code; DeviceError if the firmware was not built for tuning."""
-        return Region(*struct.unpack("<QI", self._request_for_model(Operation.REGION, b"", 12)))
+        return CodeRegion(*struct.unpack("<QI", self._request_for_model(Operation.REGION, b"", 12)))
 
     def load(self, offset: int, data: bytes, unit: int = 1) -> None:
         """Write bytes into the board's memory for code, or into the slot that was erased, in pieces of whole units.
@@ -176,7 +176,7 @@ class Client:
         return answer[0]
 
     def call(
-        self, image: Image, number: int, places: Sequence[int] = (), repeat: int = 1, timeout: float | None = None
+        self, image: LoadedImage, number: int, places: Sequence[int] = (), repeat: int = 1, timeout: float | None = None
     ) -> Timing:
         """Call a loaded image ``repeat`` times with a number and addresses ``places``, given as offsets in the board's
         memory for code.
@@ -336,7 +336,7 @@ class Client:
         fingerprint, arena, tensor_count, kernel_count = struct.unpack_from("<16sIHH", answer)
         if tensor_count > max_tensors:
             raise self._link.invalid_answer(Operation.MODEL)
-        name = printable(answer[24:].decode(errors="replace"))
+        name = make_printable(answer[24:].decode(errors="replace"))
         tensors = self._request_tensor_infos(index, tensor_count, max_payload // _ENTRY.size)
         return ModelInfo(name, fingerprint.hex(), arena, kernel_count, tensors)
 
@@ -360,18 +360,18 @@ class Client:
 _SLOTS, _MOST_UNIT = struct.Struct("<HBB5I"), 64
 
 
-def ask_slots(client: Client) -> Slots:
+def query_slots(client: Client) -> Slots:
     """Query the slots for networks of a board; DeviceError if its firmware has none."""
     answer = client.ask(Operation.SLOTS)
     unit = answer[3] if len(answer) >= _SLOTS.size else 0
     if not 1 <= unit <= _MOST_UNIT or unit & (unit - 1):
         raise DeviceError("the board's answer to SLOTS is malformed", hint="flash the firmware again")
     version, active, _, room, memory, stack, commits, abi = _SLOTS.unpack_from(answer)
-    core = printable(answer[_SLOTS.size :].decode(errors="replace"))
+    core = make_printable(answer[_SLOTS.size :].decode(errors="replace"))
     return Slots(version, active if active < 2 else None, unit, room, memory, stack, commits, abi, core)
 
 
-def fill_slot(client: Client, data: bytes, unit: int) -> None:
+def write_and_activate_slot(client: Client, data: bytes, unit: int) -> None:
     """Write a network with its signature into the board's inactive slot, and have the board check and activate it.
     ``unit``: bytes that the board writes at once. DeviceError if the board rejects the network; the previous one then
     continues to run."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from microc.device.board_info import printable
-from microc.device.toolchain import host_compiler, install_hint, require, run_compiler
+from microc.device.board_info import make_printable
+from microc.device.toolchain import host_compiler, install_hint, require_program, run_compiler
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 
@@ -52,7 +52,7 @@ def _emulator_table(board: Board) -> dict[str, Any]:
 class Emulator:
     """A running emulated board; a context manager. ``debug``: hold it at reset with a gdb server.
 
-    ``elf``: the image to boot, or None for an empty board (only with ``debug``; :func:`microc.device.flashing.flash` fills
+    ``elf``: the image to boot, or None for an empty board (only with ``debug``; :func:`microc.device.flashing.flash_image` fills
     it). ToolError if the emulator is missing or does not start.
     """
 
@@ -66,7 +66,7 @@ class Emulator:
         self._debug = debug
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: Control | None = None
+        self._control: QmpSession | None = None
         self._tcp_ports_by_label: dict[str, int] = {}
         self._cleanup: weakref.finalize[[subprocess.Popen[bytes], Path], Emulator] | None = None
 
@@ -97,7 +97,7 @@ class Emulator:
         if elf is not None and not elf.is_file():
             raise UsageError("there is no such image", where=str(elf), hint="build the project first")
         table = _emulator_table(self.board)
-        program = require(table["argv"][0])
+        program = require_program(table["argv"][0])
         self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
         values = {"qmp": str(self._folder / "qmp"), "elf": str(elf)}
         arguments = [
@@ -106,7 +106,7 @@ class Emulator:
             *(table["debug_argv"] if self._debug else ()),
         ]
         self.argv = tuple(fill_placeholders(argument, values) for argument in arguments)
-        command = [require("sh"), "-c", _GUARD, "sh", program, *self.argv[1:]]
+        command = [require_program("sh"), "-c", _GUARD, "sh", program, *self.argv[1:]]
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         # finalize() also runs at the interpreter's exit
@@ -155,14 +155,14 @@ class Emulator:
             raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
         return self._control.command(command)
 
-    def _connect_control(self) -> Control:
+    def _connect_control(self) -> QmpSession:
         """Connect to the control socket as soon as it is there; ToolError if the emulator ends or takes too long."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if not self.running:
                 raise ToolError(f"{self.argv[0]} ended at once", where=" ".join(self.argv), hint=self.log)
             try:
-                return Control(self._folder / "qmp")
+                return QmpSession(self._folder / "qmp")
             except (FileNotFoundError, ConnectionRefusedError):
                 time.sleep(0.01)
         raise ToolError(
@@ -170,7 +170,7 @@ class Emulator:
         )
 
 
-class Control:
+class QmpSession:
     """A session on the emulator's control socket (QMP): one JSON object per line, with events in between."""
 
     def __init__(self, path: Path) -> None:
@@ -202,7 +202,7 @@ class Control:
             if "error" in reply:
                 refusal = reply["error"]
                 description = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
-                raise DeviceError(f"the emulator refuses {name}: {printable(str(description), 200)}")
+                raise DeviceError(f"the emulator refuses {name}: {make_printable(str(description), 200)}")
             if "return" in reply:
                 return reply["return"]
         raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
@@ -264,29 +264,29 @@ ELF = "{elf}"
 SIMAVR = "simavr"
 
 
-def simulator_line(board: Board, elf: Path) -> str:
+def simulator_address(board: Board, elf: Path) -> str:
     """Return the address of a simulated board that runs an image, ``pipe:PROGRAM ARGUMENTS``. ToolError if the simulator
     is missing."""
     table = board.raw["simulator"]
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
     name = table["argv"][0]
-    program = simavr_console() if name == SIMAVR else require(name, table.get("install", ""))
+    program = build_simavr_console() if name == SIMAVR else require_program(name, table.get("install", ""))
     arguments = [argument.replace(ELF, str(elf.resolve())) for argument in table["argv"][1:]]
     return "pipe:" + shlex.join([program, *arguments])
 
 
-def find_program(name: str) -> str:
+def find_program_or_simulator(name: str) -> str:
     """Return the path of a program, simulators included; empty if it is missing."""
     if name != SIMAVR:
         return shutil.which(name) or ""
     try:
-        return simavr_console()
+        return build_simavr_console()
     except ToolError:
         return ""
 
 
-def simavr_console() -> str:
+def build_simavr_console() -> str:
     """Return the path of the console program around libsimavr, which is compiled once per process. ToolError if the
     library or its headers are missing."""
     return str(Path(_compile_simavr_console().name) / "console")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from microc.codegen.output_files import replace_atomically
-from microc.device.board_info import printable
+from microc.device.board_info import make_printable
 from microc.device.emulators import Emulator, fill_placeholders
 from microc.device.images import FORMATS, convert_image
 from microc.device.runners import Runner, board_runners, select_runner
@@ -26,7 +26,7 @@ _MAX_OUTPUT = 1 << 18
 """Bytes of a program's output that are kept from its beginning and from its end."""
 
 
-def flash(
+def flash_image(
     board: Board, elf: Path, *, runner: str = "", port: str = "", dry_run: bool = False, extra: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], ...]:
     """Flash the image ``elf`` onto a board and return the commands; ``dry_run``: only return them. ``extra``: arguments
@@ -43,7 +43,7 @@ def flash(
     if not selected.emulated:
         return _flash_hardware(board, selected, elf, port, extra)
     with Emulator(board, None, debug=True) as emulator:
-        return (load_emulator(emulator, elf),)
+        return (load_image_into_emulator(emulator, elf),)
 
 
 def _check_runner_installed(board: Board, selected: Runner, *, alone: bool) -> None:
@@ -101,7 +101,7 @@ def _runner_commands(
     )
 
 
-def load_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
+def load_image_into_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
     """Load an image into an emulator that was started with ``debug``, and run it from reset; return the command that
     loaded it.
     Without gdb the emulator is restarted with the image, on new ports: read its ``url`` afterwards."""
@@ -165,4 +165,4 @@ def _run_with_bounded_output(argv: Sequence[str], seconds: float) -> tuple[int, 
 
 def _last_output_lines(text: str) -> str:
     """Return the last lines of a program's output, indented and safe to print."""
-    return "\n".join(f"    {printable(line, 200)}" for line in text.strip().splitlines()[-_SHOWN_LINES:])
+    return "\n".join(f"    {make_printable(line, 200)}" for line in text.strip().splitlines()[-_SHOWN_LINES:])

@@ -90,7 +90,7 @@ class Frame:
         return self.argument - 256 if self.argument > 127 else self.argument
 
 
-def seal(body: bytes) -> bytes:
+def encode_with_crc(body: bytes) -> bytes:
     """Encode header and payload of a frame for the line: append the CRC, apply COBS, add delimiters on both sides."""
     from cobs import cobs
 
@@ -98,15 +98,15 @@ def seal(body: bytes) -> bytes:
     return b"\0" + encoded + b"\0"
 
 
-def encode(frame: Frame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     """Encode a frame as the bytes that the line carries."""
     header = _HEADER.pack(
         frame.version, frame.operation, frame.session, frame.sequence, frame.argument, len(frame.payload)
     )
-    return seal(header + frame.payload)
+    return encode_with_crc(header + frame.payload)
 
 
-class Decoder:
+class FrameDecoder:
     """Decoder that assembles received bytes to frames; counts damaged frames in ``bad`` and skips them."""
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
 """Message and hint by status."""
 
 
-class Link:
+class ProtocolSession:
     """A session of the serial protocol on ``transport``.
     ``timeout``: seconds without an answer before a request is repeated. The wait grows with each of the ``retries``
     repetitions, up to four times as long. A board that restarts during a run is noticed at the next repetition, since
@@ -203,7 +203,7 @@ class Link:
         self._timeout = timeout
         self._retries = retries
         self._reconnect = reconnect
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._deadline = inf
         self._limit = inf
         self._strays = 0
@@ -287,7 +287,7 @@ class Link:
     def _repeat_until_reply(self, request: Frame, patience: float) -> Frame:
         """Send a request, repeat it until a reply comes, and return the reply. DeviceError after the last repetition and
         at least ``patience`` seconds."""
-        data = encode(request)
+        data = encode_frame(request)
         start = time.monotonic()
         wait, attempt, elapsed = self._timeout, 0, 0.0
         self._strays = 0
@@ -330,7 +330,7 @@ class Link:
         except DeviceError:
             if not self._reopen_lost_line():
                 raise
-            self._decoder = Decoder()
+            self._decoder = FrameDecoder()
             return None
 
     def _reopen_lost_line(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from microc.base import file_access
 from microc.base.immutable import frozen
 from microc.device.toolchain import install_hint
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.target import Board
 
 SECONDS = 300.0
@@ -140,5 +140,5 @@ def select_runner(board: Board, name: str = "") -> Runner:
         if runner.name == name:
             return runner
     raise UsageError(
-        f"board {board.name!r} has no runner {name!r}", hint=suggestion(name, [r.name for r in known], "known")
+        f"board {board.name!r} has no runner {name!r}", hint=known_names_hint(name, [r.name for r in known], "known")
     )

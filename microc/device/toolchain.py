@@ -165,7 +165,7 @@ class Symbol:
 
 
 @frozen
-class Sizes:
+class LinkedSizes:
     """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``static_ram``: data, bss and
     arena. ``reserved_stack``: reserved by the linker script. ``sections``: allocated ones with sizes, in file order."""
 
@@ -176,7 +176,7 @@ class Sizes:
     symbols: tuple[Symbol, ...]
 
 
-def require(program: str, install: str = "") -> str:
+def require_program(program: str, install: str = "") -> str:
     """Return the path of a program on PATH. ToolError, with a hint for its installation (``install`` if given), if it is
     missing."""
     path = shutil.which(program)
@@ -197,7 +197,7 @@ def board_tools(board: Board) -> tuple[str, ...]:
 def find_compiler(board: Board) -> Compiler:
     """Return the compiler of a board: ``<prefix>gcc``; for the host ``$CC``, else the first of cc, gcc and clang."""
     prefix = board.raw["build"]["prefix"]
-    program = require(prefix + "gcc") if prefix else host_compiler()
+    program = require_program(prefix + "gcc") if prefix else host_compiler()
     try:
         result = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
@@ -209,17 +209,17 @@ def host_compiler() -> str:
     """Return ``$CC``, else the first host compiler that is installed."""
     override = os.environ.get("CC")
     if override:
-        return require(override)
+        return require_program(override)
     for program in _HOST_COMPILERS:
         path = shutil.which(program)
         if path is not None:
             return path
-    return require(_HOST_COMPILERS[0])
+    return require_program(_HOST_COMPILERS[0])
 
 
 def run_make(folder: Path, args: Sequence[str] = ()) -> None:
     """Run ``make ARGS`` in a project folder. ToolError with the last lines of the output if it fails."""
-    program = require("make")
+    program = require_program("make")
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {
         "LC_ALL": "C"
     }
@@ -241,7 +241,7 @@ def run_make(folder: Path, args: Sequence[str] = ()) -> None:
         )
 
 
-def section_sizes(elf: Path) -> Sizes:
+def read_linked_sizes(elf: Path) -> LinkedSizes:
     """Read the memory sizes of a linked ELF file, its sections and its symbols. ToolError if it is missing or no ELF."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
@@ -255,7 +255,7 @@ def section_sizes(elf: Path) -> Sizes:
         raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
 
 
-def _sum_sections(elf: ELFFile) -> Sizes:
+def _sum_sections(elf: ELFFile) -> LinkedSizes:
     """Sum up the sections of an ELF file: flash has all with content, RAM all writable ones and code that runs from RAM."""
     from elftools.elf.constants import SH_FLAGS
 
@@ -271,7 +271,7 @@ def _sum_sections(elf: ELFFile) -> Sizes:
             continue
         flash += size if section["sh_type"] != "SHT_NOBITS" else 0
         ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE or section.name == HOT_CODE else 0
-    return Sizes(flash, ram, stack, tuple(sections), _sized_symbols(elf))
+    return LinkedSizes(flash, ram, stack, tuple(sections), _sized_symbols(elf))
 
 
 def _sized_symbols(elf: ELFFile) -> tuple[Symbol, ...]:
@@ -288,7 +288,7 @@ def _sized_symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     return tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.section)))
 
 
-def compile_shared(
+def compile_shared_library(
     folder: Path, sources: Sequence[Path], target: Path, *flags: str, libraries: Sequence[str] = ()
 ) -> Path:
     """Compile C sources with the host's compiler into the shared library ``target``; headers are searched for in
@@ -300,12 +300,12 @@ def compile_shared(
     return _run_shared_link(folder, [*flags, *map(str, sources), *libraries], target)
 
 
-def link_shared(folder: Path, objects: Sequence[Path], target: Path) -> Path:
+def link_shared_library(folder: Path, objects: Sequence[Path], target: Path) -> Path:
     """Link objects of :func:`compile_object` into the shared library ``target``."""
     return _run_shared_link(folder, [*map(str, objects)], target)
 
 
-def compile_object(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
+def compile_library_object(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
     """Compile C sources into one object file for a shared library. Other objects of the library may have other flags."""
     return _run_host_compiler(folder, ("-r", "-nostdlib"), [*flags, *map(str, sources)], target)
 
@@ -339,13 +339,15 @@ def _run_host_compiler(
     return target
 
 
-def link_program(board: Board, folder: Path, sources: Sequence[str], script: str, *flags: str) -> Path:
+def compile_and_link_for_board(board: Board, folder: Path, sources: Sequence[str], script: str, *flags: str) -> Path:
     """Compile C sources for a board and link them by the linker script ``script`` of the folder; return ``image.elf``
     there. ToolError if that fails."""
     build = board.raw["build"]
     kind = ("-std=c99", *build["c_flags"], "-ffunction-sections", "-fdata-sections", f"-I{folder}")
     link = (f"-T{folder / script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
-    run_compiler((require(build["prefix"] + "gcc"), *kind, *flags, *(str(folder / s) for s in sources), *link), folder)
+    run_compiler(
+        (require_program(build["prefix"] + "gcc"), *kind, *flags, *(str(folder / s) for s in sources), *link), folder
+    )
     return folder / "image.elf"
 
 
@@ -387,17 +389,17 @@ def _extension_macros(option: str) -> frozenset[str] | None:
     return frozenset(_EXTENSION_MACRO.findall(result.stdout)) if result.returncode == 0 else None
 
 
-def runs_here(machine: str) -> bool:
+def is_machine_available(machine: str) -> bool:
     """Test whether this computer has all the instructions that compiler options such as ``-march=x86-64-v3`` allow."""
     needed = _extension_macros(machine)
     available = _extension_macros("-march=native") or _extension_macros("-mcpu=native")
     return bool(needed) and available is not None and needed is not None and needed <= available
 
 
-def machine_flags(machine: str) -> tuple[str, ...]:
+def flags_if_machine_available(machine: str) -> tuple[str, ...]:
     """Return the compiler flags ``machine`` of a core, such as ``-march=x86-64-v3``, as a tuple if this computer can run
     its code, else none."""
-    return tuple(machine.split()) if machine and runs_here(machine) else ()
+    return tuple(machine.split()) if machine and is_machine_available(machine) else ()
 
 
 def native_core() -> str:
@@ -405,10 +407,10 @@ def native_core() -> str:
     candidates = [
         core for core in CORES.values() if core.lanes and platform.machine() in FAMILIES[core.family].computers
     ]
-    return next((core.name for core in reversed(candidates) if runs_here(core.machine)), PLAIN)
+    return next((core.name for core in reversed(candidates) if is_machine_available(core.machine)), PLAIN)
 
 
-def library_core(name: str) -> Target:
+def library_target(name: str) -> Target:
     """Return the target of a library: for ``host`` and ``native`` the most capable core that this computer can run, for
     ``portable`` none in particular, else the core by name. UsageError for an unknown name."""
     if name in THIS_COMPUTER:
@@ -419,10 +421,10 @@ def library_core(name: str) -> Target:
     return target_for(PLAIN if name == PORTABLE else name)
 
 
-def library_cores(names: str) -> tuple[Target, ...]:
+def library_targets(names: str) -> tuple[Target, ...]:
     """Return the targets of a library for several cores, given by names separated by commas; the first is preferred.
     UsageError for cores of other processor architectures, repeated cores, and too many."""
-    cores = tuple(library_core(name.strip()) for name in names.split(","))
+    cores = tuple(library_target(name.strip()) for name in names.split(","))
     names_of_cores = [core.cpu for core in cores]
     if len(set(names_of_cores)) < len(names_of_cores) or len(names_of_cores) > MOST_CORES:
         raise UsageError(
@@ -444,7 +446,7 @@ def library_cores(names: str) -> tuple[Target, ...]:
 _WASM_PACKAGES = "clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32"
 
 
-def compile_module(sources: Mapping[str, str], target: Target) -> bytes:
+def compile_webassembly_module(sources: Mapping[str, str], target: Target) -> bytes:
     """Compile C sources, given with their headers by file name, into a WebAssembly module for browsers and Node. ToolError
     if there is no compiler for it, or with its messages if it fails."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:

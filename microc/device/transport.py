@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from microc.base.immutable import frozen
-from microc.device.board_info import printable
+from microc.device.board_info import make_printable
 from microc.device.boards import list_boards, load_board
-from microc.errors import DeviceError, UsageError, nearest
+from microc.errors import DeviceError, UsageError, similar_names_hint
 from microc.target import Board
 
 # ---- Serial ports of this computer, and the port of a board by the USB ids in its file.
@@ -54,9 +54,9 @@ def list_ports() -> tuple[Port, ...]:
     return tuple(
         Port(
             p.device,
-            printable(p.description or ""),
+            make_printable(p.description or ""),
             "" if p.vid is None else f"{p.vid:04x}:{p.pid:04x}",
-            printable(p.serial_number or ""),
+            make_printable(p.serial_number or ""),
         )
         for p in sorted(machine.comports())
     )
@@ -68,7 +68,7 @@ def candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
     return tuple(p for p in ports if p.usb in ids) or tuple(p for p in ports if p.usb in ADAPTERS)
 
 
-def find_port(board: Board) -> str:
+def find_board_port(board: Board) -> str:
     """Return the name of the only serial port that a board may be on; UsageError if there is none or several."""
     ports = list_ports()
     matches = candidate_ports(board, ports)
@@ -215,7 +215,7 @@ def _port_open_hint(error: Exception, port: str) -> str:
         return "you may lack the right to open it: on Linux, join the group that owns the port (often dialout)"
     if number in _BUSY:
         return "close that program (a terminal, a monitor, another microc), or name another port"
-    nearest_port = nearest(port, [found.name for found in list_ports()])
+    nearest_port = similar_names_hint(port, [found.name for found in list_ports()])
     return (
         nearest_port
         or "is the board plugged in? microc ports lists the ports; an emulated board has none: leave out --port"
@@ -354,7 +354,7 @@ class PipeTransport:
         ending = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
         self._errors.seek(0)
         messages = [
-            printable(line, 200)
+            make_printable(line, 200)
             for line in self._errors.read(_MAX_MESSAGES).decode(errors="replace").strip().splitlines()
         ]
         return DeviceError(

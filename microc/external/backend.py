@@ -108,7 +108,7 @@ def unchanged_configuration(place: str, target: Target) -> str:
     return place
 
 
-def leave_none(region: Region) -> Mapping[str, str]:
+def leave_out_no_layer(region: Region) -> Mapping[str, str]:
     """Return no layers to leave out of a region, for backends that take every region unchanged."""
     return {}
 
@@ -123,7 +123,7 @@ class Span:
     layers around them are matched again."""
 
     refuses: Callable[[Graph, Node], str]
-    leaves: Callable[[Region], Mapping[str, str]] = leave_none
+    leaves: Callable[[Region], Mapping[str, str]] = leave_out_no_layer
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ _EPILOGUES = {
 """Statement applied to every result, by activation; NaN stays NaN."""
 
 
-def check(region: Region) -> str:
+def check_product(region: Region) -> str:
     """Return why BLAS does not compute a product, as the end of a sentence; empty if it does."""
     node = region.root
     types = [region.type(name) for name in (*node.inputs, *node.outputs) if name]
@@ -147,7 +147,7 @@ def _library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 BACKEND = Backend(
     NAME,
-    tuple(Entry(op, P.op(op), sgemm_call, check) for op in ("dense", "matmul", "conv2d")),
+    tuple(Entry(op, P.op(op), sgemm_call, check_product) for op in ("dense", "matmul", "conv2d")),
     open=find_blas,
     headers=(HEADER,),
     bound=BOUND,

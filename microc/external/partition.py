@@ -12,8 +12,8 @@ from microc.base.immutable import frozen
 from microc.errors import ProgramError
 from microc.external.backend import Backend, Code, Entry, Region, Span
 from microc.graph.ir import Graph, Node, TensorType
-from microc.graph.match import Match, Op, Scope, matches
-from microc.module import External
+from microc.graph.match import Match, Op, Scope, find_matches
+from microc.module import ExternalBody
 from microc.ops.external_region import EXTERNAL
 from microc.ops.meaning import expand_composed
 from microc.target import Target
@@ -36,7 +36,7 @@ def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
     return True
 
 
-def part_of(graph: Graph, chosen: Sequence[Node]) -> Graph:
+def extract_subgraph(graph: Graph, chosen: Sequence[Node]) -> Graph:
     """Return the nodes ``chosen`` of a graph as a graph of their own.
 
     Its inputs are the values that they read from other nodes, without constants. Its outputs are their results that
@@ -107,7 +107,7 @@ def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[Sp
 
 def region_of(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
     """Return connected nodes as a region without captures, whose root is the last node."""
-    return Region(part_of(graph, nodes), nodes[-1], {}, {}, target)
+    return Region(extract_subgraph(graph, nodes), nodes[-1], {}, {}, target)
 
 
 def connected_regions(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...]]:
@@ -201,7 +201,7 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
         here = {id(node) for node in graph.nodes}
         if all(id(node) in here for node in candidate.nodes) and is_convex(graph, candidate.nodes):
             match = candidate.match
-            region = Region(part_of(graph, candidate.nodes), match.root, match.nodes, match.values, target)
+            region = Region(extract_subgraph(graph, candidate.nodes), match.root, match.nodes, match.values, target)
             claim_region(candidate.backend, candidate.entry, region, candidate.nodes)
     return Partition(expand_composed(graph), tuple(taken), tuple(refused))
 
@@ -227,7 +227,7 @@ def _pattern_matches(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Can
     for node in graph.nodes:
         for backend in backends:
             for entry in backend.entries:
-                match = next(matches(entry.pattern, node, scope), None) if isinstance(entry.pattern, Op) else None
+                match = next(find_matches(entry.pattern, node, scope), None) if isinstance(entry.pattern, Op) else None
                 if match is not None:
                     yield _Candidate(backend, entry, match)
 
@@ -250,7 +250,7 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 _INCLUDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
 
 
-def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, External]:
+def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
     """Return the function of a region; its parameters are inputs, constants, outputs and workspace, in this order."""
     code, region = taken.code, taken.region
     _check_code(taken)
@@ -265,7 +265,7 @@ def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, External]:
     body = ir.Evaluate(ir.Call(f"external_{name}", pointers, "int32"))
     backend = taken.backend
     instructions = round(code.instructions)
-    external = External(
+    external = ExternalBody(
         backend.name,
         code.lines,
         backend.headers,

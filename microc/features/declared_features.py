@@ -14,7 +14,7 @@ from typing import Any
 from microc.base.file_access import read_bytes
 from microc.compiler import validation
 from microc.compiler.model import load
-from microc.errors import MicrocError, OutputError, UnsupportedError, UsageError, suggestion
+from microc.errors import MicrocError, OutputError, UnsupportedError, UsageError, known_names_hint
 from microc.features.feature_pipeline import Pipeline, log_mel, mfcc, spectrogram
 from microc.features.filters import Biquads, Fir, Preemphasis, Resample, Signal, Stage
 from microc.features.microfrontend import MicroFrontend
@@ -80,7 +80,9 @@ def _feature_input(network: Graph, name: str) -> str:
         return network.inputs[0]
     if name not in network.inputs:
         what = f"the network has no input {name!r}" if name else "input: got none, expected one of several"
-        hint = suggestion(name, network.inputs, "inputs") if name else "give input: " + " or ".join(network.inputs)
+        hint = (
+            known_names_hint(name, network.inputs, "inputs") if name else "give input: " + " or ".join(network.inputs)
+        )
         raise UsageError(what, where=network.name, hint=hint)
     return name
 
@@ -265,7 +267,7 @@ def _build_from_table(
     name = data.pop(key, None)
     if not isinstance(name, str) or name not in table_types:
         what = f"there is no {key} {name!r}" if name is not None else f"{key} is missing"
-        raise UsageError(what, where=where, hint=suggestion(str(name or ""), table_types, f"choose a {key} from"))
+        raise UsageError(what, where=where, hint=known_names_hint(str(name or ""), table_types, f"choose a {key} from"))
     return _call_with_keys(table_types[name], {}, data, valid_keys_of(table_types[name]), where)
 
 
@@ -277,7 +279,9 @@ def _call_with_keys(
     UsageError for a key that is not among ``keys``, or for one that is missing."""
     for name in data:
         if name not in keys:
-            raise UsageError(f"there is no key {name!r}", where=where, hint=suggestion(name, sorted(keys), "keys"))
+            raise UsageError(
+                f"there is no key {name!r}", where=where, hint=known_names_hint(name, sorted(keys), "keys")
+            )
     try:
         return make(**fixed_arguments, **data)
     except MicrocError as error:

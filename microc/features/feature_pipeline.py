@@ -39,12 +39,12 @@ class Pipeline:
     sample_scale: float = 0.0
 
     def __post_init__(self) -> None:
-        stages = validation.sequence_of("stages", self.stages, Stage, "such as microc.features.Frames(480, 320)")
+        stages = validation.as_tuple_of("stages", self.stages, Stage, "such as microc.features.Frames(480, 320)")
         object.__setattr__(self, "stages", stages)
-        object.__setattr__(self, "sample_rate", validation.number("sample_rate", self.sample_rate, 1e-3, 1e9))
-        object.__setattr__(self, "sample_scale", validation.number("sample_scale", self.sample_scale, 0.0, 1e9))
-        object.__setattr__(self, "channels", validation.integer("channels", self.channels, 1, 1024))
-        validation.choice("input_dtype", self.input_dtype, DTYPES)
+        object.__setattr__(self, "sample_rate", validation.as_number("sample_rate", self.sample_rate, 1e-3, 1e9))
+        object.__setattr__(self, "sample_scale", validation.as_number("sample_scale", self.sample_scale, 0.0, 1e9))
+        object.__setattr__(self, "channels", validation.as_integer("channels", self.channels, 1, 1024))
+        validation.as_known_value("input_dtype", self.input_dtype, DTYPES)
         if not stages:
             raise UsageError(
                 "Pipeline: got no stages, expected one at least",
@@ -53,7 +53,7 @@ class Pipeline:
 
     def samples(self, frames: int) -> int:
         """Return the smallest number of samples that makes ``frames`` frames."""
-        count = validation.integer("frames", frames, 1)
+        count = validation.as_integer("frames", frames, 1)
         for stage in reversed(self.stages):
             count = stage.needs(count)
         return max(count, 1)
@@ -79,7 +79,7 @@ class Pipeline:
         Integer features are int16 with a scale.
         """
         net = GraphBuilder(FEATURES)
-        signal = self.write(net, validation.integer("samples", samples, 1))
+        signal = self.write(net, validation.as_integer("samples", samples, 1))
         graph_ = net.graph(FEATURES, {FEATURES: signal.value})
         quant = net.type(signal.value).quant
         return replace(graph_, types={**graph_.types, FEATURES: replace(graph_.types[FEATURES], quant=quant)})

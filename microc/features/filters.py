@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.compiler import validation
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
 from microc.ops.signal.biquads import COEFFICIENT_BITS, state_shape
@@ -109,22 +109,22 @@ class Stage:
 
     def number(self, name: str, least: float, most: float) -> None:
         """Check and store a field that is a number from ``least`` to ``most``."""
-        self.set(name, float(validation.number(self._field_name(name), getattr(self, name), least, most)))
+        self.set(name, float(validation.as_number(self._field_name(name), getattr(self, name), least, most)))
 
     def integer(self, name: str, least: int, most: int = 1 << 24) -> None:
         """Check and store a field that is an integer from ``least`` to ``most``."""
-        self.set(name, validation.integer(self._field_name(name), getattr(self, name), least, most))
+        self.set(name, validation.as_integer(self._field_name(name), getattr(self, name), least, most))
 
     def truth(self, name: str) -> None:
         """Check and store a field that is a boolean."""
-        self.set(name, validation.boolean(self._field_name(name), getattr(self, name)))
+        self.set(name, validation.as_boolean(self._field_name(name), getattr(self, name)))
 
     def choice(self, name: str, known: Sequence[str]) -> None:
         """Check a field that is one of the texts ``known``."""
-        value = validation.text(self._field_name(name), getattr(self, name))
+        value = validation.as_text(self._field_name(name), getattr(self, name))
         if value not in known:
             raise UsageError(
-                f"{self._field_name(name)} cannot be {value!r}", hint=suggestion(value, known, "choose from")
+                f"{self._field_name(name)} cannot be {value!r}", hint=known_names_hint(value, known, "choose from")
             )
 
     def array(self, name: str, dimensions: int) -> Array:

@@ -59,13 +59,13 @@ class MicroFrontend:
 
     def __post_init__(self) -> None:
         for name, least, most in (("sample_rate", 1000, 1 << 20), ("window_ms", 1, 1000), ("step_ms", 1, 1000)):
-            validation.integer(name, getattr(self, name), least, most)
-        validation.integer("bands", self.bands, 1, 256)
-        validation.boolean("pcan", self.pcan)
+            validation.as_integer(name, getattr(self, name), least, most)
+        validation.as_integer("bands", self.bands, 1, 256)
+        validation.as_boolean("pcan", self.pcan)
         for name in ("even_smoothing", "odd_smoothing", "least_remaining"):
-            validation.number(name, getattr(self, name), 0.0, 1.0)
+            validation.as_number(name, getattr(self, name), 0.0, 1.0)
         for name in ("lower", "upper"):
-            validation.number(name, getattr(self, name), 0.0, self.sample_rate / 2)
+            validation.as_number(name, getattr(self, name), 0.0, self.sample_rate / 2)
         if not self.lower < self.upper or not 4 <= self.length <= 1 << 12 or not 1 <= self.step <= self.length:
             raise UsageError(
                 f"MicroFrontend: got {self.lower:g} to {self.upper:g} Hz and frames of {self.length} samples every {self.step}, "
@@ -90,7 +90,7 @@ class MicroFrontend:
 
     def samples(self, frames: int) -> int:
         """Return the number of samples of a run that makes ``frames`` frames."""
-        return self.step * validation.integer("frames", frames, 1)
+        return self.step * validation.as_integer("frames", frames, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
         """Append the operators of a run over ``samples`` new samples, with a new input for them; return the features (1,
@@ -242,7 +242,7 @@ class MicroFrontend:
 
     def graph(self, samples: int) -> Graph:
         """Return the graph of a run over ``samples`` new samples, a multiple of :attr:`step`, with its state."""
-        if validation.integer("samples", samples, 1) % self.step:
+        if validation.as_integer("samples", samples, 1) % self.step:
             raise UsageError(f"samples: got {samples}, expected a multiple of {self.step}", hint="give whole steps")
         net = GraphBuilder(FEATURES)
         signal = self.write(net, samples)

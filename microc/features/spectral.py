@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.features.filters import Signal, Stage
 from microc.ops.signal.logarithm import FRACTION, MOST_SUBTRACTED
 from microc.ops.signal.power_spectrum import LONGEST
@@ -35,10 +35,10 @@ COSINES: Mapping[str, tuple[float, ...]] = MappingProxyType(
 """Coefficients a of sum_j (-1)**j a[j] cos(2 pi j n / N)."""
 
 
-def window(name: str, length: int, periodic: bool = True) -> Array:
+def window_samples(name: str, length: int, periodic: bool = True) -> Array:
     """Return a window of ``length`` samples, float64. UsageError for a name that is not in :data:`COSINES`."""
     if name not in COSINES:
-        raise UsageError(f"there is no window {name!r}", hint=suggestion(name, COSINES, "windows"))
+        raise UsageError(f"there is no window {name!r}", hint=known_names_hint(name, COSINES, "windows"))
     if length == 1:
         return np.ones(1)
     angle = 2 * np.pi * np.arange(length) / (length if periodic else length - 1)
@@ -194,7 +194,9 @@ class Spectrogram(Stage):
             raise self.refusal(what, f"use fft_length {size} or more, and window_length {size} or less")
         window_length = self.window_length or size
         front = (size - window_length) // 2
-        padded_window = np.pad(window(self.window, window_length, self.periodic), (front, size - window_length - front))
+        padded_window = np.pad(
+            window_samples(self.window, window_length, self.periodic), (front, size - window_length - front)
+        )
         if signal.is_float:
             spectrum = signal.op("power_spectrum", signal.constant(padded_window.astype(np.float32)), fft_length=length)
             return spectrum if self.power == 2 else spectrum.op("sqrt")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.features.filters import Signal, Stage
 from microc.ops.signal.biquads import state_shape
 
@@ -148,7 +148,7 @@ def _check_statistic_names(stage: Statistics | Spectral, functions: Mapping[str,
         raise stage.refusal(f"has names {names!r}", f"a list of {', '.join(functions)}")
     for name in names:
         if name not in functions:
-            raise stage.refusal(f"knows no {name!r}", suggestion(name, functions, "known"))
+            raise stage.refusal(f"knows no {name!r}", known_names_hint(name, functions, "known"))
     stage.set("names", tuple(names))
 
 

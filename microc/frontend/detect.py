@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from microc.base.file_access import read_bytes
-from microc.errors import ModelError, OutputError, UnsupportedError, nearest_file
+from microc.errors import ModelError, OutputError, UnsupportedError, similar_files_hint
 from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC, archive_names
 from microc.frontend.trees.boosters import is_lightgbm, is_xgboost
 from microc.graph.file import is_graph_file
@@ -32,7 +32,7 @@ MAX_FOLDER_ENTRIES = 1000
 """Maximum number of names of a folder that are looked at."""
 
 
-class Foreign(NamedTuple):
+class ForeignFormat(NamedTuple):
     """A format of another tool: what such a file is, and a hint how to get a model that microc reads."""
 
     what: str
@@ -40,49 +40,49 @@ class Foreign(NamedTuple):
 
 
 _UNPICKLED = "load it yourself and compile the object: microc.compile(model)"
-_PICKLE = Foreign("a Python pickle: to read one is to run it", _UNPICKLED)
+_PICKLE = ForeignFormat("a Python pickle: to read one is to run it", _UNPICKLED)
 _EXPORTED = "with the module in Python: torch.export.save(torch.export.export(module, inputs), 'model.pt2')"
 _EXPORT_AGAIN = "export the network as ONNX or TFLite from the framework that it was made in"
-_SAVED = Foreign(
+_SAVED = ForeignFormat(
     "a TensorFlow SavedModel",
     "python -m tf2onnx.convert --saved-model {0} --output model.onnx; or tf.lite.TFLiteConverter.from_saved_model({0})",
 )
-_FROZEN = Foreign(
+_FROZEN = ForeignFormat(
     "a graph of TensorFlow, or no model",
     "python -m tf2onnx.convert --graphdef {0} --inputs NAME:0 --outputs NAME:0 --output model.onnx",
 )
-_PADDLE = Foreign(
+_PADDLE = ForeignFormat(
     "a network of PaddlePaddle",
     "paddle2onnx --model_dir FOLDER --model_filename {0} --params_filename PARAMETERS --save_file model.onnx",
 )
-_CAFFE = Foreign(
+_CAFFE = ForeignFormat(
     "a network of Caffe", "python -m caffe2onnx.convert --prototxt TEXT --caffemodel WEIGHTS --onnx model.onnx"
 )
-_CORE_ML = Foreign("a network of Core ML", _EXPORT_AGAIN)
-_WEIGHTS = Foreign("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
-_PAGE = Foreign(
+_CORE_ML = ForeignFormat("a network of Core ML", _EXPORT_AGAIN)
+_WEIGHTS = ForeignFormat("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
+_PAGE = ForeignFormat(
     "a web page (HTML), not the file that it links to",
     "download the file itself, by its own address: curl -L -o {0} URL",
 )
-_POINTER = Foreign(
+_POINTER = ForeignFormat(
     "a pointer of Git LFS: the model itself was not fetched", "in its repository: git lfs pull --include {0}"
 )
-SIGNATURES: Sequence[tuple[int, bytes, Foreign]] = (
+SIGNATURES: Sequence[tuple[int, bytes, ForeignFormat]] = (
     *((0, bytes((0x80, version)), _PICKLE) for version in range(2, 6)),
-    (4, b"ORTM", Foreign("a network in ONNX Runtime's own format", "give the .onnx file that it was made from")),
-    (4, b"ET12", Foreign("a program of ExecuTorch", "give the program that it was made from: " + _EXPORTED)),
+    (4, b"ORTM", ForeignFormat("a network in ONNX Runtime's own format", "give the .onnx file that it was made from")),
+    (4, b"ET12", ForeignFormat("a program of ExecuTorch", "give the program that it was made from: " + _EXPORTED)),
     (
         0,
         b"GGUF",
-        Foreign("a language model of llama.cpp", "networks for microcontrollers are smaller: " + _EXPORT_AGAIN),
+        ForeignFormat("a language model of llama.cpp", "networks for microcontrollers are smaller: " + _EXPORT_AGAIN),
     ),
-    (0, b"7767517\n", Foreign("a network of ncnn", _EXPORT_AGAIN)),
+    (0, b"7767517\n", ForeignFormat("a network of ncnn", _EXPORT_AGAIN)),
     (0, b"version https://git-lfs", _POINTER),
-    (0, b"\x93NUMPY", Foreign("an array of numpy", "give it as data: --input, --data or --inputs")),
-    (0, b"\x7fELF", Foreign("a program", "give the model that it was built from")),
+    (0, b"\x93NUMPY", ForeignFormat("an array of numpy", "give it as data: --input, --data or --inputs")),
+    (0, b"\x7fELF", ForeignFormat("a program", "give the model that it was built from")),
 )
 """Offset and bytes of signatures of other formats."""
-_SUFFIXES: Mapping[str, Foreign] = MappingProxyType(
+_SUFFIXES: Mapping[str, ForeignFormat] = MappingProxyType(
     {
         ".pb": _FROZEN,
         ".pbtxt": _FROZEN,
@@ -92,24 +92,24 @@ _SUFFIXES: Mapping[str, Foreign] = MappingProxyType(
         ".caffemodel": _CAFFE,
         ".mlmodel": _CORE_ML,
         ".safetensors": _WEIGHTS,
-        ".weights": Foreign("a network of Darknet, or its weights", _EXPORT_AGAIN),
-        ".mnn": Foreign("a network of MNN", _EXPORT_AGAIN),
-        ".rknn": Foreign("a network of RKNN", _EXPORT_AGAIN),
-        ".engine": Foreign("a network of TensorRT", _EXPORT_AGAIN),
+        ".weights": ForeignFormat("a network of Darknet, or its weights", _EXPORT_AGAIN),
+        ".mnn": ForeignFormat("a network of MNN", _EXPORT_AGAIN),
+        ".rknn": ForeignFormat("a network of RKNN", _EXPORT_AGAIN),
+        ".engine": ForeignFormat("a network of TensorRT", _EXPORT_AGAIN),
     }
 )
-ARCHIVE_MEMBERS: Sequence[tuple[str, Foreign]] = (
-    ("constants.pkl", Foreign("a TorchScript archive (torch.jit): to read one is to run it", _EXPORTED)),
-    ("data.pkl", Foreign("a pickle of PyTorch (torch.save): to read one is to run it", _EXPORTED)),
-    (".npy", Foreign("an archive of arrays of numpy", "give it as data: --input, --data or --inputs")),
+ARCHIVE_MEMBERS: Sequence[tuple[str, ForeignFormat]] = (
+    ("constants.pkl", ForeignFormat("a TorchScript archive (torch.jit): to read one is to run it", _EXPORTED)),
+    ("data.pkl", ForeignFormat("a pickle of PyTorch (torch.save): to read one is to run it", _EXPORTED)),
+    (".npy", ForeignFormat("an archive of arrays of numpy", "give it as data: --input, --data or --inputs")),
 )
 """Suffixes of names in a zip archive, and the format that they indicate; the first match counts."""
-_ARCHIVE = Foreign(
+_ARCHIVE = ForeignFormat(
     "a zip archive, but neither a Keras 3 model nor a PyTorch program", "save with model.save or torch.export.save"
 )
 
 
-def identify_by_content(data: bytes) -> Foreign | None:
+def identify_by_content(data: bytes) -> ForeignFormat | None:
     """Identify a file of another tool by its bytes; None if they do not tell."""
     if data.startswith(ZIP_MAGIC):
         return _identify_archive(data)
@@ -118,22 +118,22 @@ def identify_by_content(data: bytes) -> Foreign | None:
     return next((foreign for at, word, foreign in SIGNATURES if data[at : at + len(word)] == word), None)
 
 
-def _identify_archive(data: bytes) -> Foreign:
+def _identify_archive(data: bytes) -> ForeignFormat:
     """Identify a zip archive of another tool by the names in it; also one that contains a model file."""
     names = archive_names(data)
     inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
-        return Foreign(
+        return ForeignFormat(
             f"a zip archive that holds {inside}",
             f"take it out: python -m zipfile -e {{0}} . ; then give {shlex.quote(inside)}",
         )
     return next((foreign for end, foreign in ARCHIVE_MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
 
 
-def identify_by_suffix(name: str) -> Foreign:
+def identify_by_suffix(name: str) -> ForeignFormat:
     """Identify a file that no reader takes by its suffix."""
     return _SUFFIXES.get(
-        Path(name).suffix.lower(), Foreign("no format that microc knows", f"give one of {READABLE_FORMATS}")
+        Path(name).suffix.lower(), ForeignFormat("no format that microc knows", f"give one of {READABLE_FORMATS}")
     )
 
 
@@ -146,7 +146,7 @@ def folder_error(path: Path) -> ModelError:
     if "saved_model.pb" in names:
         foreign = _SAVED
     elif PROJECT_MARKER in names:
-        foreign = Foreign(
+        foreign = ForeignFormat(
             "a folder that microc wrote, not a model", "give the model that it was made from; or: microc build {0}"
         )
     elif path.suffix == ".mlpackage":
@@ -157,12 +157,12 @@ def folder_error(path: Path) -> ModelError:
         models = sorted(name for name in names if Path(name).suffix.lower() in MODEL_SUFFIXES)
         inside = ", ".join(shlex.quote(str(path / name)) for name in models[:3])
         hint = f"give a file in it: {inside}" if models else f"give a file: {READABLE_FORMATS}"
-        foreign = Foreign("a folder", hint)
+        foreign = ForeignFormat("a folder", hint)
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(path))
     return foreign_format_error(foreign, str(path), model)
 
 
-def foreign_format_error(foreign: Foreign, where: str, name: str) -> ModelError:
+def foreign_format_error(foreign: ForeignFormat, where: str, name: str) -> ModelError:
     """Return the error for a file or folder of another tool. ``name``: its name in the hint's command."""
     return ModelError(f"this is {foreign.what}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(name)))
 
@@ -188,7 +188,7 @@ def read_model_data(data: bytes, name: str, input_shapes: Mapping[str, tuple[int
     if is_tflite(data):
         from microc.frontend.tflite import reader as tflite
 
-        return tflite.read(data, name, input_shapes)
+        return tflite.read_tflite(data, name, input_shapes)
     if is_graph_file(data):
         from microc.frontend import graph_file
 
@@ -200,11 +200,11 @@ def read_model_data(data: bytes, name: str, input_shapes: Mapping[str, tuple[int
     if data.startswith(HDF5_MAGIC):
         from microc.frontend.keras import reader as keras_reader
 
-        return keras_reader.read(data, name, input_shapes)
+        return keras_reader.read_keras(data, name, input_shapes)
     from microc.frontend.trees import boosters, sklearn
 
     if boosters.is_lightgbm(data) or boosters.is_xgboost(data):
-        return sklearn.read_file(data, name, input_shapes)
+        return sklearn.read_booster_file(data, name, input_shapes)
     _refuse_foreign_file(data, name)
     from microc.frontend.onnx import reader as onnx_reader
     from microc.frontend.onnx.file import NotOnnxError
@@ -225,8 +225,8 @@ def _read_archived_model(data: bytes, name: str, input_shapes: Mapping[str, tupl
     if keras_file.is_keras(data):
         from microc.frontend.keras import reader as keras_reader
 
-        return keras_reader.read(data, name, input_shapes)
-    return torch_export.read(data, name, input_shapes) if torch_export.is_torch(data) else None
+        return keras_reader.read_keras(data, name, input_shapes)
+    return torch_export.read_pt2(data, name, input_shapes) if torch_export.is_torch(data) else None
 
 
 def is_tflite(data: bytes) -> bool:
@@ -250,7 +250,7 @@ def read_model_bytes(path: Path) -> bytes:
             what = f"the model file is too large; got more than {MAX_FILE_BYTES} bytes, which no microcontroller holds"
             raise UnsupportedError(what, where=path.name) from error
         if not path.exists():
-            hint = nearest_file(path) or f"give the path of a model: {READABLE_FORMATS}"
+            hint = similar_files_hint(path) or f"give the path of a model: {READABLE_FORMATS}"
             raise OutputError(f"there is no model file {path}", where=str(path), hint=hint) from error
         hint = f"make it readable: chmod u+r {shlex.quote(str(path))}"
         raise OutputError(f"cannot read the model: {error.strerror}", where=str(path), hint=hint) from error
@@ -313,10 +313,12 @@ def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
 
 def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
     """Return the shapes of an ONNX model's inputs by name, without those of unknown rank."""
-    from microc.frontend.onnx.file import decode
+    from microc.frontend.onnx.file import decode_onnx
 
     return {
-        i.name: _name_unknown_extents(i.name, i.shape) for i in decode(data, file_name).inputs if i.shape is not None
+        i.name: _name_unknown_extents(i.name, i.shape)
+        for i in decode_onnx(data, file_name).inputs
+        if i.shape is not None
     }
 
 

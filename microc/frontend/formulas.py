@@ -32,14 +32,14 @@ def composer(write: Emitter) -> Compose:
     return compose
 
 
-def line(make: Compose, x: str, alpha: float, beta: float) -> str:
+def affine_function(make: Compose, x: str, alpha: float, beta: float) -> str:
     """Return alpha x + beta."""
     return make("add", make("mul", x, alpha), beta)
 
 
 def hard_sigmoid(make: Compose, x: str, alpha: float = 1 / 6, beta: float = 0.5) -> str:
     """Return min(max(alpha x + beta, 0), 1)."""
-    return make("clip", line(make, x, alpha, beta), minimum=0.0, maximum=1.0)
+    return make("clip", affine_function(make, x, alpha, beta), minimum=0.0, maximum=1.0)
 
 
 def scaled_tanh(make: Compose, x: str, alpha: float, beta: float) -> str:
@@ -120,7 +120,7 @@ class Gates:
         return write.emit("dense", (rows, *operands))
 
 
-def at_once(steps: int, width: int, depth: int) -> bool:
+def precomputes_input_products(steps: int, width: int, depth: int) -> bool:
     """Test whether the input products of a recurrent layer are computed for all steps before the loop.
 
     They are if they (``width`` numbers a step) take no more memory than the data (``depth`` numbers a step)."""
@@ -143,7 +143,7 @@ def run_over_time(
     in
     the order of computation (empty unless ``rows``), and the last state."""
     (count, batch, depth), width = write.shape(data), len(gates.weight)
-    products_first = at_once(count, width, depth)
+    products_first = precomputes_input_products(count, width, depth)
     if products_first:
         flat = gates.of(write, write.reshape(data, (count * batch, depth)))
         data = write.reshape(flat, (count, batch, width))
@@ -170,7 +170,7 @@ def swap_batch_and_time(write: GraphBuilder, value: str) -> str:
     return write.emit("transpose", (value,), {"axes": (1, 0, 2)})
 
 
-def gate(write: GraphBuilder, value: str, index: int, units: int) -> str:
+def slice_gate(write: GraphBuilder, value: str, index: int, units: int) -> str:
     """Slice gate ``index`` from the sums of all gates, which lie side by side, (N, U) each."""
     attrs = {"begin": (0, index * units), "end": (write.shape(value)[0], (index + 1) * units), "strides": (1, 1)}
     return write.emit("slice", (value,), attrs)

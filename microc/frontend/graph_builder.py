@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.errors import ModelError, UnsupportedError, UsageError, suggestion
+from microc.errors import ModelError, UnsupportedError, UsageError, known_names_hint
 from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
@@ -120,7 +120,9 @@ class GraphBuilder:
         UsageError for an unknown operator or operand, ModelError for invalid operands or attributes.
         """
         if op not in registry.registry():
-            raise UsageError(f"there is no operator {op!r}", hint=suggestion(op, registry.registry(), "operators"))
+            raise UsageError(
+                f"there is no operator {op!r}", hint=known_names_hint(op, registry.registry(), "operators")
+            )
         for value in inputs:
             if value and value not in self.types:
                 latest = ", ".join(list(self.types)[-8:]) or "none"

@@ -13,7 +13,7 @@ from microc.errors import InternalError, ModelError, UnsupportedError, UsageErro
 from microc.frontend.model_limits import check_shape, infer_types
 from microc.graph.file import from_bytes
 from microc.graph.ir import Graph, Node, TensorType
-from microc.graph.text import regions
+from microc.graph.text import nested_graphs
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.ops.attributes import Multiplier
@@ -38,7 +38,7 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
     if ``input_shapes`` asks for other shapes.
     """
     graph = from_bytes(data, file_name)
-    all_graphs = (graph, *regions(graph))
+    all_graphs = (graph, *nested_graphs(graph))
     unknown = sorted({node.op for subgraph in all_graphs for node in subgraph.nodes} - set(registry.registry()))
     if unknown:
         raise UnsupportedError(
@@ -50,7 +50,7 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
         _check_graph(subgraph, file_name)
     _check_bound_shapes(graph, file_name, input_shapes)
     graph = _drop_unproven_bounds(_with_default_attributes(graph), file_name)
-    for subgraph in (graph, *regions(graph)):
+    for subgraph in (graph, *nested_graphs(graph)):
         _check_legalisation(subgraph, file_name)
     return graph
 
@@ -58,7 +58,7 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
 def _check_graph(graph: Graph, file_name: str) -> None:
     """Raise ModelError if types are impossible or too large, or if the graph contradicts itself."""
     for name, kind in graph.types.items():
-        if dtypes.info(kind.dtype).lanes != 1:
+        if dtypes.dtype_parts(kind.dtype).lanes != 1:
             raise ModelError(
                 f"{name!r} has type {kind.dtype}{list(kind.shape)}, expected a dtype of single elements",
                 where=file_name,
@@ -102,7 +102,7 @@ def _constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> 
     """Return what is wrong with a node's constants, or an empty string; constants that cannot be evaluated are wrong."""
     try:
         with np.errstate(all="ignore"):
-            return registry.constant_fault(node, graph, producers)
+            return registry.node_constant_error_message(node, graph, producers)
     except INVALID_INPUT_ERRORS as error:
         return f"the constants make no sense ({type(error).__name__}: {error})"
 

@@ -27,7 +27,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     if packages & {"sklearn", "lightgbm", "xgboost"}:
         from microc.frontend.trees import sklearn
 
-        return sklearn.read(model, sklearn.single_input_shape(input_shapes, type(model).__name__))
+        return sklearn.read_estimator(model, sklearn.single_input_shape(input_shapes, type(model).__name__))
     if "torch" in packages and hasattr(model, "graph_signature"):
         from microc.frontend.torch import reader as torch_export
 
@@ -93,4 +93,4 @@ def _read_keras_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) 
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         path = Path(folder) / "model.keras"
         model.save(path)
-        return keras_reader.read(path.read_bytes(), str(model.name), input_shapes)
+        return keras_reader.read_keras(path.read_bytes(), str(model.name), input_shapes)

@@ -9,13 +9,13 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.errors import UsageError, nearest, suggestion
+from microc.errors import UsageError, known_names_hint, similar_names_hint
 from microc.graph.ir import Graph, TensorType
 
 # ---- Cutting: the part of a graph that computes given outputs from given inputs.
 
 
-def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Graph:
+def cut_graph(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Graph:
     """Return the part of a graph that computes the values ``outputs`` from the values ``inputs``, in these orders.
 
     Without ``outputs``, those of the graph remain; without ``inputs``, those of the graph's inputs remain that are
@@ -64,7 +64,7 @@ def _check_value_name(graph: Graph, what: str, name: str) -> None:
         raise UsageError(
             f"there is no tensor {name!r}",
             where=graph.name,
-            hint=nearest(name, graph.types) or "list all tensors: microc check MODEL --tensors",
+            hint=similar_names_hint(name, graph.types) or "list all tensors: microc check MODEL --tensors",
         )
     if name in graph.consts:
         raise UsageError(
@@ -116,7 +116,7 @@ def _check_inputs(
 # ---- Carrying: inputs that are fed with an output of the previous run become state of the graph.
 
 
-def carry(graph: Graph, pairs: Mapping[str, str]) -> Graph:
+def convert_to_state(graph: Graph, pairs: Mapping[str, str]) -> Graph:
     """Return the graph with the inputs and outputs of ``pairs`` (input -> output) converted to state.
 
     Each state has the input's name, starts as real zero and becomes the output. UsageError for a name that is no input
@@ -126,7 +126,7 @@ def carry(graph: Graph, pairs: Mapping[str, str]) -> Graph:
     for name, output in pairs.items():
         for what, wanted, known in (("input", name, graph.inputs), ("output", output, graph.outputs)):
             if wanted not in known:
-                hint = suggestion(wanted, known, f"{what}s")
+                hint = known_names_hint(wanted, known, f"{what}s")
                 raise UsageError(f"there is no {what} {wanted!r} to keep as state", where=graph.name, hint=hint)
         given, made = graph.types[name], graph.types[output]
         if given != made:

@@ -24,7 +24,7 @@ from numpy.lib import format as npy
 from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph
-from microc.graph.text import from_text, regions, to_text
+from microc.graph.text import from_text, nested_graphs, to_text
 
 SUFFIX = ".mcg"
 VERSION = 1
@@ -60,7 +60,7 @@ def _archive_members(graph: Graph) -> Iterator[tuple[str, bytes]]:
     """Yield name and contents of every member of the archive for a graph, in order."""
     yield _MARK, f"{VERSION}\n".encode()
     yield _TEXT, to_text(graph).encode("ascii")
-    constants = [array for each in (graph, *regions(graph)) for array in each.consts.values()]
+    constants = [array for each in (graph, *nested_graphs(graph)) for array in each.consts.values()]
     for stem, arrays in (("const", constants), ("state", list(graph.state.values()))):
         for number, array in enumerate(arrays):
             member, dtype = io.BytesIO(), ""

@@ -1,7 +1,8 @@
 """Execution of a graph on numpy arrays, operator by operator.
 
 With the operators of ``ops/meaning.py``, its results are those that a compiled network must equal, at every stage of
-the passes."""
+the passes.
+"""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Graph:
     def __repr__(self) -> str:
         """Return a single short line."""
         ends = " -> ".join(", ".join(map(self._with_type, names)) for names in (self.inputs, self.outputs))
-        return f"<Graph {short(f'{self.name}({ends})')}, {len(self.nodes)} operators>"
+        return f"<Graph {shorten_text(f'{self.name}({ends})')}, {len(self.nodes)} operators>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -192,7 +192,7 @@ def _same_arrays(mine: Mapping[str, Array], others: Mapping[str, Array]) -> bool
     )
 
 
-class Names(set[str]):
+class NameSet(set[str]):
     """A set of the names in use; names are never removed."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -229,6 +229,6 @@ def new_value(types: dict[str, TensorType], stem: str, kind: TensorType) -> str:
     return name
 
 
-def short(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Shorten a text to the length of a one-line representation."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

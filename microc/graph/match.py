@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from microc.base.dtypes import Array
 from microc.errors import InternalError
-from microc.graph.ir import Attr, Graph, Loc, Names, Node, TensorType
+from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, TensorType
 
 # ---- Rules: a pattern describes what to find, a function returns its replacement.
 #
@@ -108,7 +108,7 @@ class Scope:
         self.producers: dict[str, Node] = {}
         self.kept = frozenset((*graph.outputs, *graph.updates.values()))
         self.readers = graph.consumers()
-        self.taken = Names(graph.types)
+        self.taken = NameSet(graph.types)
 
     def type(self, value: str) -> TensorType:
         return self.types[value]
@@ -229,7 +229,7 @@ class _Captures:
         return _Captures(self.values, {**self.nodes, name: node} if name else self.nodes, whole)
 
 
-def matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
+def find_matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
     """Yield every match of a pattern whose root is ``node``."""
     for found in _match_node(pattern, node, scope, _Captures({}, {})):
         yield Match(scope, node, found.values, found.nodes, found.whole)
@@ -328,7 +328,7 @@ class _Sweep:
     def try_rules(self, node: Node) -> bool:
         """Apply the first rule that returns a replacement; return whether one did."""
         for pattern, function in self.table.get(node.op, ()):
-            for match in matches(pattern, node, self.scope):
+            for match in find_matches(pattern, node, self.scope):
                 replacement = function(match)
                 if replacement is not None and self.apply_replacement(node, replacement):
                     self.changed = True

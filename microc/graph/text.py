@@ -375,7 +375,7 @@ class _LineReader(Scanner):
 
 # ---- Printer: one node per line.
 
-__all__ = ["from_text", "nodes_text", "regions", "to_text"]
+__all__ = ["from_text", "nested_graphs", "nodes_text", "to_text"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -383,7 +383,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def to_text(graph: Graph) -> str:
     """Print a graph; ``from_text(to_text(g), g.consts, g.state) == g``. Constants of nested graphs have names such
     as ``$0.w``."""
-    whole = [graph, *regions(graph)]
+    whole = [graph, *nested_graphs(graph)]
     numbers = {id(inner): number for number, inner in enumerate(whole[1:])}
     texts = [_GraphPrinter(each, numbers).text() for each in whole]
     return texts[0] + "".join(f"region {number}\n{text}" for number, text in enumerate(texts[1:]))
@@ -399,7 +399,7 @@ def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
     return "".join(f"{line}\n" for line in (*(_value_with_type(graph, name) for name in read), *map(text.node, nodes)))
 
 
-def regions(graph: Graph) -> list[Graph]:
+def nested_graphs(graph: Graph) -> list[Graph]:
     """Return the graphs in attributes of a graph's nodes (bodies of control flow), and those nested in them, level by
     level."""
     found = [graph]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from microc.isa.arm_mve import ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF
 from microc.isa.host import REFERENCE, with_unit
-from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, assembly
+from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, one_instruction_body
 from microc.isa.portable import ALIGNED_WORD, LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY, UNALIGNED, WORD_MOVES
 
 # ---- Armv6-M: eight low registers, products of 32 bits. Signed bytes are loaded at a register offset only, unsigned ones at any
@@ -36,8 +36,8 @@ ARM_SATURATION = InstructionSet(
     "Arm saturation",
     "defined(__ARM_FEATURE_SAT) && __ARM_FEATURE_SAT",
     {
-        **{name: assembly(text, "a") for name, text in _INSTRUCTIONS.items()},
-        **{f"{name}_half": assembly(f"{text}, asr #1", "a") for name, text in _INSTRUCTIONS.items()},
+        **{name: one_instruction_body(text, "a") for name, text in _INSTRUCTIONS.items()},
+        **{f"{name}_half": one_instruction_body(f"{text}, asr #1", "a") for name, text in _INSTRUCTIONS.items()},
     },
 )
 
@@ -115,13 +115,13 @@ ARM_DSP = InstructionSet(
         "widen_u8x4": _widening_body(signed=False),
         "widen_less_i8x4": _widening_body(signed=True, less=True),
         "widen_less_u8x4": _widening_body(signed=False, less=True),
-        "evens_i8": assembly("sxtb16 %0, %1", "a"),
-        "odds_i8": assembly("sxtb16 %0, %1, ror #8", "a"),
-        "evens_u8": assembly("uxtb16 %0, %1", "a"),
-        "odds_u8": assembly("uxtb16 %0, %1, ror #8", "a"),
+        "evens_i8": one_instruction_body("sxtb16 %0, %1", "a"),
+        "odds_i8": one_instruction_body("sxtb16 %0, %1, ror #8", "a"),
+        "evens_u8": one_instruction_body("uxtb16 %0, %1", "a"),
+        "odds_u8": one_instruction_body("uxtb16 %0, %1, ror #8", "a"),
         "dot4_i16_aligned": _LOADED,
-        **{name: assembly(f"{text} %0, %1, %2", "ab") for name, text in _TWO.items()},
-        **{name: assembly(f"{text} %0, %1, %2, %3", "abc") for name, text in _THREE.items()},
+        **{name: one_instruction_body(f"{text} %0, %1, %2", "ab") for name, text in _TWO.items()},
+        **{name: one_instruction_body(f"{text} %0, %1, %2, %3", "abc") for name, text in _THREE.items()},
     },
     frozenset({"pairs"}),
 )

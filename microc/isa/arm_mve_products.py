@@ -14,7 +14,7 @@ from microc.isa.vocabulary.matrix_products import (
     TAPS,
     half_window_name,
     product_name,
-    row_name,
+    row_product_name,
 )
 from microc.tir.bit_fields import LANES as BIT_FIELDS_LANES
 from microc.tir.bit_fields import BitFields
@@ -294,7 +294,9 @@ def _load_row_vector(number: int, register: int) -> str:
     return f"vldrb.8 q{register}, [%[a], #{LANES * number}]"
 
 
-ROW_BODIES: Mapping[str, Body] = MappingProxyType({row_name(depth): _row_product_body(depth) for depth in ROW_DEPTHS})
+ROW_BODIES: Mapping[str, Body] = MappingProxyType(
+    {row_product_name(depth): _row_product_body(depth) for depth in ROW_DEPTHS}
+)
 
 
 # ---- Windows over halves on MVE: the three taps of a row are in registers while its pixels are loaded, each once for all its

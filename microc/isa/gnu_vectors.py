@@ -113,19 +113,19 @@ def _float_bodies(lanes: int) -> Iterator[tuple[str, str]]:
         yield f"load_f16_{end}{first}", f"{types}{loaded}\n{_HALF.format(vector=vector)}"
 
 
-def vector_type(element: str, lanes: int) -> str:
+def c_vector_type(element: str, lanes: int) -> str:
     """Return the vector type of ``lanes`` elements of 32 bits in C, by gcc's attribute."""
     return f"{element} __attribute__((vector_size({4 * lanes})))"
 
 
 TYPES = {
-    f"{dtype}x{lanes}": vector_type(element, lanes)
+    f"{dtype}x{lanes}": c_vector_type(element, lanes)
     for lanes in WIDTHS
     for dtype, element in (("int32", "int32_t"), ("float32", "float"))
 }
 
 
-def one_instruction(name: str, text: str) -> Body:
+def single_instruction_body(name: str, text: str) -> Body:
     """Return a body that counts as one vector instruction: load, store or arithmetic, by the intrinsic's name."""
     loads = name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
     kind = "vector_load" if loads else "vector_store" if name.startswith("store") else "vector"
@@ -141,7 +141,7 @@ def _run_copy_bodies() -> Iterator[tuple[str, Body]]:
 
 
 _BODIES = dict(_run_copy_bodies()) | {
-    name: one_instruction(name, text) for n in WIDTHS for name, text in (*_integer_bodies(n), *_float_bodies(n))
+    name: single_instruction_body(name, text) for n in WIDTHS for name, text in (*_integer_bodies(n), *_float_bodies(n))
 }
 
 

@@ -90,44 +90,44 @@ class Intrin:
         """The dtype of the value; empty for an intrinsic that only writes."""
         if isinstance(self.meaning, Stmt):
             return ""
-        return vector(self.meaning.dtype, self.lanes, self.scalable) if self.lanes else self.meaning.dtype
+        return vector_dtype(self.meaning.dtype, self.lanes, self.scalable) if self.lanes else self.meaning.dtype
 
     @property
     def turns(self) -> Expr:
         """The number of active lanes, over which the meaning of one lane is repeated."""
-        return VL if self.scalable else i32(self.lanes)
+        return VL if self.scalable else int32_constant(self.lanes)
 
 
 SUMS = (("c", -(1 << 30), 1 << 30),)
 """Limits of the sum to which products of a word are added."""
 
 
-def vector(element: str, lanes: int, scalable: bool = False) -> str:
+def vector_dtype(element: str, lanes: int, scalable: bool = False) -> str:
     """Return the name of the dtype of vectors of ``lanes`` lanes; ``scalable``: of that many lanes or a multiple."""
     return f"{element}x{'vscalex' if scalable else ''}{lanes}"
 
 
-def i32(value: int) -> Expr:
+def int32_constant(value: int) -> Expr:
     """Return an int32 constant."""
     return const(value, "int32")
 
 
-def sign16(x: Expr) -> Expr:
+def sign_extend_16(x: Expr) -> Expr:
     """Sign-extend the low half of ``x``, without overflow: ((x & 0xffff) ^ 0x8000) - 0x8000."""
     return ((x & 0xFFFF) ^ 0x8000) - 0x8000
 
 
-def sign8(x: Expr) -> Expr:
+def sign_extend_8(x: Expr) -> Expr:
     """Build the sign extension of the low byte of ``x``."""
     return ((x & 0xFF) ^ 0x80) - 0x80
 
 
-def pack16(low: Expr, high: Expr) -> Expr:
+def pack_halves(low: Expr, high: Expr) -> Expr:
     """Build the word that holds two values within the range of int16."""
     return (low & 0xFFFF) | (high * 65536)
 
 
-def assembly(text: str, inputs: str) -> Body:
+def one_instruction_body(text: str, inputs: str) -> Body:
     """Build the body of one assembly instruction ``text`` with the result ``%0``; ``inputs``: the parameters, one letter
     each, in general registers ``%1`` on."""
     operands = ", ".join(f'"r"({name})' for name in inputs)

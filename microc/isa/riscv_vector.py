@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.isa.instruction_set import Body, BodyLoop, Core, Costs, InstructionSet, Probe, VectorUnit, vector
+from microc.isa.instruction_set import Body, BodyLoop, Core, Costs, InstructionSet, Probe, VectorUnit, vector_dtype
 from microc.isa.portable import LIBRARY, PORTABLE_LIBRARY, WORD_MOVES
 from microc.isa.vocabulary.scalar_words import COPIED
 from microc.isa.vocabulary.vector_lanes import LEAST, MEMORY, WIDTHS
@@ -24,7 +24,7 @@ Words = Iterator[tuple[str, int, str]]
 
 
 @frozen
-class Width:
+class VectorWidth:
     """The width of a vector: a number of lanes, or, if ``scalable``, that times the register length over 128 bits, of
     which ``vl`` are active."""
 
@@ -37,53 +37,55 @@ class Width:
 
     def vector(self, element: str) -> str:
         """Return the name of our dtype of a vector of this width and of elements of dtype ``element``."""
-        return vector(element, self.lanes, self.scalable)
+        return vector_dtype(element, self.lanes, self.scalable)
 
 
-def v(name: str, *operands: str | int | Width) -> str:
+def rvv_call(name: str, *operands: str | int | VectorWidth) -> str:
     """Return the C call of the intrinsic function of an RVV instruction; the last operand is the number of lanes."""
     return f"__riscv_v{name}({', '.join(map(str, operands))})"
 
 
-def group(width: Width, bits: int = 32) -> str:
+def register_group(width: VectorWidth, bits: int = 32) -> str:
     """Return the register group (LMUL) that a vector fills, in C's names: ``m4`` for four registers, ``mf2`` for half of
     one. ``bits``: size of an element."""
     filled = width.lanes * bits
     return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
 
 
-def as_unsigned(vector: str, lanes: Width) -> str:
+def as_unsigned(vector: str, lanes: VectorWidth) -> str:
     """Return the C expression of a vector reinterpreted as uint32."""
-    return f"__riscv_vreinterpret_u32{group(lanes)}({vector})"
+    return f"__riscv_vreinterpret_u32{register_group(lanes)}({vector})"
 
 
-def as_signed(vector: str, lanes: Width) -> str:
+def as_signed(vector: str, lanes: VectorWidth) -> str:
     """Return the C expression of a vector reinterpreted as int32."""
-    return f"__riscv_vreinterpret_i32{group(lanes)}({vector})"
+    return f"__riscv_vreinterpret_i32{register_group(lanes)}({vector})"
 
 
-def mask(width: Width, condition: str) -> str:
+def mask_declaration(width: VectorWidth, condition: str) -> str:
     """Return the C declaration of a mask ``m`` that is initialised by ``condition``."""
     return f"const vbool{128 // width.lanes}_t m = {condition};\n"
 
 
-def offsets(lanes: Width, bits: int) -> str:
+def byte_offsets(lanes: VectorWidth, bits: int) -> str:
     """Return the C expression that converts the offsets ``a`` from elements of ``bits`` bits to bytes."""
     elements = as_unsigned("a", lanes)
-    return elements if bits == 8 else v("sll", elements, bits // 16, lanes)
+    return elements if bits == 8 else rvv_call("sll", elements, bits // 16, lanes)
 
 
-EVERY = (*map(Width, WIDTHS), *(Width(n, scalable=True) for n in LEAST))
+EVERY = (*map(VectorWidth, WIDTHS), *(VectorWidth(n, scalable=True) for n in LEAST))
 
 
-def types(*elements: str) -> VectorUnit:
+def vector_unit_of(*elements: str) -> VectorUnit:
     """Return the vector unit with C's types of vectors of these element dtypes, of every width."""
-    bits = {element: dtypes.info(element).bits for element in elements}
-    names = {n.vector(element): f"v{element}{group(n, bits[element])}_t" for n in EVERY for element in elements}
+    bits = {element: dtypes.dtype_parts(element).bits for element in elements}
+    names = {
+        n.vector(element): f"v{element}{register_group(n, bits[element])}_t" for n in EVERY for element in elements
+    }
     return VectorUnit(names, "riscv_vector.h")
 
 
-def bodies(words: Callable[[Width], Words]) -> dict[str, Body]:
+def bodies_of_widths(words: Callable[[VectorWidth], Words]) -> dict[str, Body]:
     """Build the bodies of the intrinsics that ``words`` yields, for vectors of every width.
 
     Scalable ones need no ``_first``, since ``vl`` is their number of lanes."""
@@ -108,67 +110,74 @@ def _counted_body(name: str, count: int, text: str) -> Body:
 _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
-def _half_load_bodies(lanes: Width) -> Words:
+def _half_load_bodies(lanes: VectorWidth) -> Words:
     """Iterate over the bodies of loads that widen float16 and bfloat16, of all lanes or the first n.
 
     The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the
     largest exponent stands for infinity and NaN."""
-    n, end, whole, half = lanes, lanes.vector("f32"), f"f32{group(lanes)}", f"u16{group(lanes, 16)}"
-    zero = v(f"mv_v_x_{half}", 0, n)
-    for first, value in (("", v(f"le16_v_{half}", "p", n)), ("_first", v("le16_tu", zero, "p", "(size_t)n"))):
-        wide = v("zext_vf2", value, n)
-        shifted = f"__riscv_vreinterpret_{whole}({v('sll', wide, 16, n)})"
+    n, end, whole, half = lanes, lanes.vector("f32"), f"f32{register_group(lanes)}", f"u16{register_group(lanes, 16)}"
+    zero = rvv_call(f"mv_v_x_{half}", 0, n)
+    for first, value in (
+        ("", rvv_call(f"le16_v_{half}", "p", n)),
+        ("_first", rvv_call("le16_tu", zero, "p", "(size_t)n")),
+    ):
+        wide = rvv_call("zext_vf2", value, n)
+        shifted = f"__riscv_vreinterpret_{whole}({rvv_call('sll', wide, 16, n)})"
         yield f"load_bf16_{end}{first}", 2, f"return {shifted};"
-        unsigned_type = f"vuint32{group(n)}_t"
-        fields = v("sll", v("and", "x", "0x7FFF", n), 13, n)
-        scaled = v("fmul", f"__riscv_vreinterpret_{whole}(m)", "5.192296858534828e33f", n)
-        number = f"const {unsigned_type} f = __riscv_vreinterpret_u32{group(n)}({scaled});\n"
-        far = v("or_mu", "far", "f", "f", "0x7F800000", n)
-        ended = f"{mask(n, v('msgtu', 'm', '0x0F7FFFFF', n)).replace(' m =', ' far =')}"
-        sign = v("sll", v("and", "x", "0x8000", n), 16, n)
+        unsigned_type = f"vuint32{register_group(n)}_t"
+        fields = rvv_call("sll", rvv_call("and", "x", "0x7FFF", n), 13, n)
+        scaled = rvv_call("fmul", f"__riscv_vreinterpret_{whole}(m)", "5.192296858534828e33f", n)
+        number = f"const {unsigned_type} f = __riscv_vreinterpret_u32{register_group(n)}({scaled});\n"
+        far = rvv_call("or_mu", "far", "f", "f", "0x7F800000", n)
+        ended = f"{mask_declaration(n, rvv_call('msgtu', 'm', '0x0F7FFFFF', n)).replace(' m =', ' far =')}"
+        sign = rvv_call("sll", rvv_call("and", "x", "0x8000", n), 16, n)
         parts = f"const {unsigned_type} x = {wide};\nconst {unsigned_type} m = {fields};\n{number}{ended}"
-        yield f"load_f16_{end}{first}", 9, f"{parts}return __riscv_vreinterpret_{whole}({v('or', far, sign, n)});"
+        yield (
+            f"load_f16_{end}{first}",
+            9,
+            f"{parts}return __riscv_vreinterpret_{whole}({rvv_call('or', far, sign, n)});",
+        )
 
 
-def _float_bodies(lanes: Width) -> Words:
+def _float_bodies(lanes: VectorWidth) -> Words:
     """Iterate over the bodies of the intrinsics on vectors of float32."""
     end, n, whole = lanes.vector("f32"), lanes, lanes.vector("i32")
     for name in ("add", "sub", "mul", "div"):
-        yield f"{name}_{end}", 1, f"return {v(f'f{name}', 'a', 'b', n)};"
+        yield f"{name}_{end}", 1, f"return {rvv_call(f'f{name}', 'a', 'b', n)};"
     for name, op in (("min", "lt"), ("max", "gt")):
-        yield f"{name}_{end}", 2, f"return {v('merge', 'b', 'a', v(f'mf{op}', 'a', 'b', n), n)};"
-    yield f"fma_{end}", 1, f"return {v('fmacc', 'c', 'a', 'b', n)};"
-    yield f"fma_n_{end}", 1, f"return {v('fmacc', 'c', 'n', 'a', n)};"
-    yield f"sqrt_{end}", 1, f"return {v('fsqrt', 'a', n)};"
-    yield f"fabs_{end}", 1, f"return {v('fabs', 'a', n)};"
+        yield f"{name}_{end}", 2, f"return {rvv_call('merge', 'b', 'a', rvv_call(f'mf{op}', 'a', 'b', n), n)};"
+    yield f"fma_{end}", 1, f"return {rvv_call('fmacc', 'c', 'a', 'b', n)};"
+    yield f"fma_n_{end}", 1, f"return {rvv_call('fmacc', 'c', 'n', 'a', n)};"
+    yield f"sqrt_{end}", 1, f"return {rvv_call('fsqrt', 'a', n)};"
+    yield f"fabs_{end}", 1, f"return {rvv_call('fabs', 'a', n)};"
     for name, mode in (("rint", ()), ("floor", ("__RISCV_FRM_RDN",))):
-        fraction = v("mflt", v("fabs", "a", n), "8388608.0f", n)
-        rounded = v("fcvt_f", v("fcvt_x", "a", *mode, n), n)
-        restored = v("fsgnj_mu", "m", "a", rounded, "a", n)
-        yield f"{name}_{end}", 5, f"{mask(n, fraction)}return {restored};"
-    yield f"dup_{end}", 1, f"return {v(f'fmv_v_f_f32{group(n)}', 'n', n)};"
+        fraction = rvv_call("mflt", rvv_call("fabs", "a", n), "8388608.0f", n)
+        rounded = rvv_call("fcvt_f", rvv_call("fcvt_x", "a", *mode, n), n)
+        restored = rvv_call("fsgnj_mu", "m", "a", rounded, "a", n)
+        yield f"{name}_{end}", 5, f"{mask_declaration(n, fraction)}return {restored};"
+    yield f"dup_{end}", 1, f"return {rvv_call(f'fmv_v_f_f32{register_group(n)}', 'n', n)};"
     for op in COMPARED:
-        yield f"select_{op}_{end}", 2, f"return {v('merge', 'y', 'x', v(f'mf{op}', 'a', 'b', n), n)};"
-    yield f"load_f32_{end}", 0, f"return {v(f'le32_v_f32{group(n)}', 'p', n)};"
-    zero = v(f"fmv_v_f_f32{group(n)}", "0.0f", n)
-    yield f"load_f32_{end}_first", 1, f"return {v('le32_tu', zero, 'p', '(size_t)n')};"
+        yield f"select_{op}_{end}", 2, f"return {rvv_call('merge', 'y', 'x', rvv_call(f'mf{op}', 'a', 'b', n), n)};"
+    yield f"load_f32_{end}", 0, f"return {rvv_call(f'le32_v_f32{register_group(n)}', 'p', n)};"
+    zero = rvv_call(f"fmv_v_f_f32{register_group(n)}", "0.0f", n)
+    yield f"load_f32_{end}_first", 1, f"return {rvv_call('le32_tu', zero, 'p', '(size_t)n')};"
     yield from _half_load_bodies(n)
-    yield f"store_f32_{end}_first", 0, f"{v('se32', 'p', 'a', '(size_t)n')};"
-    yield f"gather_f32_{end}", 1, f"return {v('luxei32', 'p', offsets(n, 32), n)};"
-    yield f"store_f32_{end}", 0, f"{v('se32', 'p', 'a', n)};"
-    yield f"from_i32_{end}", 1, f"return {v('fcvt_f', 'a', n)};"
+    yield f"store_f32_{end}_first", 0, f"{rvv_call('se32', 'p', 'a', '(size_t)n')};"
+    yield f"gather_f32_{end}", 1, f"return {rvv_call('luxei32', 'p', byte_offsets(n, 32), n)};"
+    yield f"store_f32_{end}", 0, f"{rvv_call('se32', 'p', 'a', n)};"
+    yield f"from_i32_{end}", 1, f"return {rvv_call('fcvt_f', 'a', n)};"
     unused = "(void)vl;\n" if n.scalable else ""
-    yield f"of_bits_{end}", 0, f"{unused}return __riscv_vreinterpret_f32{group(n)}(a);"
+    yield f"of_bits_{end}", 0, f"{unused}return __riscv_vreinterpret_f32{register_group(n)}(a);"
     yield f"bits_{whole}", 0, f"{unused}return {as_signed('a', n)};"
-    yield f"nearest_{whole}", 1, f"return {v('fcvt_x', 'a', n)};"
-    yield f"toward_zero_{whole}", 1, f"return {v('fcvt_rtz_x', 'a', n)};"
+    yield f"nearest_{whole}", 1, f"return {rvv_call('fcvt_x', 'a', n)};"
+    yield f"toward_zero_{whole}", 1, f"return {rvv_call('fcvt_rtz_x', 'a', n)};"
 
 
 RVV_FLOAT = InstructionSet(
     "vectors of floats",
     _FLOAT_GUARD,
-    bodies(_float_bodies),
-    unit=types("float32"),
+    bodies_of_widths(_float_bodies),
+    unit=vector_unit_of("float32"),
 )
 
 
@@ -185,81 +194,85 @@ _STEPS = {32: 0, 16: 1, 8: 2}
 """Instructions that narrow an int32 to so many bits."""
 
 
-def _integer_arithmetic_bodies(lanes: Width) -> Words:
+def _integer_arithmetic_bodies(lanes: VectorWidth) -> Words:
     """Iterate over the bodies of arithmetic on vectors of int32."""
     end, n = lanes.vector("i32"), lanes
     for name in ("add", "sub", "mul", "min", "max", "and", "or", "xor"):
-        yield f"{name}_{end}", 1, f"return {v(name, 'a', 'b', n)};"
+        yield f"{name}_{end}", 1, f"return {rvv_call(name, 'a', 'b', n)};"
     for name in ("add", "sub", "mul"):
-        yield f"{name}_n_{end}", 1, f"return {v(name, 'a', 'b', n)};"
+        yield f"{name}_n_{end}", 1, f"return {rvv_call(name, 'a', 'b', n)};"
     for name, mode in (("doubling_high_mul", _UP), ("doubling_high_floor", _DOWN)):
         for variant in (name, f"{name}_n"):
             yield f"{variant}_{end}", 1, f"return __riscv_vsmul(a, b, {mode}, {n});"
-    half = v("and", v("sra", v("mul", "a", "b", n), 31, n), 1, n)
-    yield f"high_product_{end}", 1, f"return {v('mulh', 'a', 'b', n)};"
-    yield f"high_mul_round_{end}", 5, f"return {v('add', v('mulh', 'a', 'b', n), half, n)};"
-    yield f"mac_n_{end}", 1, f"return {v('macc', 'a', 'n', 'b', n)};"
-    yield f"dup_{end}", 1, f"return {v(f'mv_v_x_i32{group(n)}', 'n', n)};"
-    numbered = as_signed(v(f"id_v_u32{group(n)}", n), n)
-    yield f"ramp_{end}", 2, f"return {v('mul', numbered, 'n', n)};"
+    half = rvv_call("and", rvv_call("sra", rvv_call("mul", "a", "b", n), 31, n), 1, n)
+    yield f"high_product_{end}", 1, f"return {rvv_call('mulh', 'a', 'b', n)};"
+    yield f"high_mul_round_{end}", 5, f"return {rvv_call('add', rvv_call('mulh', 'a', 'b', n), half, n)};"
+    yield f"mac_n_{end}", 1, f"return {rvv_call('macc', 'a', 'n', 'b', n)};"
+    yield f"dup_{end}", 1, f"return {rvv_call(f'mv_v_x_i32{register_group(n)}', 'n', n)};"
+    numbered = as_signed(rvv_call(f"id_v_u32{register_group(n)}", n), n)
+    yield f"ramp_{end}", 2, f"return {rvv_call('mul', numbered, 'n', n)};"
     for op in COMPARED:
-        yield f"select_{op}_{end}", 2, f"return {v('merge', 'y', 'x', v(f'ms{op}', 'a', 'b', n), n)};"
+        yield f"select_{op}_{end}", 2, f"return {rvv_call('merge', 'y', 'x', rvv_call(f'ms{op}', 'a', 'b', n), n)};"
 
 
-def _shift_bodies(lanes: Width) -> Words:
+def _shift_bodies(lanes: VectorWidth) -> Words:
     """Iterate over shifts, left or, if the count is negative, right.
 
     Instructions take counts modulo 32; rounding shifts also occur by 32, whose result is 0.
     """
     end, n = lanes.vector("i32"), lanes
-    left, right = as_unsigned("b", n), as_unsigned(v("neg", "b", n), n)
-    chosen = mask(n, v("mslt", "b", 0, n)), v("sll", "a", left, n)
-    yield f"shl_{end}", 4, f"{chosen[0]}return {v('sra_mu', 'm', chosen[1], 'a', right, n)};"
-    rounded = f"const {n.vector('int32')} r = {v('ssra_mu', 'm', chosen[1], 'a', right, _UP, n)};\n"
-    yield f"shift_round_{end}", 6, f"{chosen[0]}{rounded}return {v('merge', 'r', 0, v('mslt', 'b', -31, n), n)};"
-    number = "if (b < 0) {{\n    return {};\n}}\n" + f"return {v('sll', 'a', '(size_t)b', n)};"
-    yield f"shl_n_{end}", 1, number.format(v("sra", "a", "(size_t)-b", n))
-    nothing = f"if (b < -31) {{\n    return {v(f'mv_v_x_i32{group(n)}', 0, n)};\n}}\n"
-    yield f"shift_round_n_{end}", 1, nothing + number.format(v("ssra", "a", "(size_t)-b", _UP, n))
+    left, right = as_unsigned("b", n), as_unsigned(rvv_call("neg", "b", n), n)
+    chosen = mask_declaration(n, rvv_call("mslt", "b", 0, n)), rvv_call("sll", "a", left, n)
+    yield f"shl_{end}", 4, f"{chosen[0]}return {rvv_call('sra_mu', 'm', chosen[1], 'a', right, n)};"
+    rounded = f"const {n.vector('int32')} r = {rvv_call('ssra_mu', 'm', chosen[1], 'a', right, _UP, n)};\n"
+    yield (
+        f"shift_round_{end}",
+        6,
+        f"{chosen[0]}{rounded}return {rvv_call('merge', 'r', 0, rvv_call('mslt', 'b', -31, n), n)};",
+    )
+    number = "if (b < 0) {{\n    return {};\n}}\n" + f"return {rvv_call('sll', 'a', '(size_t)b', n)};"
+    yield f"shl_n_{end}", 1, number.format(rvv_call("sra", "a", "(size_t)-b", n))
+    nothing = f"if (b < -31) {{\n    return {rvv_call(f'mv_v_x_i32{register_group(n)}', 0, n)};\n}}\n"
+    yield f"shift_round_n_{end}", 1, nothing + number.format(rvv_call("ssra", "a", "(size_t)-b", _UP, n))
 
 
-def _widening_load_bodies(lanes: Width) -> Words:
+def _widening_load_bodies(lanes: VectorWidth) -> Words:
     """Iterate over widening loads, contiguous or at offsets in elements; with the first n lanes, others are zero."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
-        bits, narrow = dtypes.info(dtype).bits, f"{short}{group(lanes, dtypes.info(dtype).bits)}"
-        zero = v(f"mv_v_x_{narrow}", 0, lanes)
+        bits, narrow = dtypes.dtype_parts(dtype).bits, f"{short}{register_group(lanes, dtypes.dtype_parts(dtype).bits)}"
+        zero = rvv_call(f"mv_v_x_{narrow}", 0, lanes)
         loads = {
-            f"load_{short}_{end}": v(f"le{bits}_v_{narrow}", "p", lanes),
-            f"load_{short}_{end}_first": v(f"le{bits}_tu", zero, "p", "(size_t)n"),
-            f"gather_{short}_{end}": v("luxei32", "p", offsets(lanes, bits), lanes),
-            f"gather_{short}_{end}_first": v("luxei32_tu", zero, "p", offsets(lanes, bits), "(size_t)n"),
+            f"load_{short}_{end}": rvv_call(f"le{bits}_v_{narrow}", "p", lanes),
+            f"load_{short}_{end}_first": rvv_call(f"le{bits}_tu", zero, "p", "(size_t)n"),
+            f"gather_{short}_{end}": rvv_call("luxei32", "p", byte_offsets(lanes, bits), lanes),
+            f"gather_{short}_{end}_first": rvv_call("luxei32_tu", zero, "p", byte_offsets(lanes, bits), "(size_t)n"),
         }
         for name, value in loads.items():
             if short[0] == "i":
-                widened = value if bits == 32 else v(f"sext_vf{32 // bits}", value, lanes)
+                widened = value if bits == 32 else rvv_call(f"sext_vf{32 // bits}", value, lanes)
             else:
-                widened = as_signed(v(f"zext_vf{32 // bits}", value, lanes), lanes)
+                widened = as_signed(rvv_call(f"zext_vf{32 // bits}", value, lanes), lanes)
             yield name, int(bits < 32), f"return {widened};"
 
 
-def _narrowing_store_bodies(lanes: Width) -> Words:
+def _narrowing_store_bodies(lanes: VectorWidth) -> Words:
     """Iterate over narrowing stores, contiguous or at offsets in elements, in the order of lanes; all or the first n."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
-        bits = dtypes.info(dtype).bits
+        bits = dtypes.dtype_parts(dtype).bits
         p = "p" if short[0] == "i" else f"(int{bits}_t *)p"
         values = {name: _narrowed_vector(name, lanes, bits) for name in ("a", "b")}
         for suffix, count in (("", str(lanes)), ("_first", "(size_t)n")):
-            yield f"store_{short}_{end}{suffix}", _STEPS[bits], f"{v(f'se{bits}', p, values['a'], count)};"
-            scattered = v("soxei32", p, offsets(lanes, bits), values["b"], count)
+            yield f"store_{short}_{end}{suffix}", _STEPS[bits], f"{rvv_call(f'se{bits}', p, values['a'], count)};"
+            scattered = rvv_call("soxei32", p, byte_offsets(lanes, bits), values["b"], count)
             yield f"scatter_{short}_{end}{suffix}", _STEPS[bits] + int(bits > 8), f"{scattered};"
 
 
-def _narrowed_vector(vector: str, lanes: Width, bits: int) -> str:
+def _narrowed_vector(vector: str, lanes: VectorWidth, bits: int) -> str:
     """Return the C expression of a vector of int32 narrowed to ``bits`` bits, by halving steps."""
     for _ in range(_STEPS[bits]):
-        vector = v("ncvt_x", vector, lanes)
+        vector = rvv_call("ncvt_x", vector, lanes)
     return vector
 
 
@@ -304,29 +317,29 @@ def _run_bodies() -> Iterator[tuple[str, Body]]:
             yield f"fill_{short}", Body(_FILLED.format(**fields), (("alu", 3),), fill_loop)
 
 
-def _scalable_only_bodies(lanes: Width) -> Words:
+def _scalable_only_bodies(lanes: VectorWidth) -> Words:
     """Iterate over the intrinsics that only scalable vectors have."""
     end, n = lanes.vector("i32"), lanes
-    yield f"mac_{end}", 1, f"return {v('macc', 'a', 'b', 'c', n)};"
-    yield f"neg_{end}", 1, f"return {v('neg', 'a', n)};"
-    yield f"mac_short_{end}", 1, f"return {v('wmacc', 'a', 'b', 'c', n)};"
-    yield f"mac_short_n_{end}", 1, f"return {v('wmacc', 'a', '(int16_t)n', 'b', n)};"
+    yield f"mac_{end}", 1, f"return {rvv_call('macc', 'a', 'b', 'c', n)};"
+    yield f"neg_{end}", 1, f"return {rvv_call('neg', 'a', n)};"
+    yield f"mac_short_{end}", 1, f"return {rvv_call('wmacc', 'a', 'b', 'c', n)};"
+    yield f"mac_short_n_{end}", 1, f"return {rvv_call('wmacc', 'a', '(int16_t)n', 'b', n)};"
     for short, wide in (("i8", "sext"), ("u8", "zext")):
-        loaded = v(f"{wide}_vf2", v(f"le8_v_{short}{group(n, 8)}", "p", n), n)
-        signed_short = loaded if short == "i8" else f"__riscv_vreinterpret_i16{group(n, 16)}({loaded})"
+        loaded = rvv_call(f"{wide}_vf2", rvv_call(f"le8_v_{short}{register_group(n, 8)}", "p", n), n)
+        signed_short = loaded if short == "i8" else f"__riscv_vreinterpret_i16{register_group(n, 16)}({loaded})"
         yield f"load_{short}_{n.vector('i16')}", 1, f"return {signed_short};"
-    yield f"load_i16_{n.vector('i16')}", 0, f"return {v(f'le16_v_i16{group(n, 16)}', 'p', n)};"
+    yield f"load_i16_{n.vector('i16')}", 0, f"return {rvv_call(f'le16_v_i16{register_group(n, 16)}', 'p', n)};"
     for suffix, count in (("", as_unsigned("b", n)), ("_n", "(size_t)b")):
-        yield f"right{suffix}_{end}", 1, f"return {v('sra', 'a', count, n)};"
-        yield f"right_round{suffix}_{end}", 1, f"return {v('ssra', 'a', count, _UP, n)};"
+        yield f"right{suffix}_{end}", 1, f"return {rvv_call('sra', 'a', count, n)};"
+        yield f"right_round{suffix}_{end}", 1, f"return {rvv_call('ssra', 'a', count, _UP, n)};"
     for name in SCALABLE_SCALAR_OPS:
-        yield f"{name}_n_{end}", 1, f"return {v(name, 'a', 'b', n)};"
-    halves = v("nclip", "a", 0, _DOWN, n)
-    yield f"store_saturated_i16_{end}", 1, f"{v('se16', 'p', halves, n)};"
-    yield f"store_saturated_i8_{end}", 2, f"{v('se8', 'p', v('nclip', halves, 0, _DOWN, n), n)};"
+        yield f"{name}_n_{end}", 1, f"return {rvv_call(name, 'a', 'b', n)};"
+    halves = rvv_call("nclip", "a", 0, _DOWN, n)
+    yield f"store_saturated_i16_{end}", 1, f"{rvv_call('se16', 'p', halves, n)};"
+    yield f"store_saturated_i8_{end}", 2, f"{rvv_call('se8', 'p', rvv_call('nclip', halves, 0, _DOWN, n), n)};"
 
 
-def _int32_bodies(lanes: Width) -> Words:
+def _int32_bodies(lanes: VectorWidth) -> Words:
     """Iterate over the bodies of all intrinsics on vectors of int32."""
     yield from (
         *_integer_arithmetic_bodies(lanes),
@@ -339,15 +352,17 @@ def _int32_bodies(lanes: Width) -> Words:
 
 
 _LENGTHS = {
-    f"{LENGTH}{n}": Body(f"return (int32_t)__riscv_vsetvl_e32{group(Width(n))}((size_t)n);", (("alu", 1),))
+    f"{LENGTH}{n}": Body(
+        f"return (int32_t)__riscv_vsetvl_e32{register_group(VectorWidth(n))}((size_t)n);", (("alu", 1),)
+    )
     for n in LEAST
 }
 RVV = InstructionSet(
     "vectors of integers",
     GUARD,
-    {**bodies(_int32_bodies), **_LENGTHS, **dict(_run_bodies())},
+    {**bodies_of_widths(_int32_bodies), **_LENGTHS, **dict(_run_bodies())},
     frozenset({"vectors", "scalable"}),
-    unit=types("int32", "int16"),
+    unit=vector_unit_of("int32", "int16"),
 )
 _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
 _INTEGER = Costs(26, 0, 2047, frozenset({"compared"}), 3.5, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _CYCLES)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from microc.base import dtypes
-from microc.isa.gnu_vectors import gnu_vectors, one_instruction
+from microc.isa.gnu_vectors import gnu_vectors, single_instruction_body
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.portable import LIBRARY, UNALIGNED
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
@@ -41,13 +41,13 @@ _FUSED_BY = {
 """gcc's builtins of FMA. 4: the current rounding mode."""
 
 
-def unary(name: str, kind: str, a: str, registers: str = "v") -> str:
+def unary_instruction(name: str, kind: str, a: str, registers: str = "v") -> str:
     """Return the C that declares ``r`` of type ``kind`` as the result of an instruction on one operand. ``registers``: x
     if the instruction has no form in AVX-512."""
     return f'{kind} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
 
 
-def binary(name: str, kind: str, a: str, b: str, result: str = "r") -> str:
+def binary_instruction(name: str, kind: str, a: str, b: str, result: str = "r") -> str:
     """Return the C that declares ``result`` of type ``kind`` as the result of an instruction on two operands: one of AVX,
     whose names begin with v, or one that overwrites ``a``."""
     if name.startswith("v"):
@@ -60,20 +60,24 @@ def accumulating_instruction(name: str, a: str, b: str) -> str:
     return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
 
-def arithmetic(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
+def arithmetic_bodies(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of vector arithmetic; ``avx``: by AVX2 and AVX-512."""
     v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if avx else ""
     if avx:
         yield f"fma_f32x{lanes}", _FUSED.format(_FUSED_BY[lanes])
-    yield f"sqrt_f32x{lanes}", f"{unary(f'{i}sqrtps', floats, 'a')}\nreturn r;"
-    rounded = unary("vrndscaleps $4,", floats, "a") if lanes == 16 else unary(f"{i}roundps $4,", floats, "a", "x")
+    yield f"sqrt_f32x{lanes}", f"{unary_instruction(f'{i}sqrtps', floats, 'a')}\nreturn r;"
+    rounded = (
+        unary_instruction("vrndscaleps $4,", floats, "a")
+        if lanes == 16
+        else unary_instruction(f"{i}roundps $4,", floats, "a", "x")
+    )
     yield f"rint_f32x{lanes}", f"{rounded}\nreturn r;"
-    yield f"nearest_i32x{lanes}", f"{unary(f'{i}cvtps2dq', v, 'a')}\nreturn r;"
+    yield f"nearest_i32x{lanes}", f"{unary_instruction(f'{i}cvtps2dq', v, 'a')}\nreturn r;"
     for name in ("min", "max"):
-        yield f"{name}_i32x{lanes}", f"{binary(f'{i}p{name}sd', v, 'a', 'b')}\nreturn r;"
-        yield f"{name}_f32x{lanes}", f"{binary(f'{i}{name}ps', floats, 'a', 'b')}\nreturn r;"
+        yield f"{name}_i32x{lanes}", f"{binary_instruction(f'{i}p{name}sd', v, 'a', 'b')}\nreturn r;"
+        yield f"{name}_f32x{lanes}", f"{binary_instruction(f'{i}{name}ps', floats, 'a', 'b')}\nreturn r;"
     yield from _high_product_bodies(lanes, i)
-    products = f"typedef uint32_t u __attribute__((vector_size(sizeof a)));\n{binary(f'{i}pmaddwd', 'u', 'a', 'b')}"
+    products = f"typedef uint32_t u __attribute__((vector_size(sizeof a)));\n{binary_instruction(f'{i}pmaddwd', 'u', 'a', 'b')}"
     yield f"dot2_i32x{lanes}", f"{products}\nreturn ({v})((u)c + r);"
 
 
@@ -89,8 +93,8 @@ def _high_product_bodies(lanes: int, i: str) -> Iterator[tuple[str, str]]:
             factors = [f"const {v} n = b - ({v}){{0}};"] if end else []
             even, odd = ("n", "n") if end else ("b", "(w)b >> 32")
             factors += [
-                binary(f"{i}pmuldq", "w", "a", even, "even"),
-                binary(f"{i}pmuldq", "w", "((w)a >> 32)", odd, "odd"),
+                binary_instruction(f"{i}pmuldq", "w", "a", even, "even"),
+                binary_instruction(f"{i}pmuldq", "w", "((w)a >> 32)", odd, "odd"),
             ]
             sums = [f"even += {half};", f"odd += {half};"] if half != "0" else []
             low = "even >> 32" if distance == 32 else "(even >> 31 & 0xFFFFFFFFU)"
@@ -111,29 +115,31 @@ _LOWER = {
 }
 """Shuffle masks that move the low one or two bytes of four words together."""
 _JOINED = {
-    1: binary("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
-    2: unary("vpermq $8,", "t", "s"),
+    1: binary_instruction("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
+    2: unary_instruction("vpermq $8,", "t", "s"),
 }
 """Instructions that move the results of both halves of a 256-bit vector together."""
 _HALVES = '__asm__("vcvtph2ps %1, %0" : "=v"(r) : "m"(*(const uint16_t (*)[{}])p));'
 _FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
-def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
+def memory_bodies(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of loads and stores; ``avx``: by AVX2 and AVX-512; ``masks``: by AVX-512 alone."""
     for dtype, short in MOVED.items():
         size, word, kind = dtypes.nbytes(dtype), f"{short}_i32x{lanes}", "v" if avx else "x"
         widens = f"{'v' if avx else ''}pmov{'s' if dtype.startswith('i') else 'z'}x{_LETTERS[size]}d"
         loaded = f'__asm__("{widens} %1, %0" : "={kind}"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{lanes}])p));'
         yield f"load_{word}", f"int32x{lanes} r;\n{loaded}\nreturn r;"
-        narrowed = unary(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffle_narrow(lanes, size, avx)
+        narrowed = (
+            unary_instruction(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffle_narrow(lanes, size, avx)
+        )
         yield (
             f"store_{word}",
             f"{_byte_register_type(lanes * (size if masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);",
         )
         if masks:
             part = f"{_byte_register_type(lanes * size)}\nt q;\n{_masked_load(f'vmovdqu{8 * size}', dtype, 'q')}"
-            yield f"load_{word}_first", f"{part}\n{unary(widens, f'int32x{lanes}', 'q')}\nreturn r;"
+            yield f"load_{word}_first", f"{part}\n{unary_instruction(widens, f'int32x{lanes}', 'q')}\nreturn r;"
             yield f"store_{word}_first", _masked_store(f"vpmovd{_LETTERS[size]}", dtype)
     for name, (dtype, count) in SHORT_WORDS.items() if avx else ():  # gcc takes many through general registers
         text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{count}])p));'
@@ -154,8 +160,8 @@ def _byte_register_type(count: int) -> str:
 def _shuffle_narrow(lanes: int, size: int, avx: bool) -> str:
     """Return the C that moves the low ``size`` bytes of all 32-bit lanes together, by shuffles."""
     if lanes == 4:
-        return binary("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
-    moved = binary("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
+        return binary_instruction("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
+    moved = binary_instruction("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
     return f"{moved}\n{_JOINED[size]}"
 
 
@@ -200,8 +206,8 @@ def _level_instructions(
     masks: bool = False,
 ) -> InstructionSet:
     """Build the instruction set of a level, for all vector widths."""
-    words = ((word, text) for n in widths for word, text in (*arithmetic(n, avx), *memory(n, avx, masks)))
-    return InstructionSet(name, guard, {word: one_instruction(word, text) for word, text in words}, features)
+    words = ((word, text) for n in widths for word, text in (*arithmetic_bodies(n, avx), *memory_bodies(n, avx, masks)))
+    return InstructionSet(name, guard, {word: single_instruction_body(word, text) for word, text in words}, features)
 
 
 def _vnni_bodies() -> Iterator[tuple[str, str]]:

@@ -30,11 +30,11 @@ SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
 
 def compute_dtype(dtype: str) -> str:
     """Return the dtype in which ``dtype`` is computed: narrow integers are widened to int32, narrow floats to float32."""
-    category, bits, _ = dtypes.info(dtype)
+    category, bits, _ = dtypes.dtype_parts(dtype)
     return dtype if bits >= 32 else "float32" if category == "float" else "int32"
 
 
-def wrapping(op: str, a: Expr, b: Expr) -> Expr:
+def wrapping_binary(op: str, a: Expr, b: Expr) -> Expr:
     """Build a binary expression; ``add``, ``sub`` and ``mul`` of int32 and int64 wrap modulo 2**bits, as in numpy.
 
     Signed overflow is undefined in C, so these are computed in the unsigned dtype, unless both operands fit 16 bits."""
@@ -50,7 +50,11 @@ def _fits_16_bits(x: Expr) -> bool:
         case ir.Const(int() as value):
             return -(1 << 15) <= value < 1 << 15
         case ir.Cast(_, a):
-            return dtypes.info(a.dtype).kind != "float" and dtypes.info(a.dtype).bits <= 16 and a.dtype != "uint16"
+            return (
+                dtypes.dtype_parts(a.dtype).kind != "float"
+                and dtypes.dtype_parts(a.dtype).bits <= 16
+                and a.dtype != "uint16"
+            )
         case _:
             return False
 
@@ -77,7 +81,7 @@ def rank_nan_last(x: Array, largest: bool) -> Array:
     return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if largest else -rank_nan_last(-x, True)
 
 
-def bound(value: float, dtype: str) -> Expr:
+def clip_bound_literal(value: float, dtype: str) -> Expr:
     """Return a clipping bound as a literal; one beyond the range of an integer dtype becomes the end of that range."""
     if dtypes.is_float(dtype):
         return ir.const(value, dtype)
@@ -224,7 +228,7 @@ class Rewrite:
         return tuple(self.nodes), self.types, self.consts
 
 
-def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
+def build_bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
     """Build the bit length of a uint32 (0 for 0) by binary search for the highest set bit.
 
     Return the ``Let`` definitions that it needs, whose names begin with ``stem``, and the value."""
@@ -242,14 +246,14 @@ def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
     return lets, total
 
 
-def with_names(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
+def wrap_in_lets(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
     """Wrap a statement in ``Let`` definitions, each of which may use those before it."""
     for var, value in reversed(lets):
         body = ir.Let(var, value, body)
     return body
 
 
-def constant(graph: Graph, name: str) -> Array | None:
+def constant_data(graph: Graph, name: str) -> Array | None:
     """Return the data of a value known at compile time, else None."""
     return graph.consts.get(name) if name else None
 
@@ -266,7 +270,7 @@ def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
     return quant.scale[0], quant.zero_point[0]
 
 
-def numbers_of(node: Node) -> tuple[str, ...]:
+def quantisation_operands(node: Node) -> tuple[str, ...]:
     """Return the names of the operands whose quantisation decides whether a node is quantised.
 
     These are the first two, or the first alone if the operator has tables."""
@@ -275,7 +279,7 @@ def numbers_of(node: Node) -> tuple[str, ...]:
 
 def is_quantised(node: Node, graph: Graph) -> bool:
     """Test whether a node is quantised: its outputs and its :func:`quantisation_operands` are integers with ``quant``."""
-    names = (*numbers_of(node), *node.outputs)
+    names = (*quantisation_operands(node), *node.outputs)
     return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)
 
 
@@ -317,7 +321,7 @@ def emit_activation(rewrite: Rewrite, activation: str, value: str, output: str) 
     rewrite.emit(op, (value,), output, attrs)
 
 
-def through_float(node: Node, graph: Graph) -> Legalized:
+def legalize_in_float(node: Node, graph: Graph) -> Legalized:
     """Rewrite a quantised operator to dequantize, the float operator with its activation, and quantize.
 
     Every operand with ``quant`` is dequantised. The result is rounded half to even under rounding ``even``, else half away from

@@ -10,7 +10,7 @@ from typing import Any
 from microc import numerics
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.errors import nearest
+from microc.errors import similar_names_hint
 from microc.graph.ir import Attr, Graph
 
 # ---- Enumerations of rounding modes: of fixed-point multiplication, of ties, and of a format's quantised operators.
@@ -188,11 +188,11 @@ def defaults_of(declared: Attributes) -> dict[str, Attr]:
     return {name: each.default for name, each in declared.items() if not isinstance(each.default, Absent)}
 
 
-def fault(declared: Attributes, values: Mapping[str, object]) -> str:
+def attribute_error_message(declared: Attributes, values: Mapping[str, object]) -> str:
     """Return what is wrong with the attributes of a node, or an empty string: an unknown, a missing or an invalid one."""
     for name, value in values.items():
         if name not in declared:
-            known = nearest(name, declared) or f"it has {', '.join(declared) or 'none'}"
+            known = similar_names_hint(name, declared) or f"it has {', '.join(declared) or 'none'}"
             return f"there is no attribute {name!r}; {known}"
         if reason := declared[name].fault(value):
             return f"attribute {name}={value!r} {reason}"
@@ -273,7 +273,7 @@ def names(doc: str, default: tuple[str, ...] | Absent = REQUIRED) -> Attribute:
     return Attribute("names", doc, default)
 
 
-def rows(doc: str) -> Attribute:
+def int_rows(doc: str) -> Attribute:
     """Declare a tuple of tuples of ints."""
     return Attribute("rows of ints", doc)
 
@@ -294,17 +294,17 @@ def some_axes(doc: str, *, in_order: bool = False) -> Attribute:
     return Attribute("axes in order" if in_order else "axes", doc)
 
 
-def extents(doc: str) -> Attribute:
+def result_extents(doc: str) -> Attribute:
     """Declare the extents of the result."""
     return Attribute("extents", doc, least=0)
 
 
-def by_axis(doc: str, least: int) -> Attribute:
+def ints_by_axis(doc: str, least: int) -> Attribute:
     """Declare one integer for each axis of the first operand."""
     return Attribute("ints by axis", doc, least=least)
 
 
-def pairs_by_axis(doc: str) -> Attribute:
+def int_pairs_by_axis(doc: str) -> Attribute:
     """Declare a pair of integers for each axis of the first operand, one for either end."""
     return Attribute("pairs by axis", doc)
 

@@ -1,9 +1,9 @@
 """Bounds of constants that become indices, offsets, shifts, counts and factors, declared as data.
 
 ``OpDef.constants`` bounds the operands that generated loops rely on. ``OpDef.sound`` checks several numbers together: walks of
-trees within their tables, sums that fit their dtype. :func:`microc.ops.registry.constant_fault` applies both. The reader of graph
-files and the compiler call it, so that no number of a model can make the generated C access other memory, loop forever or
-overflow, whatever the model's format.
+trees within their tables, sums that fit their dtype. :func:`microc.ops.registry.node_constant_error_message` applies both. The
+reader of graph files and the compiler call it, so that no number of a model can make the generated C access other memory, loop
+forever or overflow, whatever the model's format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
 """Largest magnitude of a sum by dtype. Sums of 64 bits are bounded in float64; one bit covers its rounding."""
 
 
-class Use(StrEnum):
+class NumberUse(StrEnum):
     """Use of a constant's numbers in generated code."""
 
     INDEX = "an index"
@@ -62,13 +62,13 @@ Bound = int | Callable[[Application], int]
 
 
 @frozen
-class Constant:
+class OperandBounds:
     """Bounds of the numbers of one operand.
 
     ``computed``: operators that may compute the operand at run time, because their results are within the bounds; None:
     any may, because the loops clamp the number themselves."""
 
-    use: Use
+    use: NumberUse
     least: Bound
     most: Bound
     computed: tuple[str, ...] | None = ()
@@ -92,11 +92,11 @@ class Constant:
         return f"{name} is {self.use}; got {low if low < least else high}, expected {least}..{most}"
 
 
-Constants = Mapping[int, Constant]
+Constants = Mapping[int, OperandBounds]
 Sound = Callable[[Application], str]
 
 
-def fault(
+def constant_error_message(
     declared: Constants | Callable[[Application], Constants],
     sound: Iterable[Sound],
     application: Application,
@@ -117,14 +117,14 @@ def fault(
 
 # ---------------------------------------------------------------- bounds that operators share
 
-INT32: Constant = Constant(Use.TERM, INT32_MIN, INT32_MAX, None)
-BOUNDED = Constant(Use.INDEX, -(1 << 63), (1 << 63) - 1, None)
+INT32: OperandBounds = OperandBounds(NumberUse.TERM, INT32_MIN, INT32_MAX, None)
+BOUNDED = OperandBounds(NumberUse.INDEX, -(1 << 63), (1 << 63) - 1, None)
 """An index that the loops clamp themselves, constant or computed."""
-MANTISSA = Constant(Use.FACTOR, 0, INT32_MAX)
-POSITIVE = Constant(Use.POINT, 0, INT32_MAX)
+MANTISSA = OperandBounds(NumberUse.FACTOR, 0, INT32_MAX)
+POSITIVE = OperandBounds(NumberUse.POINT, 0, INT32_MAX)
 
 
-def check_stored(application: Application) -> str:
+def stored_range_error_message(application: Application) -> str:
     """Return a message if clamp bounds or zero point of a scaled result are outside its dtype, else an empty string."""
     attrs = application.attrs
     dtype = attrs.get("out_dtype") or application.types[0].dtype
@@ -142,7 +142,7 @@ def check_stored(application: Application) -> str:
     return ""
 
 
-def number_fault(name: str, value: float, dtype: str) -> str:
+def attribute_dtype_error_message(name: str, value: float, dtype: str) -> str:
     """Return a message if ``dtype`` cannot hold ``value``, that of the attribute ``name``, else an empty string."""
     if not dtypes.is_integer(dtype):
         return f"{name}={value} is no {dtype}" if dtype == "bool" and value not in (0, 1) else ""
@@ -150,7 +150,7 @@ def number_fault(name: str, value: float, dtype: str) -> str:
     return "" if low <= value <= high and value == int(value) else f"{name}={value} is no {dtype}"
 
 
-def zero_point_of(attribute: str, position: int) -> Sound:
+def zero_point_check(attribute: str, position: int) -> Sound:
     """Build the check that ``attribute``, the zero point of the operand at ``position``, is within the operand's dtype."""
 
     def check(application: Application) -> str:
@@ -168,7 +168,7 @@ def centred_range(application: Application, position: int, attribute: str) -> tu
     return low - application.attrs[attribute], high - application.attrs[attribute]
 
 
-def product_fault(application: Application, attributes: tuple[str, str]) -> str:
+def product_overflow_message(application: Application, attributes: tuple[str, str]) -> str:
     """Return a message if a product of the first two operands can overflow int32, else an empty string.
 
     Each operand is taken minus its zero point; ``attributes`` names the two zero points."""
@@ -179,7 +179,9 @@ def product_fault(application: Application, attributes: tuple[str, str]) -> str:
     return "" if largest <= INT32_MAX else f"products of up to {largest} do not fit int32"
 
 
-def window_fault(application: Application, count: int, pad: int = 0, offset: int = 0, half: int = 0) -> str:
+def window_sum_overflow_message(
+    application: Application, count: int, pad: int = 0, offset: int = 0, half: int = 0
+) -> str:
     """Return a message if a sum of ``count`` numbers of the first operand can overflow int32, else an empty string.
 
     ``offset`` and ``half``, half of the divisor for rounding, are added to the sum. ``pad`` is the value of padding."""
@@ -193,7 +195,7 @@ def window_fault(application: Application, count: int, pad: int = 0, offset: int
     return "" if largest <= INT32_MAX else f"sums of up to {largest} do not fit int32"
 
 
-def sum_fault(application: Application, depth: int, pad: float = 0) -> str:
+def product_sum_overflow_message(application: Application, depth: int, pad: float = 0) -> str:
     """Return a message if sums of products of data and weights can overflow their dtype, else an empty string.
 
     ``depth``: products in a sum. ``pad``: the value of padding."""

@@ -53,12 +53,12 @@ def _check_graph_inputs(graph: Graph, op: str, expected: Sequence[TensorType]) -
         )
 
 
-def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+def evaluate_graph(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     """Evaluate a graph by the references of its operators; return its outputs."""
     return evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))[0]
 
 
-def total_macs(graph: Graph) -> int:
+def graph_macs(graph: Graph) -> int:
     """Return the number of multiply-accumulates of all nodes of a graph."""
     total = 0
     for node in graph.nodes:
@@ -122,7 +122,9 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     for iteration in range(attrs["count"]):
         if attrs["guarded"] and not values[0]:
             break
-        outputs = run(body, [np.array(iteration, np.int32), *values, *fixed, *(array[iteration] for array in rows)])
+        outputs = evaluate_graph(
+            body, [np.array(iteration, np.int32), *values, *fixed, *(array[iteration] for array in rows)]
+        )
         values = outputs[:carried]
         for array, row in zip(stacked, outputs[carried:], strict=True):
             array[iteration] = row
@@ -145,10 +147,10 @@ def _iteration_count(attrs: Mapping[str, Any]) -> int:
 
 
 def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return _iteration_count(attrs) * total_macs(attrs["body"])
+    return _iteration_count(attrs) * graph_macs(attrs["body"])
 
 
-def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:
+def running_sum_body(shape: tuple[int, ...], guarded: bool) -> Graph:
     """Return a loop's body for tests: it carries the sum of a fixed value, stacks it, and may stop early (``guarded``)."""
     flag, iteration, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
     add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": Rounding.DOUBLE})
@@ -165,9 +167,9 @@ def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:
 
 def _cases_loop() -> Iterable[Case]:
     value, flag = TensorType((2, 3), "float32"), TensorType((), "bool")
-    attrs: dict[str, Any] = {"body": running_sum((2, 3), False), "count": 4, "carried": 1, "guarded": False}
+    attrs: dict[str, Any] = {"body": running_sum_body((2, 3), False), "count": 4, "carried": 1, "guarded": False}
     yield Case(attrs, (value, value), tolerance=1e-6)
-    guarded: dict[str, Any] = {"body": running_sum((2, 3), True), "count": 3, "carried": 2, "guarded": True}
+    guarded: dict[str, Any] = {"body": running_sum_body((2, 3), True), "count": 3, "carried": 2, "guarded": True}
     yield Case(guarded, (flag, value, value, flag), tolerance=1e-6, name="guarded")
     rows = TensorType((4, 2, 3), "float32")
     yield Case({**attrs, "scanned": 1}, (value, rows), tolerance=1e-6, name="scanned")
@@ -197,14 +199,14 @@ def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
 
 def _reference_branch(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     branch = attrs["then"] if arrays[0].reshape(-1)[0] else attrs["otherwise"]
-    return tuple(run(branch, arrays[1:]))
+    return tuple(evaluate_graph(branch, arrays[1:]))
 
 
 def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return max(total_macs(attrs["then"]), total_macs(attrs["otherwise"]))
+    return max(graph_macs(attrs["then"]), graph_macs(attrs["otherwise"]))
 
 
-def one_node(op: str, tensor_type: TensorType) -> Graph:
+def one_operator_graph(op: str, tensor_type: TensorType) -> Graph:
     """Return a graph for tests of ``branch``: one operator applied to one value."""
     return Graph(
         op,
@@ -217,7 +219,10 @@ def one_node(op: str, tensor_type: TensorType) -> Graph:
 
 def _cases_branch() -> Iterable[Case]:
     tensor_type, flag = TensorType((2, 3), "float32"), TensorType((1,), "bool")
-    attrs: dict[str, Any] = {"then": one_node("relu", tensor_type), "otherwise": one_node("neg", tensor_type)}
+    attrs: dict[str, Any] = {
+        "then": one_operator_graph("relu", tensor_type),
+        "otherwise": one_operator_graph("neg", tensor_type),
+    }
     for condition in (True, False):
         yield Case(attrs, (flag, tensor_type), arrays=(np.array([condition]), None), name=str(condition).lower())
 

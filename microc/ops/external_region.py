@@ -16,7 +16,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import names, subgraph
-from microc.ops.control import one_node, run, total_macs, types_text
+from microc.ops.control import evaluate_graph, graph_macs, one_operator_graph, types_text
 from microc.ops.registry import Case, OpDef
 
 EXTERNAL = "external"
@@ -34,16 +34,16 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    return tuple(np.asarray(array) for array in run(attrs["body"], arrays))
+    return tuple(np.asarray(array) for array in evaluate_graph(attrs["body"], arrays))
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return total_macs(attrs["body"])
+    return graph_macs(attrs["body"])
 
 
 def _cases() -> Iterable[Case]:
     tensor_type = TensorType((2, 3), "float32")
-    yield Case({"body": one_node("relu", tensor_type), "code": ("somebody", "0")}, (tensor_type,))
+    yield Case({"body": one_operator_graph("relu", tensor_type), "code": ("somebody", "0")}, (tensor_type,))
 
 
 OPERATORS: tuple[OpDef, ...] = (

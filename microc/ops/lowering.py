@@ -31,17 +31,19 @@ def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[in
     odd = [t for t in operands if t.size not in (1, result.size)]
     if not odd or not result.shape:  # if the result is a scalar, the odd operands are tables
         return (result.size,)
-    if all(varies_last(t, result) for t in odd):
+    if all(varies_along_last_axis(t, result) for t in odd):
         return (result.size // result.shape[-1], result.shape[-1])
     return result.shape
 
 
-def varies_last(tensor_type: TensorType, result: TensorType) -> bool:
+def varies_along_last_axis(tensor_type: TensorType, result: TensorType) -> bool:
     """Test whether an operand varies along the last axis of the result only."""
     return bool(tensor_type.shape) and tensor_type.size == tensor_type.shape[-1] == result.shape[-1]
 
 
-def index_in(shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+def convert_index_to_shape(
+    shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[ir.Expr, ...]
+) -> tuple[ir.Expr, ...]:
     """Convert the index of an element in ``shape`` to its index in shape ``wanted`` of the same row-major memory."""
     if shape == wanted:
         return index
@@ -99,7 +101,7 @@ def companion_inputs(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[st
     return tuple(v for v in read if v != data and v not in computed and v not in graph.consts)
 
 
-def row_group(
+def build_row_group(
     graph: Graph, nodes: Sequence[Node], data: str, window: Window, rows: int
 ) -> tuple[Graph, tuple[Node, ...]]:
     """Build a graph that consists of the group alone and computes ``rows`` rows of its result.
@@ -430,9 +432,9 @@ def _read_operand(
         return group.placeholder(value, role, (1,))[0]
     if value_type.size == result.size:
         return group.placeholder(value, role, shape)[index]
-    if varies_last(value_type, result) and shape[-1] == value_type.size:
+    if varies_along_last_axis(value_type, result) and shape[-1] == value_type.size:
         return group.placeholder(value, role, (value_type.size,))[index[-1]]
-    full = index_in(shape, result.shape, index)
+    full = convert_index_to_shape(shape, result.shape, index)
     padded = (1,) * (len(result.shape) - len(value_type.shape)) + value_type.shape
     offset = len(result.shape) - len(value_type.shape)
     position = tuple(ir.const(0, "int32") if padded[a] == 1 else full[a] for a in range(offset, len(padded)))

@@ -15,9 +15,9 @@ from microc.base.dtypes import Array
 from microc.base.immutable import Registry, frozen
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.attributes import Attributes, defaults_of, fault
+from microc.ops.attributes import Attributes, attribute_error_message, defaults_of
 from microc.ops.constants import Application, Constants, Sound
-from microc.ops.constants import fault as fault_of_constants
+from microc.ops.constants import constant_error_message as fault_of_constants
 from microc.tir.ir import Expr
 
 # ---- Relations of the axes of results and operands (``OpDef.axes``, ``OpDef.window``).
@@ -58,17 +58,17 @@ def keep_axes(rank: int, changed: Collection[int], keepdims: bool = True) -> Pla
     return tuple(None if axis in lost else left.index(axis) for axis in range(rank))
 
 
-def along_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def map_along_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the axes of an operator along the attribute ``axis`` (default: the last) that keeps the number of axes."""
     return (keep_axes(len(types[0].shape), (attrs.get("axis", -1),)),)
 
 
-def along_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def map_along_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the axes of an operator along the attribute ``axes``, which are dropped unless ``keepdims``."""
     return (keep_axes(len(types[0].shape), attrs["axes"], attrs.get("keepdims", True)),)
 
 
-def rows_only(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def map_batch_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the first axis of an operator that treats all elements of a batch alike, and no other."""
     return ((0, *(None,) * (len(types[0].shape) - 1)),)
 
@@ -123,7 +123,7 @@ WORD = 4
 
 @frozen
 class Multiples:
-    """Multiples to which a core pads products (:func:`microc.schedule.rules.rule.multiples_of`); by default none.
+    """Multiples to which a core pads products (:func:`microc.schedule.rules.rule.product_multiples`); by default none.
 
     - ``factors``: pairs of dtypes of which one instruction sums the products of :data:`WORD` neighbours.
     - ``partly``: True if matrices are multiplied in place even if their rows end within a word.
@@ -414,12 +414,12 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     """
     definition = get(op)
     whole = {**definition.defaults, **attrs}
-    if reason := fault(definition.attrs, whole):
+    if reason := attribute_error_message(definition.attrs, whole):
         raise ModelError(f"{op}: {reason}")
     return definition.infer(whole, types)
 
 
-def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
+def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
     """Return a message if constants of a node that become indices, shifts and the like are invalid, else an empty string.
 
     ``producers``: the nodes that compute the graph's values. Bounds of attributes are checked by :func:`infer`."""

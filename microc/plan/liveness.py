@@ -20,7 +20,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.module import Call, Kernel, Module
 from microc.schedule.cost.loop_region import expand_memory_calls
-from microc.tir.analysis.access_order import NEVER_TOUCHED, NEVER_WRITTEN, Precedence, Touches, touches
+from microc.tir.analysis.access_order import NEVER_TOUCHED, NEVER_WRITTEN, AccessTimes, Precedence, access_times
 from microc.tir.analysis.size_forms import Conflict
 
 # ---- Safe distances between two blocks of memory that overlap.
@@ -223,7 +223,7 @@ class _ValueAccesses:
     """Accesses to a value during one call: ticks of its bytes on the kernel's clock
     (:mod:`microc.tir.analysis.access_order`), and the dtypes with which they are accessed."""
 
-    times: Touches
+    times: AccessTimes
     dtypes: frozenset[str]
 
 
@@ -240,7 +240,7 @@ class Overlaps:
     def __init__(self, module: Module) -> None:
         self.module = module
         self._kernels = {kernel.name: kernel for kernel in module.kernels}
-        self._clocks: dict[str, dict[str, Touches]] = {}
+        self._clocks: dict[str, dict[str, AccessTimes]] = {}
         self._proofs: dict[str, Precedence] = {}
         self._known: dict[tuple[object, ...], SafeOffsets] = {}
 
@@ -273,7 +273,7 @@ class Overlaps:
             return self._always_safe(kernel, call, old, new)
         if kernel.name not in self._clocks:
             self._clocks[kernel.name] = {
-                buffer.name: times for buffer, times in touches(expand_memory_calls(kernel.func)).items()
+                buffer.name: times for buffer, times in access_times(expand_memory_calls(kernel.func)).items()
             }
         dying, starting = (self._accesses_in_call(kernel, call, name) for name in (old, new))
         if not all(_may_alias(a, b) for a in dying.dtypes for b in starting.dtypes):
@@ -314,7 +314,7 @@ class Overlaps:
             span, width = slice(offset, offset + param.nbytes), dtypes.nbytes(param.dtype)
             np.minimum(first[span], np.repeat(clock[param.name].first_write, width), out=first[span])
             np.maximum(last[span], np.repeat(clock[param.name].last_touch, width), out=last[span])
-        return _ValueAccesses(Touches(first, last), frozenset(accessed_dtypes))
+        return _ValueAccesses(AccessTimes(first, last), frozenset(accessed_dtypes))
 
 
 def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> SafeOffsetsByPair:
@@ -389,7 +389,7 @@ class Unit:
         return self.first <= other.last and other.first <= self.last
 
 
-def in_arena(module: Module, name: str, *, io_in_arena: bool) -> bool:
+def is_in_arena(module: Module, name: str, *, io_in_arena: bool) -> bool:
     """Test whether a value (not a view) is in the arena."""
     storage = module.values[name].storage
     return storage in ("intermediate", "workspace", "state") or (io_in_arena and storage in ("input", "output"))
@@ -402,7 +402,7 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
 
     def extend_lifetime(name: str, time: int) -> None:
         base, _ = module.base_of(name)
-        if in_arena(module, base, io_in_arena=io_in_arena):
+        if is_in_arena(module, base, io_in_arena=io_in_arena):
             first, last = spans.get(base, (time, time))
             spans[base] = min(first, time), max(last, time)
 
@@ -436,7 +436,7 @@ def make_demand(units: tuple[Unit, ...], overlapping: SafeOffsetsByPair = Mappin
     return Demand(units, rooms_to)
 
 
-def pressures(wanted: Demand) -> dict[Unit, int]:
+def conflicting_bytes(wanted: Demand) -> dict[Unit, int]:
     """Return for each unit the bytes of all others that it conflicts with (alive during a common call)."""
     found = _sum_over_conflicts(wanted, np.array([unit.size for unit in wanted.units], np.int64))
     return dict(zip(wanted.units, found.tolist(), strict=True))
@@ -463,12 +463,12 @@ def _sum_over_conflicts(wanted: Demand, weights: Array) -> Array:
 Placement = dict[Unit, int]
 
 
-def size_of(placement: Placement) -> int:
+def placement_size(placement: Placement) -> int:
     """Return the bytes of memory that a placement needs."""
     return max((at + unit.size for unit, at in placement.items()), default=0)
 
 
-def demand(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
+def demand_of_module(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
     """Return the values of a module to place in the arena, with the distances at which they may overlap."""
     alive = lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
@@ -478,10 +478,10 @@ def demand(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
 
 def lower_bound(wanted: Demand) -> int:
     """Return a lower bound of the bytes of any placement: the largest need of one call."""
-    return max(call_needs(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
+    return max(least_bytes_by_call(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
 
 
-def call_needs(wanted: Demand, count: int) -> list[int]:
+def least_bytes_by_call(wanted: Demand, count: int) -> list[int]:
     """Return the least bytes needed before the first call, and by each of the first ``count`` calls.
 
     Values alive together take the sum of their sizes, less the most that pairs of them may share. A byte shared by

@@ -3,7 +3,8 @@
 - :func:`with_hot_code`: kernels that run from RAM (knapsack).
 - :func:`find_resident_copies`, :func:`find_copies_ahead`: constants that are worth a copy in RAM.
 - :func:`assign_memories`: the memory of every value (first fit, moves, branch and bound).
-- :func:`plan_in_memories`: all of it, with an arena for each memory."""
+- :func:`plan_in_memories`: all of it, with an arena for each memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from math import inf
 from microc.base.immutable import frozen
 from microc.base.knapsack import LayerOption, pareto_front
 from microc.module import Arena, Call, HotCode, Kernel, Module, Plan
-from microc.plan.liveness import BEFORE, Demand, Unit, lower_bound, size_of
+from microc.plan.liveness import BEFORE, Demand, Unit, lower_bound, placement_size
 from microc.plan.placement import (
     EXACT_LIMIT,
     FULL_PLACEMENTS,
@@ -202,7 +203,7 @@ def fits_side_by_side(size: int, wanted: Demand) -> bool:
 
 def _fits_greedily(size: int, wanted: Demand) -> bool:
     return lower_bound(wanted) <= size and any(
-        size_of(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts)
+        placement_size(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts)
     )
 
 
@@ -261,7 +262,7 @@ class _SplitSearch:
             return False
         # All planners are slow, so only few memories get them; small ones are solved exactly and do not count.
         small = len(wanted.units) <= EXACT_LIMIT
-        return (small or next(self._placements) < FULL_PLACEMENTS) and size_of(place_units(wanted)[1]) <= size
+        return (small or next(self._placements) < FULL_PLACEMENTS) and placement_size(place_units(wanted)[1]) <= size
 
     def first_fit(self) -> None:
         """Assign every unit to the memory with the least waits that still holds it."""
@@ -486,7 +487,7 @@ def _make_plan(
         own = [unit for unit in wanted.units if homes[unit] == number]
         inside = restrict_demand(wanted, own)
         name, best = place_units(inside)
-        size = -(-size_of(best) // 4) * 4
+        size = -(-placement_size(best) // 4) * 4
         offsets |= {unit.name: start + at for unit, at in best.items()}
         count, cycles = sum(accesses[unit.name] for unit in own), sum(waits[unit][number] for unit in own)
         arenas.append(Arena(memory.name, start, size, memory.size, round(count), round(cycles)))

@@ -1,7 +1,8 @@
 """Placement of units in the arena: first fit in priority orders, hill climbing over orders, beam search, and an exact
 search.
 
-:func:`place_units` runs all planners and returns the smallest placement."""
+:func:`place_units` runs all planners and returns the smallest placement.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.plan.liveness import Demand, Placement, SafeOffsets, Unit, conflicts, lower_bound, pressures, size_of
+from microc.plan.liveness import (
+    Demand,
+    Placement,
+    SafeOffsets,
+    Unit,
+    conflicting_bytes,
+    conflicts,
+    lower_bound,
+    placement_size,
+)
 
 # ---- Interval index: placed units in arrays, so that a gap among thousands of them is found without a Python loop.
 
@@ -110,7 +120,7 @@ MAX_LOWERED_CHAINS = 1 << 8
 """Chains that it lowers to know their scratch."""
 
 
-def affordable(wanted: Demand, effort: int, most: int) -> int:
+def affordable_repeats(wanted: Demand, effort: int, most: int) -> int:
     """Return how often, up to ``most`` times, all units can be compared with their neighbours within ``effort``
     comparisons.
 
@@ -158,7 +168,7 @@ def beam_search(wanted: Demand) -> Placement | None:
     largest unit.
 
     None if the effort is too large, or if nothing is below the limit."""
-    width = affordable(wanted, BEAM_EFFORT, WIDTH)
+    width = affordable_repeats(wanted, BEAM_EFFORT, WIDTH)
     if not width:
         return None
     if not wanted.units:
@@ -176,9 +186,9 @@ def beam_search(wanted: Demand) -> Placement | None:
     bound, best = lower_bound(wanted), None
     for order in orders:
         placement = place_in_order(wanted, order, width)
-        if placement is not None and size_of(placement) < wanted.limit:
+        if placement is not None and placement_size(placement) < wanted.limit:
             # Later orders only need to look for smaller placements.
-            best, wanted = placement, replace(wanted, limit=size_of(placement))
+            best, wanted = placement, replace(wanted, limit=placement_size(placement))
         if wanted.limit <= bound:
             break
     return best
@@ -371,20 +381,20 @@ def greedy_by_size(wanted: Demand) -> Placement:
 
 def greedy_by_conflicts(wanted: Demand) -> Placement:
     """Place units first that are alive together with the most bytes."""
-    pressure = pressures(wanted)
+    pressure = conflicting_bytes(wanted)
     return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure[u], *_size_key(u))))
 
 
 def hill_climbing(wanted: Demand) -> Placement:
     """Return the placement that hill climbing finds: from the best greedy order, two units are swapped while the arena
     does not grow. Deterministic."""
-    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
+    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
     order = list(best)
     bound, dice = lower_bound(wanted), random.Random(0)
-    steps = affordable(wanted, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
+    steps = affordable_repeats(wanted, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
     near = {unit: [other for other in order if other.conflicts(unit)] for unit in order} if steps else None
     for _ in range(steps):
-        if size_of(best) == bound:
+        if placement_size(best) == bound:
             break
         # The arena shrinks only if the unit at its top gets lower, so that is one of the two.
         top = max(best, key=lambda u: (best[u] + u.size, u.name))
@@ -392,8 +402,10 @@ def hill_climbing(wanted: Demand) -> Placement:
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
         # Units before the first of the two keep their offsets.
-        placement = first_fit(wanted, trial, size_of(best), {unit: best[unit] for unit in order[: min(i, j)]}, near)
-        if size_of(placement) <= size_of(best):
+        placement = first_fit(
+            wanted, trial, placement_size(best), {unit: best[unit] for unit in order[: min(i, j)]}, near
+        )
+        if placement_size(placement) <= placement_size(best):
             order, best = trial, placement
     return best
 
@@ -406,7 +418,7 @@ def exact(wanted: Demand) -> Placement:
     returned.
     """
     bound = lower_bound(wanted)
-    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
+    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
     gaps = count()
 
     def search(rising: Placement, left: tuple[Unit, ...], limit: int, lowest: float = -inf) -> Placement | None:
@@ -421,14 +433,14 @@ def exact(wanted: Demand) -> Placement:
                 continue
             completed = search({**rising, unit: at}, tuple(u for u in left if u is not unit), limit, at)
             if completed is not None:
-                result, limit = completed, size_of(completed)
+                result, limit = completed, placement_size(completed)
                 if limit == bound:
                     return result
         return result
 
-    if size_of(best) == bound:
+    if placement_size(best) == bound:
         return best
-    return search({}, tuple(sorted(wanted.units, key=_size_key)), size_of(best)) or best
+    return search({}, tuple(sorted(wanted.units, key=_size_key)), placement_size(best)) or best
 
 
 PLANNERS: tuple[tuple[str, Planner], ...] = (
@@ -445,9 +457,9 @@ def place_units(wanted: Demand) -> tuple[str, Placement]:
     bound, name, best = lower_bound(wanted), "", Placement()
     for tried, planner in planners:
         placement = planner(wanted)
-        if placement is not None and size_of(placement) < wanted.limit:
+        if placement is not None and placement_size(placement) < wanted.limit:
             name, best = tried, placement
-            wanted = replace(wanted, limit=size_of(placement))
+            wanted = replace(wanted, limit=placement_size(placement))
         if wanted.limit == bound:
             break
     assert name

@@ -10,7 +10,7 @@ from itertools import islice
 from microc.base.immutable import frozen
 from microc.errors import FitError
 from microc.module import Call, Module, Plan
-from microc.plan.liveness import Demand, Overlaps, demand, in_arena, lower_bound, size_of
+from microc.plan.liveness import Demand, Overlaps, demand_of_module, is_in_arena, lower_bound, placement_size
 from microc.plan.memories import add_operand_waits, plan_in_memories
 from microc.plan.placement import ORDER_EFFORT, place_units
 from microc.plan.plan_check import check_plan
@@ -57,7 +57,7 @@ class _PartialOrder:
 
 def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Module:
     """Reorder the calls topologically for a small peak; return ``module`` unchanged if no order is better."""
-    search = Search(module, overlaps, io_in_arena=io_in_arena)
+    search = OrderSearch(module, overlaps, io_in_arena=io_in_arena)
     # A chain: every call depends on the one before.
     # A chain: every call depends on the one before.
     if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):
@@ -103,7 +103,7 @@ def _predecessors(module: Module) -> list[set[int]]:
     return dependences
 
 
-class Search:
+class OrderSearch:
     """Search for an order of a module's calls with a small peak of memory. ``needs``: for each call those that must run
     before it.
 
@@ -111,7 +111,7 @@ class Search:
 
     def __init__(self, module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> None:
         self.needs = _predecessors(module)
-        self.names = sorted(n for n in module.values if in_arena(module, n, io_in_arena=io_in_arena))
+        self.names = sorted(n for n in module.values if is_in_arena(module, n, io_in_arena=io_in_arena))
         self.sizes = [module.values[name].nbytes for name in self.names]
         numbers = {name: k for k, name in enumerate(self.names)}
 
@@ -232,7 +232,7 @@ def plan_module(
     """
     overlaps = Overlaps(module)
     module = order_calls(module, overlaps, io_in_arena=io_in_arena) if like is None else reorder_like(module, like)
-    wanted = demand(module, overlaps, io_in_arena=io_in_arena)
+    wanted = demand_of_module(module, overlaps, io_in_arena=io_in_arena)
     plan = plan_in_memories(module, wanted, memories, flash) if memories else _plan_one_arena(wanted)
     if plan.size > LARGEST:
         raise FitError(
@@ -248,7 +248,7 @@ def plan_module(
     return planned
 
 
-def in_one_arena(module: Module, flash: float = 0.0) -> Module:
+def plan_in_one_arena(module: Module, flash: float = 0.0) -> Module:
     """Plan again for a board with one memory, for builds that place a single arena; hot code is kept."""
     plan = module.plan
     if plan is None or not plan.arenas:
@@ -262,4 +262,4 @@ def _plan_one_arena(wanted: Demand) -> Plan:
     """Place all values in one arena."""
     name, best = place_units(wanted)
     offsets = {unit.name: at for unit, at in best.items()}
-    return Plan(dict(sorted(offsets.items())), -(-size_of(best) // 4) * 4, lower_bound(wanted), name)
+    return Plan(dict(sorted(offsets.items())), -(-placement_size(best) // 4) * 4, lower_bound(wanted), name)

@@ -27,14 +27,14 @@ from microc.tir.rewrite import free_vars
 
 
 @frozen
-class Slot:
+class ClockAdvance:
     """A step of an access path: the clock advances by ``start`` ticks."""
 
     start: int
 
 
 @frozen
-class Iterations:
+class LoopStep:
     """A step of an access path: the iterations of a loop, ``span`` ticks each, at most ``longest`` of them."""
 
     loop: ir.For
@@ -43,7 +43,7 @@ class Iterations:
 
 
 @frozen
-class Guard:
+class GuardStep:
     """A step of an access path: a condition, with the outcome for which the access happens."""
 
     condition: ir.Expr
@@ -51,14 +51,14 @@ class Guard:
 
 
 @frozen
-class Name:
+class LetStep:
     """A step of an access path: a variable bound to a value, visible from here on."""
 
     var: ir.Var
     value: ir.Expr
 
 
-Step = Slot | Iterations | Guard | Name
+Step = ClockAdvance | LoopStep | GuardStep | LetStep
 Way = tuple[Step, ...]
 
 
@@ -98,7 +98,7 @@ class _Durations:
             self._known[id(stmt)] = (stmt, sum(self.item(item) for item in _items_in_order(stmt)))
         return self._known[id(stmt)][1]
 
-    def item(self, item: ir.Stmt | Name) -> int:
+    def item(self, item: ir.Stmt | LetStep) -> int:
         """Return the duration in ticks of one statement or binding of a sequence."""
         match item:
             case ir.For(_, _, body):
@@ -123,34 +123,34 @@ def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[
     """Yield the accesses of a statement that is at the end of ``path``."""
     start = 0
     for item in _items_in_order(stmt):
-        here = (*path, Slot(start))
+        here = (*path, ClockAdvance(start))
         start += ticks.item(item)
         match item:
             case ir.Store(buffer, indices, value):
                 yield from _operand_accesses((*indices, value), here)
-                yield Access((*here, Slot(1)), buffer, indices, 1, True)
+                yield Access((*here, ClockAdvance(1)), buffer, indices, 1, True)
             case ir.Evaluate(value):
                 yield from _operand_accesses((value,), here)
             case ir.If(condition, then, otherwise):
                 yield from _operand_accesses((condition,), here)
-                yield from _sequence_accesses(then, (*here, Slot(LEAF), Guard(condition, True)), ticks)
+                yield from _sequence_accesses(then, (*here, ClockAdvance(LEAF), GuardStep(condition, True)), ticks)
                 if otherwise is not None:
-                    after_then = Slot(LEAF + ticks.of(then))
-                    yield from _sequence_accesses(otherwise, (*here, after_then, Guard(condition, False)), ticks)
+                    after_then = ClockAdvance(LEAF + ticks.of(then))
+                    yield from _sequence_accesses(otherwise, (*here, after_then, GuardStep(condition, False)), ticks)
             case ir.For(_, extent, body):
                 longest = ticks.iterations(item)
-                loop = Iterations(item, ticks.of(body), longest)
+                loop = LoopStep(item, ticks.of(body), longest)
                 yield from _sequence_accesses(body, (*here, loop), ticks)
                 # The condition of the loop is evaluated once more at its end.
-                yield from _operand_accesses((extent,), (*here, Slot(loop.longest * loop.span)))
-            case Name():
+                yield from _operand_accesses((extent,), (*here, ClockAdvance(loop.longest * loop.span)))
+            case LetStep():
                 yield from _operand_accesses((item.value,), here)
                 path = (*path, item)
             case _:
                 raise InternalError(f"{type(item).__name__} was not lowered")
 
 
-def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | Name]:
+def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
     """Yield statements in order; a let becomes a :class:`Name` for the statements behind it."""
     pending = [stmt]
     while pending:
@@ -158,7 +158,7 @@ def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | Name]:
             case ir.Seq(body):
                 pending.extend(reversed(body))
             case ir.Let(var, value, body):
-                yield Name(var, value)
+                yield LetStep(var, value)
                 pending.append(body)
             case ir.Alloc(_, body):
                 pending.append(body)
@@ -179,12 +179,12 @@ def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[
     """Yield the accesses of an expression. ``during``: it is read while the call around it writes."""
     match expr:
         case ir.Load(buffer, indices):
-            yield Access((*path, Slot(2 if during else 0)), buffer, indices, 1, False)
+            yield Access((*path, ClockAdvance(2 if during else 0)), buffer, indices, 1, False)
             for index in indices:
                 yield from _expression_accesses(index, path, during=during)
         case ir.AddressOf(buffer, indices, extent, writes, step):
             tick = 1 if writes else 2 if during else 0
-            yield Access((*path, Slot(tick)), buffer, indices, extent, writes, step)
+            yield Access((*path, ClockAdvance(tick)), buffer, indices, extent, writes, step)
             for index in indices:
                 yield from _expression_accesses(index, path, during=during)
         case ir.Call(_, args):
@@ -193,11 +193,11 @@ def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[
                 yield from _expression_accesses(a, path, during=during or (stores and isinstance(a, ir.AddressOf)))
         case ir.Select(condition, a, b):
             yield from _expression_accesses(condition, path, during=during)
-            yield from _expression_accesses(a, (*path, Guard(condition, True)), during=during)
-            yield from _expression_accesses(b, (*path, Guard(condition, False)), during=during)
+            yield from _expression_accesses(a, (*path, GuardStep(condition, True)), during=during)
+            yield from _expression_accesses(b, (*path, GuardStep(condition, False)), during=during)
         case ir.Bin(("and" | "or") as op, a, b):
             yield from _expression_accesses(a, path, during=during)
-            yield from _expression_accesses(b, (*path, Guard(a, op == "and")), during=during)
+            yield from _expression_accesses(b, (*path, GuardStep(a, op == "and")), during=during)
         case ir.Bin(_, a, b):
             yield from _expression_accesses(a, path, during=during)
             yield from _expression_accesses(b, path, during=during)
@@ -209,16 +209,16 @@ def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[
             raise InternalError(f"unknown expression {type(expr).__name__}")
 
 
-def variables(access: Access) -> set[ir.Var]:
+def deciding_variables(access: Access) -> set[ir.Var]:
     """Return the variables on which it depends whether an access happens and to which element."""
     needed = {var for index in access.indices for var in free_vars(index)}
     for step in reversed(access.way):
         match step:
-            case Guard(condition):
+            case GuardStep(condition):
                 needed |= free_vars(condition)
-            case Iterations(loop):
+            case LoopStep(loop):
                 needed |= free_vars(loop.extent)
-            case Name(var, value) if var in needed:
+            case LetStep(var, value) if var in needed:
                 needed |= free_vars(value)
     return needed
 
@@ -254,7 +254,7 @@ class Replay:
 
     def _replay_access(self, access: Access) -> None:
         """Record the times of all executions of one access."""
-        for values, when in _executions_at_end(access.way, variables(access), {}, np.zeros(1, np.int64)):
+        for values, when in _executions_at_end(access.way, deciding_variables(access), {}, np.zeros(1, np.int64)):
             self._record_executions(access, values, when)
 
     def _record_executions(self, access: Access, values: Values, when: Array) -> None:
@@ -298,14 +298,14 @@ def _executions_at_end(path: Way, wanted: set[ir.Var], values: Values, when: Arr
     """Yield the executions that reach the end of a path, in batches: values of variables, and ticks."""
     for position, step in enumerate(path):
         match step:
-            case Slot(start):
+            case ClockAdvance(start):
                 when = when + start
-            case Guard(condition, holds):
+            case GuardStep(condition, holds):
                 values, when = _filter_by_guard(condition, holds, values, when)
-            case Name(var, value) if var in wanted:
+            case LetStep(var, value) if var in wanted:
                 named = _evaluate(value, values)
                 values = {**values, var: None if named is None else np.broadcast_to(named, when.shape)}
-            case Iterations():
+            case LoopStep():
                 for inner, then in _iterate(step, wanted, values, when):
                     yield from _executions_at_end(path[position + 1 :], wanted, inner, then)
                 return
@@ -327,7 +327,7 @@ def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, when: Arra
     return _select_executions(values, chosen), when[chosen]
 
 
-def _iterate(step: Iterations, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
+def _iterate(step: LoopStep, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
     """Yield the executions of a loop's iterations, some at a time; only the first and the last iteration if the access
     does not depend on the loop."""
     loop = step.loop

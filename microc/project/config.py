@@ -16,7 +16,7 @@ from microc.base.file_access import TRUST, foreign_reason, is_trusted, read_byte
 from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
 from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_words
-from microc.errors import OutputError, UsageError, suggestion
+from microc.errors import OutputError, UsageError, known_names_hint
 from microc.external.backend import BACKENDS
 
 NAME = "microc.toml"
@@ -101,7 +101,7 @@ def read_config(path: Path) -> Config:
     )
 
 
-def check_owner(config: Config) -> None:
+def check_config_owner(config: Config) -> None:
     """Raise UsageError for a ``microc.toml`` that belongs to another user, unless MICROC_TRUST names its folder.
     The same holds for the project's folder, whose Makefile runs, and for a board file, which names programs to run:
     none of them was named on the command line."""
@@ -139,7 +139,7 @@ def _check_known_keys(data: Mapping[str, Any], known: Iterable[str], path: Path,
     """Raise UsageError, with similar keys, for a key that is not ``known``. ``what``: ``keys`` of the file or ``options``."""
     for key in data:
         if key.replace("-", "_") not in known:
-            hint = suggestion(key, known, key_kind)
+            hint = known_names_hint(key, known, key_kind)
             if key_kind == "keys" and key.replace("-", "_") in NAMES:
                 hint = f"it is an option: write it under [options] in {path.name}"
             raise UsageError(f"{path.name} has no key {key!r}", where=str(path), hint=hint)

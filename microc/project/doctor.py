@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from microc.base.immutable import frozen
 from microc.device.boards import load_board
-from microc.device.emulators import find_program
+from microc.device.emulators import find_program_or_simulator
 from microc.device.runners import board_runners
 from microc.device.toolchain import board_tools, install_commands
 from microc.errors import ToolError
@@ -72,7 +72,7 @@ def find_tools(board: str = "") -> tuple[Finding, ...]:
     if not board:
         findings += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
     for name, purpose, essential in _programs_for_board(load_board(board)) if board else PROGRAMS:
-        path = find_program(name)
+        path = find_program_or_simulator(name)
         findings.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
     return tuple(findings)
 
@@ -98,7 +98,7 @@ def list_install_commands(findings: Iterable[Finding]) -> tuple[tuple[str, ...],
     return (*python, *install_commands(name for name in missing if name not in LIBRARIES))
 
 
-def install(commands: Iterable[Sequence[str]]) -> None:
+def run_install_commands(commands: Iterable[Sequence[str]]) -> None:
     """Run the commands of :func:`list_install_commands`; their output goes to standard error. ToolError if one fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in commands:

@@ -17,11 +17,11 @@ from microc.compiler.fit.budget import (
     MemoryBound,
     count_macs,
     memory_bound,
+    prove_shortages,
     region_bytes,
-    shortages,
     summarise_arithmetic,
 )
-from microc.compiler.fit.footprint import Footprint, board_capacity, check_modules
+from microc.compiler.fit.footprint import Footprint, board_capacity, footprint_that_fits
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.model import source_name
 from microc.compiler.options import Options
@@ -32,7 +32,7 @@ from microc.module import Arithmetic
 from microc.ops import registry
 from microc.reports.advice import arithmetic_advice, arithmetic_data
 from microc.reports.summary import summarise_module
-from microc.run.board_project import linked_sizes
+from microc.run.board_project import link_and_read_sizes
 from microc.target import Board
 
 VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": None, "yes": True})
@@ -50,7 +50,7 @@ _ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "memo
 
 
 @frozen
-class Check:
+class ModelCheck:
     """Facts about a model before compilation; sizes in bytes.
 
     ``least``: lower bounds for any compilation. ``live``: the largest set of values that are alive together; about the
@@ -116,7 +116,9 @@ class Check:
         }
 
 
-def check_model(source: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False) -> Check:
+def check_model(
+    source: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False
+) -> ModelCheck:
     """Read a model, run the graph passes, and check it. UnsupportedError lists everything that microc cannot compile.
 
     ``exact``: if nothing proves that the model does not fit, compile it for the board, and link it if the compiler is
@@ -126,13 +128,13 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
     room = board_capacity(board, external=bool(options.external)) if board else BoardCapacity()
     least = memory_bound(fused, options)
     arithmetic = summarise_arithmetic(fused, options.weight_dtype)
-    reasons, need, compiled = shortages(least, options, room), None, None
+    reasons, need, compiled = prove_shortages(least, options, room), None, None
     built = certain = False
     if exact and board and not reasons:
         try:
             module = compile_model(source, board.target, options, None, room)
-            need, compiled = check_modules((module,), board), summarise_module(module, board)
-            sizes = linked_sizes(project_files((module,), board, __version__), board)
+            need, compiled = footprint_that_fits((module,), board), summarise_module(module, board)
+            sizes = link_and_read_sizes(project_files((module,), board, __version__), board)
             if sizes is not None:
                 code = sizes.flash - need.weights - need.self_test
                 need, built = replace(need, code=code, linked_ram=sizes.static_ram), True
@@ -141,12 +143,12 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         except FitError as error:
             reasons, need, compiled = (error.what,), None, None
     bounded = board or options.flash or options.ram
-    return Check(
+    return ModelCheck(
         **describe_graph(read, source_name(source)),
         kernels=sum(not registry.get(nodes[0].op).view for nodes in groups_of(fused)),
         macs=count_macs(read),
         weight_bytes=sum(array.nbytes for array in fused.consts.values()),
-        live=live_bytes(fused),
+        live=peak_live_bytes(fused),
         least=least,
         board=board.name if board else "",
         verdict="no" if reasons else "yes" if need and certain else "maybe" if bounded else "",
@@ -194,7 +196,7 @@ def _iter_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
         yield from ({**_graph_tensor_data(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
-def live_bytes(graph: Graph) -> int:
+def peak_live_bytes(graph: Graph) -> int:
     """Compute the largest sum of bytes of values that are alive between two kernels of a fused graph, in the order of its
     nodes.
     During a kernel its results may replace operands that are not needed any more."""

@@ -23,7 +23,7 @@ from microc.compiler.interaction import Progress
 from microc.compiler.options import make_options
 from microc.device.board_info import Stats
 from microc.device.boards import load_board
-from microc.device.toolchain import Sizes, board_tools
+from microc.device.toolchain import LinkedSizes, board_tools
 from microc.frontend.detect import read_model_bytes
 from microc.project.config import FOLDER, NAME, format_config
 from microc.run import board_project
@@ -46,7 +46,7 @@ class Start:
     folder: Code
 
 
-def new_project(folder: Path, model: Path | None, board: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+def write_new_project(folder: Path, model: Path | None, board: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Write the files of a project into a new or empty folder; return their names.
     ``model``: a file, which is validated and copied; None: that of the demonstration. ``options``: keywords of
     :func:`~microc.compiler.options.make_options`. Raises what reading a model or a board raises, before writing
@@ -100,7 +100,7 @@ class Demonstration:
 
     report: dict[str, Any]
     title: str
-    sizes: Sizes
+    sizes: LinkedSizes
     ram: int
     compiled_seconds: float
     built_seconds: float
@@ -130,14 +130,14 @@ class Demonstration:
         return self.right / len(self.labels) >= self.reference
 
 
-def choose_board() -> tuple[str, tuple[str, ...]]:
+def choose_demo_board() -> tuple[str, tuple[str, ...]]:
     """Choose the emulated board of the demonstration, or this computer if tools for the board are missing; return its name
     and the missing tools."""
     missing = tuple(tool for tool in board_tools(load_board(BOARD)) if shutil.which(tool) is None)
     return ("host" if missing else BOARD), missing
 
 
-def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
+def run_demonstration(board: str, progress: Progress | None = None) -> Demonstration:
     """Compile the digits network for a board, build and boot its firmware, and send it all images. Raises what compiling,
     building and the line raise."""
     folder = file_access.examples_folder() / "digits"
@@ -148,7 +148,7 @@ def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
         program = api.compile(folder / MODEL, board=board, progress=progress)
         project = board_project.open_project(program.write(temporary))
         compile_end = time.monotonic()
-        sizes = board_project.build(project).sizes
+        sizes = board_project.build_project(project).sizes
         ram = sizes.static_ram + project.peak_stack
         build_end = time.monotonic()
         with Device(project) as device:

@@ -18,7 +18,7 @@ from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.errors import MicrocError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.attributes import fault
+from microc.ops.attributes import attribute_error_message
 from microc.ops.lowering import lower_group
 from microc.ops.registry import ONES, Case, OpDef
 from microc.plugin import PORTABLE, Plugin, active
@@ -57,7 +57,7 @@ def _problems_of_case(operator: OpDef, case: Case, externs: bool) -> Iterator[st
     """Yield sentences on what is wrong with a test case. ``externs``: the plugin has external functions, so that compiled
     C also runs by their meaning."""
     attrs = {**operator.defaults, **case.attrs}
-    if problem := fault(operator.attrs, attrs):
+    if problem := attribute_error_message(operator.attrs, attrs):
         yield f"{problem}; OpDef.attrs declares them"
         return
     arrays = _operands_of_case(case)

@@ -30,7 +30,7 @@ from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.verification import Classification, classify
 from microc.transform.boundary import EVERY
-from microc.transform.quantised.unary_functions import Function, byte_functions
+from microc.transform.quantised.unary_functions import UnaryFunction, byte_functions
 
 # ---- 8-bit inputs: values computed elementwise from one byte need no calibrated scale.
 #
@@ -41,9 +41,9 @@ _EXACT = 2.0**-10
 """Tolerance for the rounding of floats that compute a function of a byte, in steps."""
 
 
-def functions_of_bytes(graph: Graph) -> dict[str, Activation | None]:
+def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
     """Map the float values that are functions of one byte each to their storage if they equal that byte; None for others."""
-    functions: Mapping[str, Function] = byte_functions(graph)
+    functions: Mapping[str, UnaryFunction] = byte_functions(graph)
     return {
         name: _byte_storage(function, graph)
         for name, function in functions.items()
@@ -51,7 +51,7 @@ def functions_of_bytes(graph: Graph) -> dict[str, Activation | None]:
     }
 
 
-def _byte_storage(function: Function, graph: Graph) -> Activation | None:
+def _byte_storage(function: UnaryFunction, graph: Graph) -> Activation | None:
     """Return the affine quantisation by which a function equals its byte; None if there is none."""
     dtype = graph.types[function.root].dtype
     low, high = dtypes.int_range(dtype)
@@ -74,13 +74,13 @@ _AT_ONCE = 1 << 22
 """Bytes of inputs and outputs in memory at a time."""
 
 
-class First(Row):
+class FirstOfSequence(Row):
     """A sample that begins a sequence."""
 
 
 def state_before(graph: Graph, row: Row, current: State) -> State:
     """Return the state before a sample: the initial state for the first of a sequence, else ``current``."""
-    return graph.state if isinstance(row, First) else current
+    return graph.state if isinstance(row, FirstOfSequence) else current
 
 
 @dataclass
@@ -161,7 +161,7 @@ def run_rows(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
     library.reset()
     most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
     for batch in _split_into_batches(samples, most):
-        if isinstance(batch[0], First):
+        if isinstance(batch[0], FirstOfSequence):
             library.reset()
         result = library.batch(*map(np.stack, zip(*batch, strict=True)))
         yield from zip(*(result if isinstance(result, tuple) else (result,)), strict=True)
@@ -171,12 +171,12 @@ def _split_into_batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[
     """Split the samples into batches of at most ``most``, each within one sequence."""
     begin = 0
     for end in range(1, len(samples) + 1):
-        if end == len(samples) or end - begin == most or isinstance(samples[end], First):
+        if end == len(samples) or end - begin == most or isinstance(samples[end], FirstOfSequence):
             yield samples[begin:end]
             begin = end
 
 
-def observe(
+def observe_activations(
     graph: Graph, values: Sequence[str], samples: Sequence[Row], seed: int, progress: Progress | None = None
 ) -> Mapping[str, Statistics]:
     """Run the float network on samples, and return statistics of ``values``, which may be inputs.
@@ -215,7 +215,7 @@ _GIVEN = Path("data")
 
 
 @frozen
-class Data:
+class SampleData:
     """Calibration or evaluation data.
 
     ``rows``: the samples; ``labels``: class numbers, or None; ``notes``: conversions that were made. ``steps``: samples
@@ -231,7 +231,7 @@ class Data:
         return answers[self.steps - 1 :: self.steps]
 
 
-def tensors_of(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
+def input_tensors(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
     """Describe a float graph's inputs in the form of a manifest's tensors, with the colour of each (or of ``*``)."""
     every = colours.get(EVERY, "")
     return [{**_tensor_description(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
@@ -250,7 +250,7 @@ def convert_data(
     labels: str = "",
     pixels: tuple[float, float] | None = None,
     colours: Mapping[str, str] = NO_COLOURS,
-) -> Data:
+) -> SampleData:
     """Convert user data to samples.
 
     Data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or in their
@@ -258,16 +258,16 @@ def convert_data(
     state. ``colours``: the channel order of inputs, in which pictures are read. Raises UsageError for data that do not fit, are
     empty, or are no numbers.
     """
-    if isinstance(given, Data):
+    if isinstance(given, SampleData):
         return given
     if isinstance(given, (str, os.PathLike)):
-        path = validation.path("data", given)
+        path = validation.as_path("data", given)
         outputs = [_tensor_description(graph, name) for name in graph.outputs]
-        samples = read_samples(tensors_of(graph, colours), outputs, path, labels, None, pixels)
+        samples = read_samples(input_tensors(graph, colours), outputs, path, labels, None, pixels)
         return _to_sample_data(graph, samples.inputs, samples.labels, samples.notes, path)
     converted = [
         convert_samples(array, tensor, _GIVEN)
-        for array, tensor in zip(_to_input_arrays(graph, given), tensors_of(graph), strict=True)
+        for array, tensor in zip(_to_input_arrays(graph, given), input_tensors(graph), strict=True)
     ]
     return _to_sample_data(
         graph, [array for array, _ in converted], None, [note for _, note in converted if note], _GIVEN
@@ -276,11 +276,11 @@ def convert_data(
 
 def convert_calibration_data(
     graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
-) -> Data:
+) -> SampleData:
     """Convert calibration data if ``labels`` names labels of the evaluation data: labels in the calibration data too are
     not an input."""
     if isinstance(given, (str, os.PathLike)) and labels:
-        path = validation.path("data", given)
+        path = validation.as_path("data", given)
         labels = labels if not path.is_dir() and labels in read_arrays(path) else ""
     return convert_data(graph, given, labels, pixels, colours)
 
@@ -294,7 +294,7 @@ def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
                 f"data: got arrays for {', '.join(map(str, user_data))}, expected {', '.join(graph.inputs)}",
                 hint="give one array for each input, by its name",
             )
-        return [validation.arrays("data", [user_data[name]])[0] for name in graph.inputs]
+        return [validation.as_arrays("data", [user_data[name]])[0] for name in graph.inputs]
     if isinstance(user_data, np.ndarray):
         if count != 1:
             raise UsageError(
@@ -344,7 +344,7 @@ def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
 
 def _to_sample_data(
     graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path
-) -> Data:
+) -> SampleData:
     """Check the arrays of all samples, one for each input, and convert them to rows."""
     shapes = [graph.types[name].shape for name in graph.inputs]
     counts = {array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)}
@@ -369,8 +369,8 @@ def _to_sample_data(
     count = counts.pop()
     steps = count[1] if len(count) > 1 else 1
     if len(count) > 1:
-        rows[::steps] = map(First, rows[::steps])
-    return Data(tuple(rows), labels, tuple(notes), steps)
+        rows[::steps] = map(FirstOfSequence, rows[::steps])
+    return SampleData(tuple(rows), labels, tuple(notes), steps)
 
 
 # ---- Score of a network on its task: one number, larger is better.
@@ -378,7 +378,7 @@ def _to_sample_data(
 Score = Callable[[Graph], float]
 
 
-def choose_score(evaluate: Any, data: Data) -> Score | None:
+def choose_score(evaluate: Any, data: SampleData) -> Score | None:
     """Return the function that scores a network: the caller's ``evaluate`` if it is callable, accuracy if ``data`` has
     labels, else None."""
     if callable(evaluate):
@@ -397,7 +397,7 @@ def _user_score(evaluate: Callable[..., Any], graph: Graph) -> float:
     return float(result)
 
 
-def _measure_accuracy(graph: Graph, data: Data) -> float:
+def _measure_accuracy(graph: Graph, data: SampleData) -> float:
     """Return the share of samples, or sequences, that are classified correctly."""
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))
@@ -417,7 +417,7 @@ def classify_outputs(answers: Mapping[str, Array], labels: Array) -> Classificat
         ) from error
 
 
-def check_labels(graph: Graph, data: Data) -> None:
+def check_labels(graph: Graph, data: SampleData) -> None:
     """Raise UsageError for labels that are no class of the network."""
     if data.labels is not None:
         types = {name: graph.types[name] for name in graph.outputs}

@@ -16,15 +16,21 @@ from microc.base.immutable import frozen
 from microc.compiler import validation
 from microc.compiler.interaction import Progress
 from microc.compiler.options import Options
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.graph.ir import Graph, Node
 from microc.quantization import integer_scheme
-from microc.quantization.calibration_data import Row, Statistics, merge_statistics, observe, table_statistics
+from microc.quantization.calibration_data import (
+    Row,
+    Statistics,
+    merge_statistics,
+    observe_activations,
+    table_statistics,
+)
 from microc.quantization.integer_scheme import (
     WIDE,
     Activation,
     Weight,
-    activation,
+    activation_for_range,
     fake_quantise,
     quantise_constant,
     quantise_like,
@@ -33,13 +39,21 @@ from microc.quantization.integer_scheme import (
 from microc.quantization.network_noise import Reals
 from microc.quantization.network_structure import flatten_graph, make_names_distinct
 from microc.quantization.quantisation_points import QuantisationPoints, find_quantisation_points
-from microc.quantization.repairs import MIN_SAMPLES, Attempt, Repaired, Trial, equalise_channels, repair_network, split
+from microc.quantization.repairs import (
+    MIN_SAMPLES,
+    Attempt,
+    Repaired,
+    Trial,
+    equalise_channels,
+    repair_network,
+    split_samples,
+)
 from microc.quantization.write import Recipe
 from microc.transform import NORMALISING, canonicalise, scale_axis
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import legalize
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import CHOICES, moves
+from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
 # ---- Ranges of activations: estimators, and the choice among them by the error that they cause.
 #
@@ -142,7 +156,7 @@ def choose_storage(seen: Statistics, dtype: str, method: str, power_of_two: bool
     best = method
     if len(ranges) > 1:
         best = min(ranges, key=lambda name: _expected_error(seen, ranges[name], elements, dtype))
-    return activation(*ranges[best], dtype, power_of_two), best
+    return activation_for_range(*ranges[best], dtype, power_of_two), best
 
 
 def _clip_to_reach(span: Range, seen: Statistics) -> Range:
@@ -154,14 +168,14 @@ def _clip_to_reach(span: Range, seen: Statistics) -> Range:
 def _expected_error(seen: Statistics, span: Range, elements: Array, dtype: str) -> float:
     """Return the mean squared error of the drawn elements as integers of a range, plus the predicted error of unseen
     samples."""
-    how = activation(*span, dtype)
+    how = activation_for_range(*span, dtype)
     first, last = ((end - how.zero_point) * how.scale for end in dtypes.int_range(dtype))
-    beyond = excess(np.array(seen.highs), last) if last < seen.reach[1] else 0.0
-    beyond += excess(-np.array(seen.lows), -first) if first > seen.reach[0] else 0.0
+    beyond = expected_excess(np.array(seen.highs), last) if last < seen.reach[1] else 0.0
+    beyond += expected_excess(-np.array(seen.lows), -first) if first > seen.reach[0] else 0.0
     return float(np.mean(np.square(fake_quantise(elements, how) - elements))) + beyond / max(1, seen.size)
 
 
-def excess(extremes: Array, end: float) -> float:
+def expected_excess(extremes: Array, end: float) -> float:
     """Return the expected square by which a sample exceeds ``end``, from the extremes of other samples.
 
     The excess over a threshold is taken as exponentially distributed (peaks over threshold: Pickands, 1975, in its simplest
@@ -204,7 +218,7 @@ def bits_by_result(graph: Graph, weights: Sequence[str], given: Mapping[str, int
     """
     by_name = {name: node for node in reversed(flatten_graph(graph).nodes) for name in _layer_names(node)}
     by_result: dict[str, int] = {}
-    for name, bits in validation.by_name("bits", given, _check_bits).items():
+    for name, bits in validation.as_mapping_by_name("bits", given, _check_bits).items():
         if name not in by_name:
             raise _unknown_layer(name, layer_labels(graph, weights).values())
         node = by_name[name]
@@ -225,7 +239,7 @@ def uniform_bits(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, i
     return {name: 8 if name in grouped else bits for name in weights}
 
 
-def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
+def bits_by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
     """Convert bits by the results of layers to bits by their weights."""
     return {
         node.inputs[1]: widths[node.outputs[0]]
@@ -234,13 +248,13 @@ def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def of_weights(widths: Mapping[str, int]) -> dict[str, int]:
+def stored_weight_bits(widths: Mapping[str, int]) -> dict[str, int]:
     """Return the bits in which weights are stored by the bits of their operators: at most 8, also for 16-bit activations
     and floats."""
     return {name: min(bits, BITS[0]) for name, bits in widths.items()}
 
 
-def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[str]:
+def results_with_bits(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[str]:
     """Return the results of the operators that have ``bits`` by their own or by their weight's name."""
     return frozenset(
         node.outputs[0]
@@ -249,13 +263,13 @@ def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[st
     )
 
 
-def readers_by_name(graph: Graph, value: str) -> list[str]:
+def names_of_readers(graph: Graph, value: str) -> list[str]:
     """Return names of the operators that must have 16 bits so that a value has 16 bits where it is read: those that read
     its elements, or the value itself if nothing reads it."""
     flat = flatten_graph(graph)
     users = flat.consumers().get(value, ())
     names_by_reader = [
-        readers_by_name(flat, node.outputs[0]) if moves(node) or node.op in CHOICES else [node.outputs[0]]
+        names_of_readers(flat, node.outputs[0]) if moves_elements(node) or node.op in CHOICES else [node.outputs[0]]
         for node in users
     ]
     return list(dict.fromkeys(name for names in names_by_reader for name in names)) or [value]
@@ -264,7 +278,7 @@ def readers_by_name(graph: Graph, value: str) -> list[str]:
 def find_float_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     """Return the results of the operators that shall stay in floats. Raises UsageError for an unknown one."""
     results: set[str] = set()
-    for name in validation.names("float_layers", given):
+    for name in validation.as_names("float_layers", given):
         values = {node.outputs[0] for node in graph.nodes if name in _layer_names(node)}
         if not values:
             raise _unknown_layer(name, (node.loc.name or node.outputs[0] for node in graph.nodes))
@@ -316,7 +330,7 @@ def _select_layers(
     """Return the results of the named layers, which must be among ``candidates``. Raises UsageError for another one.
 
     ``what``: the option, ``refusal`` and ``hint``: the error for a layer that is no candidate."""
-    names = validation.names(what, given)
+    names = validation.as_names(what, given)
     if list(names) == [ALL]:
         return frozenset(node.outputs[0] for node in candidates)
     results: set[str] = set()
@@ -351,18 +365,18 @@ def _layer_names(node: Node) -> Iterator[str]:
 
 
 def _check_bits(what: str, value: Any) -> int:
-    return int(validation.choice(what, value, WIDTHS))
+    return int(validation.as_known_value(what, value, WIDTHS))
 
 
 def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
-    return UsageError(f"there is no layer {name!r}", hint=suggestion(name, known, "layers"))
+    return UsageError(f"there is no layer {name!r}", hint=known_names_hint(name, known, "layers"))
 
 
 # ---- Configuration of quantisation, by the network's own names of values.
 
 
 @frozen
-class Config:
+class QuantisationConfig:
     """Configuration of quantisation.
 
     ``activations``: their dtype. ``weights``: their bits; ``block``: inputs that share a multiplier, for few bits.
@@ -383,10 +397,10 @@ class Config:
     def find_points(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationPoints:
         """Return the quantisation points if operators, or their weights, have these bits: some are 16-bit, some stay in
         floats."""
-        wide_results, float_results = (of_width(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
+        wide_results, float_results = (results_with_bits(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
         return find_quantisation_points(graph, self.floating | float_results, wide_results, self.opening)
 
-    def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> Config:
+    def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationConfig:
         """Add bits by a user's names of operators.
 
         Raises UsageError for an unknown operator, impossible bits, or if nothing in the network becomes integers.
@@ -398,14 +412,18 @@ class Config:
                 hint="compare its operators with those listed by microc operators",
             )
         by_result = bits_by_result(graph, (*points.weights, *points.opened), bits)
-        return replace(self, bits=by_result, floating=self.floating | of_width(graph, by_result, FLOAT_BITS))
+        return replace(self, bits=by_result, floating=self.floating | results_with_bits(graph, by_result, FLOAT_BITS))
 
 
 # ---- Recipe: storage of every value, of activations by their statistics, of constants by their numbers.
 
 
 def decide_recipe(
-    graph: Graph, points: QuantisationPoints, seen: Mapping[str, Statistics], config: Config, bits: Mapping[str, int]
+    graph: Graph,
+    points: QuantisationPoints,
+    seen: Mapping[str, Statistics],
+    config: QuantisationConfig,
+    bits: Mapping[str, int],
 ) -> Recipe:
     """Decide the storage of all values of a network at its quantisation points. ``bits``: of each weight.
 
@@ -443,7 +461,7 @@ def decide_recipe(
             data = recipe.read(node)
             name = node.inputs[1]
             reals = flat.consts[name]
-            block = integer_scheme.block_of(node, reals, config.block)
+            block = integer_scheme.usable_block(node, reals, config.block)
             stored[name] = integer_scheme.quantise_in_blocks(reals, bits[name], block, bias, data.scale, power_of_two)
     return recipe
 
@@ -485,14 +503,14 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibratedNetwork:
     """A float network and the statistics of its values on calibration data.
 
     ``found``: quantisation points; ``seen``: statistics of its values on ``rows``; ``reals``: compiled float networks,
     as in :class:`.NetworkPair`; ``plains``: compiled networks without repairs, by bits of weights."""
 
     graph: Graph
-    config: Config
+    config: QuantisationConfig
     found: QuantisationPoints
     rows: Sequence[Row]
     seen: Mapping[str, Statistics]
@@ -509,22 +527,22 @@ class Calibrated:
     @cached_property
     def fixed(self) -> Mapping[str, int]:
         """Bits of weights that are set by hand."""
-        return by_weight(self.graph, self.config.bits)
+        return bits_by_weight(self.graph, self.config.bits)
 
     @cached_property
     def held(self) -> Sequence[Row]:
         """Samples that are held back to judge networks by; all samples if there are too few."""
-        return split(self.graph, self.rows, self.seed)[1] or self.rows
+        return split_samples(self.graph, self.rows, self.seed)[1] or self.rows
 
     def recipe(self, bits: Mapping[str, int]) -> Recipe:
         """Return the recipe for weights with these bits; others have the default ones."""
         all_bits = self._default_bits | {**self.config.bits, **bits}
         points = self.config.find_points(self.graph, all_bits)
-        return decide_recipe(self.graph, points, self.seen, self.config, of_weights(all_bits))
+        return decide_recipe(self.graph, points, self.seen, self.config, stored_weight_bits(all_bits))
 
     def repair(self, bits: Mapping[str, int]) -> Repaired:
         """Return the repaired network for these bits, and the report on repairs."""
-        all_bits = of_weights(self._default_bits | {**self.fixed, **bits})
+        all_bits = stored_weight_bits(self._default_bits | {**self.fixed, **bits})
         return repair_network(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)
 
     def plain(self, bits: Mapping[str, int]) -> Trial:
@@ -540,13 +558,17 @@ class Calibrated:
         return uniform_bits(self.graph, self.stored, self.config.weights)
 
 
-def calibrate(graph: Graph, config: Config, rows: Sequence[Row], seed: int, progress: Progress | None) -> Calibrated:
+def calibrate(
+    graph: Graph, config: QuantisationConfig, rows: Sequence[Row], seed: int, progress: Progress | None
+) -> CalibratedNetwork:
     """Find the quantisation points of a float network, and observe their values on ``rows``."""
     points = config.find_points(graph, config.bits)
-    return Calibrated(graph, config, points, rows, observe(graph, points.seen, rows, seed, progress), seed, progress)
+    return CalibratedNetwork(
+        graph, config, points, rows, observe_activations(graph, points.seen, rows, seed, progress), seed, progress
+    )
 
 
-def equalise_network(network: Calibrated) -> tuple[Calibrated, list[dict[str, Any]]]:
+def equalise_network(network: CalibratedNetwork) -> tuple[CalibratedNetwork, list[dict[str, Any]]]:
     """Equalise the network's channels (:func:`.repairs.equalise_channels`) if that lowers the noise on held-back samples.
 
     Returns the network and a report as on a repair. With too few samples to judge by, the expected noise decides."""

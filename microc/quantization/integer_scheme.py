@@ -54,7 +54,7 @@ class Weight:
         return np.asarray((self.data - zeros.reshape(shape)) * scales.reshape(shape))
 
 
-def activation(low: float, high: float, dtype: str, power_of_two: bool = False) -> Activation:
+def activation_for_range(low: float, high: float, dtype: str, power_of_two: bool = False) -> Activation:
     """Return the affine quantisation of real numbers from ``low`` to ``high``, extended to zero, which is exact.
 
     int16 is symmetric: its kernels add no zero point. ``power_of_two``: the scale is rounded up to a power of two.
@@ -82,7 +82,7 @@ def next_powers(scales: Array) -> Array:
     return np.asarray(np.exp2(np.ceil(np.log2(scales))))
 
 
-def levels(bits: int) -> Span:
+def weight_levels(bits: int) -> Span:
     """Return the least and largest level of a weight of so many bits.
 
     They are symmetric, except that 2 bits keep all four levels: that lowers the error of normally distributed weights by 1 dB
@@ -133,7 +133,7 @@ def quantise_weights(
     stored at ``data_scale`` times it, is far from the limits of int32.
     """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
-    span = levels(bits)
+    span = weight_levels(bits)
     scales = np.abs(rows).max(axis=1, initial=0.0) / span[1]
     if bits < _EXACT_RANGE:
         scales = search_scales(rows, scales, span)
@@ -159,7 +159,7 @@ def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
     """Quantise a constant operand to 8 bits with one symmetric scale. A single number is exact, unless scales are powers of
     two."""
     top = float(np.abs(reals).max(initial=0.0))
-    scale = float(np.float32(max(top / levels(8)[1], SMALLEST))) if top > 0 else 1.0
+    scale = float(np.float32(max(top / weight_levels(8)[1], SMALLEST))) if top > 0 else 1.0
     quant = Quant((float(next_powers(np.array(scale))) if power_of_two else scale,), (0,))
     return Weight(quantise_array(reals, quant, "int8"), quant)
 
@@ -193,7 +193,7 @@ _TOPS = range(MOST, MOST // 2, -1)
 """Multipliers that are tried for the block with the largest scale of a channel."""
 
 
-def block_of(node: Node, weights: Array, block: int) -> int:
+def usable_block(node: Node, weights: Array, block: int) -> int:
     """Return the block size for a layer's weights: ``block``, or NONE if a block's inputs are not neighbours, since
     transposed convolutions order taps by phases."""
     is_split = node.op == "conv2d_transpose" and block != NONE and weights.shape[-1] % block
@@ -210,9 +210,9 @@ def quantise_in_blocks(
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     if not has_block_multipliers(rows, bits, block):
         return quantise_weights(reals, bits, bias, data_scale, power_of_two)
-    span = levels(bits)
+    span = weight_levels(bits)
     scales = allowed_scales(channel_scales(rows, span, block), bias, data_scale, power_of_two)
-    factors = multipliers(rows, scales, span, block)
+    factors = block_multipliers(rows, scales, span, block)
     numbers = np.clip(np.rint(rows / (scales[:, None] * factors)), *span) * factors
     quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
     return Weight(numbers.reshape(reals.shape).astype(np.int8), quant)
@@ -233,7 +233,7 @@ def channel_scales(rows: Array, span: Span, block: int) -> Array:
     return best
 
 
-def multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
+def block_multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
     """Return for each weight (O, K) the multiplier of its block with the least squared error at the ``scales`` (O)."""
     parts = _split_into_blocks(rows, block)
     best: Array = np.ones(parts.shape[:2])
@@ -330,12 +330,12 @@ def round_weights_for_output(
     output that its bias allows; ``block``: inputs that share a multiplier. The result is (all outputs, K) with a scale
     for each output."""
     groups, outputs, depth = wanted.shape
-    span = levels(bits)
+    span = weight_levels(bits)
     rows = wanted.reshape(-1, depth)
     factors = np.broadcast_to(1.0, wanted.shape)
     if has_block_multipliers(rows, bits, block):
         nearest = channel_scales(rows, span, block)
-        factors = multipliers(rows, nearest, span, block).reshape(wanted.shape)
+        factors = block_multipliers(rows, nearest, span, block).reshape(wanted.shape)
     else:
         nearest = search_scales(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
     least = np.maximum(least, SMALLEST)

@@ -14,7 +14,7 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.base.knapsack import LayerOption, Selection, pareto_front, pareto_front_by_time
 from microc.compiler import validation
-from microc.compiler.fit.footprint import footprint
+from microc.compiler.fit.footprint import firmware_footprint
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
@@ -22,9 +22,9 @@ from microc.errors import FitError, InternalError, UsageError
 from microc.graph.ir import Graph, Loc
 from microc.module import Call, Module
 from microc.quantization.calibration_data import Score
-from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, Calibrated, layer_labels
+from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, CalibratedNetwork, layer_labels
 from microc.quantization.integer_scheme import WIDE
-from microc.quantization.network_noise import layer_changes, noise_of
+from microc.quantization.network_noise import layer_changes, noise_by_change
 from microc.quantization.repairs import Repaired
 from microc.quantization.write import Recipe, write_quantised
 from microc.target import Board
@@ -34,7 +34,7 @@ from microc.transform.quantised.qdq import LAYERS
 
 
 @frozen
-class Price:
+class LayerPrice:
     """Cost of a layer: its constants in bytes, estimated instructions and cycles of its steps."""
 
     flash: int
@@ -44,15 +44,15 @@ class Price:
 
 def board_of(given: Any) -> Board:
     """Return a board, or load the one of a name or file."""
-    return given if isinstance(given, Board) else load_board(validation.path("a board", given))
+    return given if isinstance(given, Board) else load_board(validation.as_path("a board", given))
 
 
-def cost(graph: Graph, board: Board) -> dict[str, Any]:
+def network_cost(graph: Graph, board: Board) -> dict[str, Any]:
     """Return flash, RAM and arena in bytes, and estimated instructions and cycles of a run."""
     return _total_cost(compile_model(graph, board.target, Options()), board)
 
 
-def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, Price]]:
+def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
     """Return the cost of a network and of each layer.
 
     ``layers`` maps the location of each layer, in the form of its operators (``Loc``), to its size. Layers that are computed in
@@ -67,10 +67,10 @@ def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple
             share = layers[location] / max(1, size)
             for k, amount in enumerate((_constant_bytes(call, module), call.instructions, call.cycles)):
                 parts[location][k] += share * amount
-    return _total_cost(module, board), {location: Price(*map(round, part)) for location, part in parts.items()}
+    return _total_cost(module, board), {location: LayerPrice(*map(round, part)) for location, part in parts.items()}
 
 
-def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, Price]]:
+def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
     """Return the cost of a network, and the price of each location in the model, code included.
 
     A constant or a kernel is divided among the steps that use it, a step among the layers that it streams."""
@@ -86,11 +86,11 @@ def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[st
         for location in step_locations:
             part = parts.setdefault(location, [0.0, 0.0, 0.0])
             part[:] = (all_of + amount / len(step_locations) for all_of, amount in zip(part, amounts, strict=True))
-    return _total_cost(module, board), {location: Price(*map(round, part)) for location, part in parts.items()}
+    return _total_cost(module, board), {location: LayerPrice(*map(round, part)) for location, part in parts.items()}
 
 
 def _total_cost(module: Module, board: Board) -> dict[str, Any]:
-    need, plan = footprint((module,), board), module.plan
+    need, plan = firmware_footprint((module,), board), module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
     return {
@@ -138,9 +138,9 @@ def check_limits(
     """Return the limits that a caller sets, None without any. Raises UsageError for an invalid number, or if no board is
     named."""
     byte_limits = {"flash": flash, "ram": ram}
-    amounts = {name: validation.integer(name, n, least=1) for name, n in byte_limits.items() if n is not None}
+    amounts = {name: validation.as_integer(name, n, least=1) for name, n in byte_limits.items() if n is not None}
     if max_drop is not None:
-        validation.number("max_drop", max_drop, 0.0, float("inf"))
+        validation.as_number("max_drop", max_drop, 0.0, float("inf"))
     elif not amounts and time is None:
         return None
     if not board:
@@ -154,7 +154,7 @@ def check_limits(
 
 def _time_to_cycles(board: Board, time: float) -> int:
     """Convert seconds to cycles of the board's clock."""
-    validation.number("time", time, 0.0, float("inf"))
+    validation.as_number("time", time, 0.0, float("inf"))
     clock = board.raw.get("clock_hz", 0)
     if not clock:
         raise UsageError(
@@ -170,13 +170,13 @@ T = TypeVar("T")
 
 
 @dataclass
-class Task:
+class BitSearch:
     """State of a search for the bits of a ``network``'s weights under ``limits``; ``score``: function of a network, larger
     is better, or None.
 
     The other fields memoise networks that were tried."""
 
-    network: Calibrated
+    network: CalibratedNetwork
     limits: Limits
     score: Score | None = None
     built: dict[Bits, Repaired] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class Task:
                 if is_repaired
                 else write_quantised(self.network.graph, self.network.recipe(self.widths(bits))).graph
             )
-            self.costs[key] = cost(graph, self.limits.board)
+            self.costs[key] = network_cost(graph, self.limits.board)
         return self.costs[key]
 
     def excess(self, bits: Bits) -> tuple[int, int]:
@@ -297,13 +297,13 @@ def _remaining_limit(limit: int | None, amount: int) -> int | None:
     return None if limit is None else limit - amount
 
 
-def find_layer_options(task: Task, widths: Sequence[int], by_time: bool) -> LayerOptions:
+def find_layer_options(task: BitSearch, widths: Sequence[int], by_time: bool) -> LayerOptions:
     """Return every layer's options: all ``widths`` (8 among them), or its fixed bits."""
     network = task.network
     widths = tuple(dict.fromkeys((*widths, *network.fixed.values())))
     recipes = {bits: task.everywhere(bits) for bits in widths if bits != FLOAT_BITS}
     changes = layer_changes(network.graph, network.rows, recipes, task.weights, network.seed)
-    noise = noise_of(network.graph, network.rows, changes, progress=network.progress)
+    noise = noise_by_change(network.graph, network.rows, changes, progress=network.progress)
     prices, base = _measure_prices(task, widths)
     options = []
     for name in task.weights:
@@ -324,11 +324,11 @@ def _make_monotone(noise: Mapping[int, float]) -> dict[int, float]:
     return rising
 
 
-def _measure_prices(task: Task, widths: Sequence[int]) -> tuple[dict[int, dict[str, Price]], dict[str, Any]]:
+def _measure_prices(task: BitSearch, widths: Sequence[int]) -> tuple[dict[int, dict[str, LayerPrice]], dict[str, Any]]:
     """Return the prices of layers by bits and weight, and the cost of the rest of the network with 8 bits."""
     graph, places = _label_layers(task.network.graph, task.weights)
     sizes = {str(place): task.network.graph.consts[name].size for name, place in places.items()}
-    prices: dict[int, dict[str, Price]] = {}
+    prices: dict[int, dict[str, LayerPrice]] = {}
     base: dict[str, Any] = {}
     for bits in task.with_progress("prices", widths):
         total, parts = price_layers(write_quantised(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
@@ -371,7 +371,7 @@ _SHOWN = 64
 """Limit of networks of the front in the report."""
 
 
-def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
+def search_bits(task: BitSearch) -> tuple[Repaired, dict[str, Any]]:
     """Search the bits of all layers' weights: return the repaired network with the chosen bits, and plain data about the
     search. Raises FitError if no choice keeps the limits."""
     options = find_layer_options(task, BITS, by_time=False)
@@ -392,7 +392,7 @@ def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
 
 
 def _choose_within_limits(
-    task: Task, layer_options: LayerOptions, choose: Callable[[Task, Sequence[Selection]], Selection | None]
+    task: BitSearch, layer_options: LayerOptions, choose: Callable[[BitSearch, Sequence[Selection]], Selection | None]
 ) -> Selection | None:
     """Return a choice of bits whose compiled network keeps the limits; None if ``choose`` finds none. Raises FitError if
     no choice keeps them."""
@@ -421,7 +421,7 @@ def _tighten_limit(limit: int | None, over: int, predicted: int) -> int | None:
     return limit if limit is None or not over else min(limit - over // 2, predicted - 1)
 
 
-def _choose_least_noise(task: Task, points: Sequence[Selection]) -> Selection:
+def _choose_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selection:
     """Return, of the choices whose predicted noise is near the least, the one with the least noise after repairs."""
     near = [point for point in points if point.loss <= _NEAR * points[-1].loss]
     candidates = [near[k] for k in _space_evenly(len(near), _CANDIDATES)]
@@ -432,7 +432,7 @@ def _choose_least_noise(task: Task, points: Sequence[Selection]) -> Selection:
     return max(decibels, key=lambda point: decibels[point])
 
 
-def _choose_smallest(task: Task, points: Sequence[Selection]) -> Selection | None:
+def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection | None:
     """Return the cheapest choice that keeps the score, by bisection, since the score falls with noise; None if there is
     none."""
     points = [points[k] for k in _space_evenly(len(points), _STEPS)]
@@ -457,7 +457,7 @@ def _space_evenly(count: int, most: int) -> list[int]:
     return sorted({int(k) for k in np.linspace(count - 1, 0, min(most, count))})
 
 
-def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
+def _check_ram(task: BitSearch, bits: tuple[int, ...]) -> None:
     """Raise FitError if the network with these bits needs more RAM than allowed."""
     need, room = task.cost(bits)["ram"], task.limits.ram
     if room is not None and need > room:
@@ -468,7 +468,7 @@ def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
         )
 
 
-def _accuracy_error(task: Task) -> FitError:
+def _accuracy_error(task: BitSearch) -> FitError:
     """Return the error that every network tried loses more of the score than allowed."""
     least = min(task.drop(bits) for bits in task.scores)
     return FitError(
@@ -478,7 +478,7 @@ def _accuracy_error(task: Task) -> FitError:
     )
 
 
-def _limits_error(task: Task, layer_options: LayerOptions) -> FitError:
+def _limits_error(task: BitSearch, layer_options: LayerOptions) -> FitError:
     """Return the error that no bits keep the limits, with the least flash and cycles that are possible."""
     smallest = tuple(min(layer, key=lambda o: (o.flash, o.loss)).pick for layer in layer_options.options)
     fastest = tuple(min(layer, key=lambda o: (o.cycles, o.loss)).pick for layer in layer_options.options)
@@ -503,7 +503,7 @@ def _limits_error(task: Task, layer_options: LayerOptions) -> FitError:
     )
 
 
-def _search_report(task: Task, layer_options: LayerOptions, chosen: Selection) -> dict[str, Any]:
+def _search_report(task: BitSearch, layer_options: LayerOptions, chosen: Selection) -> dict[str, Any]:
     """Describe the search: the layers with their options, the front without limits, and the networks that were measured
     after repairs."""
     points, names = layer_options.front(), layer_labels(task.network.graph, task.weights)

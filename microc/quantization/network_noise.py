@@ -23,11 +23,19 @@ from microc.quantization.integer_scheme import (
     round_weights_for_output,
     shrink_moments,
 )
-from microc.quantization.network_structure import End, Layer, body_of, ends, expose_values, flatten_graph, layers
-from microc.quantization.write import Recipe, Simulated, Written
+from microc.quantization.network_structure import (
+    End,
+    Layer,
+    body_of,
+    expose_values,
+    find_matrix_layers,
+    find_measured_ends,
+    flatten_graph,
+)
+from microc.quantization.write import QuantisedGraph, Recipe, SimulatedGraph
 from microc.run.desktop.library import Library
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import CHOICES, moves
+from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
 # ---- Compiled pair of the float network and a quantised one, compared value by value.
 
@@ -35,17 +43,17 @@ Reals = MutableMapping[tuple[str, ...], Library]
 """Compiled libraries of one float network, by the names of their outputs."""
 
 
-class Pair:
+class NetworkPair:
     """A float network and a quantised one, compiled to be compared value by value.
 
     ``names``: outputs, then all values whose integers still exist; ``kinds``: their types in the quantised network;
     ``judged``: the ends at which noise is measured, by index in ``names``. ``reals``: compiled float networks by their
     outputs, reused for equal ones."""
 
-    def __init__(self, graph: Graph, written: Written, reals: Reals) -> None:
+    def __init__(self, graph: Graph, written: QuantisedGraph, reals: Reals) -> None:
         types = flatten_graph(written.graph).types
         stored = {value: name for value, name in written.stored.items() if name in types}
-        output_ends = ends(graph)
+        output_ends = find_measured_ends(graph)
         self.ends = list(output_ends)
         floats = {end.value: end.value for end in output_ends.values() if end.value in types}
         inner = [value for value in {**floats, **stored} if value not in {*graph.inputs, *self.ends}]
@@ -173,11 +181,11 @@ class _NetworkRun:
         values.update((name, array) for name, array in zip(node.outputs, self.apply(node, arrays), strict=True) if name)
 
 
-def fit_in_order(
+def fit_layers_in_order(
     graph: Graph,
     fitted_layers: Sequence[Layer],
     samples: Sequence[Row],
-    network: Callable[[], Simulated],
+    network: Callable[[], SimulatedGraph],
     fit: Fit,
     seed: int,
 ) -> None:
@@ -253,7 +261,7 @@ def sample_count(graph: Graph, changes: int, most: int = MOST_SAMPLES) -> int:
     return int(np.clip(MOST_WORK // max(1, count_macs(graph) * changes), LEAST_SAMPLES, most))
 
 
-def noise_of(
+def noise_by_change(
     graph: Graph,
     rows: Sequence[Row],
     changes: Mapping[Key, Change],
@@ -264,7 +272,9 @@ def noise_of(
 
     State develops as in the float network."""
     rows = rows[: sample_count(graph, len(changes), most)]
-    measured_ends = dict.fromkeys((*(End(name) for name in graph.updates.values()), *ends(graph).values()))
+    measured_ends = dict.fromkeys(
+        (*(End(name) for name in graph.updates.values()), *find_measured_ends(graph).values())
+    )
     signal = dict.fromkeys(measured_ends, 0.0)
     noise = {key: dict.fromkeys(measured_ends, 0.0) for key in changes}
     apply, state = reference_apply(graph), graph.state
@@ -284,13 +294,13 @@ def noise_of(
     return {key: sum(of[end] / signal[end] for end in measured_ends if signal[end] > 0) for key, of in noise.items()}
 
 
-def rounded_weight(name: str, weight: Weight) -> Change:
+def weight_rounding(name: str, weight: Weight) -> Change:
     """Return the change of a constant to its stored form."""
     real = weight.real.astype(np.float32)
     return lambda _: {name: real}
 
 
-def rounded_value(name: str, how: Activation) -> Change:
+def activation_rounding(name: str, how: Activation) -> Change:
     """Return the change of an activation to its stored form."""
     return lambda values: {name: fake_quantise(values[name], how).astype(np.float32)}
 
@@ -302,11 +312,11 @@ def noise_by_value(
 
     Values inside of loops are left out. Empty for a network above MOST_REPORT_WORK.
     """
-    changes = {name: rounded_value(name, how) for name, how in recipe.activations.items() if name in graph.types}
-    changes |= {name: rounded_weight(name, weight) for name, weight in recipe.weights.items() if name in graph.consts}
+    changes = {name: activation_rounding(name, how) for name, how in recipe.activations.items() if name in graph.types}
+    changes |= {name: weight_rounding(name, weight) for name, weight in recipe.weights.items() if name in graph.consts}
     if count_macs(graph) * len(changes) * LEAST_SAMPLES > MOST_REPORT_WORK:
         return {}
-    return noise_of(graph, rows, changes, FEW_SAMPLES, progress)
+    return noise_by_change(graph, rows, changes, FEW_SAMPLES, progress)
 
 
 def _propagate_change(
@@ -405,7 +415,7 @@ def _only_layers_read(value: str, consumers: Mapping[str, Sequence[Node]]) -> bo
     users = consumers.get(value, ())
     return bool(users) and all(
         (user.op in LAYERS and value == user.inputs[0])
-        or ((moves(user) or user.op in CHOICES) and _only_layers_read(user.outputs[0], consumers))
+        or ((moves_elements(user) or user.op in CHOICES) and _only_layers_read(user.outputs[0], consumers))
         for user in users
     )
 
@@ -434,7 +444,7 @@ def _layer_moments(
 ) -> Iterator[tuple[Layer, Array, Array, float]]:
     """Yield for each layer the means (G, K) and covariances (G, K, K) of the factors of its weights, and the number of
     independent rows that these count for."""
-    known_layers, random = list(layers(graph, weights)), np.random.default_rng(seed)
+    known_layers, random = list(find_matrix_layers(graph, weights)), np.random.default_rng(seed)
     counts = [0] * len(known_layers)
     sums = [
         (np.zeros((layer.groups, layer.depth)), np.zeros((layer.groups, layer.depth, layer.depth)))

@@ -10,12 +10,12 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.graph.ir import Graph, Names, Node
+from microc.graph.ir import Graph, NameSet, Node
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
 from microc.transform.channel_relations import channel_count, channel_links, is_mixing
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import CHOICES, moves
+from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
 # ---- Loops in float networks: their bodies are quantised like the rest, recurrent layers included.
 #
@@ -33,10 +33,10 @@ def body_of(node: Node) -> Graph | None:
 
 def make_names_distinct(graph: Graph) -> Graph:
     """Rename values in bodies of loops so that names are unique in the whole network."""
-    return _make_distinct(graph, Names(graph.types))
+    return _make_distinct(graph, NameSet(graph.types))
 
 
-def _make_distinct(graph: Graph, taken: Names) -> Graph:
+def _make_distinct(graph: Graph, taken: NameSet) -> Graph:
     def rename_body(node: Node) -> Node:
         body = body_of(node)
         if body is None:
@@ -111,7 +111,7 @@ def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
         if body is not None:
             body = expose_values(body, wanted)
             inside = [name for name in body.types if name in wanted and name not in types]
-            names = Names({*types, *body.types})
+            names = NameSet({*types, *body.types})
             rows = {name: names.fresh(f"{name}_row") for name in inside}
             kinds = {name: body.types[name] for name in inside}
             copies = [
@@ -133,7 +133,7 @@ def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
 # ---- Data flow through a float network, loops and state included: producers and readers, and names of the same value.
 
 
-class Flow:
+class DataFlow:
     """Data flow of a network.
 
     ``graph``: all nodes in one; ``links``: pairs of names of one value, inside and outside of a loop, in one iteration and the
@@ -186,7 +186,7 @@ class Flow:
 
     def keeps_scale(self, node: Node) -> bool:
         """Test whether the result has its operand's scale: it consists of the operand's elements or of numbers between them."""
-        return (moves(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
+        return (moves_elements(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
 
 
 def find_reachable(start: str, steps: Mapping[str, Sequence[str]]) -> set[str]:
@@ -226,7 +226,7 @@ class End:
         return measured if self.axis is None else measured - measured.mean(axis=self.axis, keepdims=True)
 
 
-def ends(graph: Graph) -> dict[str, End]:
+def find_measured_ends(graph: Graph) -> dict[str, End]:
     """Return for each output the value at which its noise is measured: the output, or the operand of a last function that
     saturates."""
     makers = graph.producer()
@@ -288,18 +288,18 @@ class Layer:
         """Weights (groups, outputs of a group, depth)."""
         return self.weights.reshape(self.groups, -1, self.depth).astype(np.float64)
 
-    def reads(self, data: Array, most: int, random: np.random.Generator) -> Reads:
+    def reads(self, data: Array, most: int, random: np.random.Generator) -> SampledReads:
         """Draw at most ``most`` positions of the result evenly, and return the positions and the data that they read.
 
         ``data`` may be stacked over the iterations of a loop, along one more axis."""
         if self.node.op == "dense":
-            return Reads(self, np.sort(_draw_indices(data.size // self.depth, most, random)), ())
+            return SampledReads(self, np.sort(_draw_indices(data.size // self.depth, most, random)), ())
         images = data.size // int(np.prod(data.shape[-3:]))
         positions = np.sort(_draw_indices(images * self.out[0] * self.out[1], most, random))
         image, position = np.divmod(positions, self.out[0] * self.out[1])
         row, column = np.divmod(position, self.out[1])
         rows, columns = (self._source_indices(k, index, data.shape[k - 3]) for k, index in enumerate((row, column)))
-        return Reads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
+        return SampledReads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
 
     def _source_indices(self, axis: int, positions: Array, extent: int) -> Array:
         """Return for each of the result's ``positions`` and each tap the row (``axis`` 0) or column (1) of the data that
@@ -315,7 +315,7 @@ class Layer:
 
 
 @frozen
-class Reads:
+class SampledReads:
     """Some positions of a layer's result, ``places``, and indices of the data that they multiply by weights, ``window``
     (empty for a dense layer)."""
 
@@ -334,7 +334,7 @@ class Reads:
         return np.moveaxis(parts, 2, 0).reshape(layer.groups, len(windows), layer.depth)
 
 
-def layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]:
+def find_matrix_layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]:
     """Yield the layers of a graph and of its loops, as products of matrices, whose weights are in ``weights`` and used
     once, and which are small enough."""
     flat = flatten_graph(graph)
@@ -378,7 +378,7 @@ _LINEAR = ("", "relu")
 """Fused activations that are positively homogeneous."""
 
 
-class Units:
+class ChannelUnits:
     """Units in which the channels of a float graph may be stored, numbered from 0: channels of one unit are scaled by one
     factor.
 
@@ -438,7 +438,7 @@ class Units:
 
     def apply(self, factors: Array) -> Graph:
         """Return the graph with channels divided by the factors of their units."""
-        names, types, consts = Names(self.graph.types), dict(self.graph.types), dict(self.graph.consts)
+        names, types, consts = NameSet(self.graph.types), dict(self.graph.types), dict(self.graph.consts)
 
         def add_constant(name: str, data: Array) -> str:
             fresh = names.fresh(name)

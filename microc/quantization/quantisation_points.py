@@ -9,11 +9,11 @@ from types import MappingProxyType
 from microc.base.immutable import frozen
 from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
-from microc.quantization.calibration_data import functions_of_bytes
+from microc.quantization.calibration_data import storage_of_byte_functions
 from microc.quantization.integer_scheme import Activation
-from microc.quantization.network_structure import Flow, flatten_graph, loop_operands
-from microc.transform.quantised.qdq import LAYERS, has_integer_form, sum_behind
-from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves
+from microc.quantization.network_structure import DataFlow, flatten_graph, loop_operands
+from microc.transform.quantised.qdq import LAYERS, find_sum_behind, has_integer_form
+from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves_elements
 
 # ---- Result records.
 
@@ -85,13 +85,13 @@ REACH: Mapping[str, tuple[float, float]] = MappingProxyType(
 """Bounds of results for any sample."""
 
 
-class Scales:
+class ScaleGroups:
     """Groups of ``values`` with one scale (union-find). Values in ``wide`` have 16 bits.
 
     ``leader``: maps a value to one of its group, not always the first.
     """
 
-    def __init__(self, flow: Flow, values: Sequence[str], wide: frozenset[str]) -> None:
+    def __init__(self, flow: DataFlow, values: Sequence[str], wide: frozenset[str]) -> None:
         self.flow, self.values, self.wide = flow, values, wide
         self.leader = {value: value for value in values}
         for a, b in flow.links:
@@ -211,14 +211,14 @@ def find_quantisation_points(
     return replace(points, opened=tuple(dict.fromkeys(name for name in opened if name not in points.weights)))
 
 
-class _PointFinder(Flow):
+class _PointFinder(DataFlow):
     """Finds the quantisation points of a network. ``absorbed``: results that are fused with the operator before;
     ``floating``: results that stay in floats."""
 
     def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
         super().__init__(graph)
         self.widened = wide
-        self.bytes = functions_of_bytes(self.graph)
+        self.bytes = storage_of_byte_functions(self.graph)
         self.absorbed: set[str] = set()
         self.floating = self.add_followers(floating)
         self.wide = self.find_16_bit_values()
@@ -238,7 +238,7 @@ class _PointFinder(Flow):
                     (weights if node.op in LAYERS else constants)[name] = None
         points = self.spread_over_moves(points)
         values = [value for value in self.all_values() if value in points]
-        scales = Scales(self, values, self.wide)
+        scales = ScaleGroups(self, values, self.wide)
         tables = {
             node.inputs[0]: node.outputs[0]
             for node in self.graph.nodes
@@ -290,7 +290,7 @@ class _PointFinder(Flow):
             return self.end_with_constants(node, "mul", "add")
         if node.op not in LAYERS:
             return node.outputs[0]
-        sum_ = sum_behind(node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user)
+        sum_ = find_sum_behind(node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user)
         if sum_ is None or sum_.term not in self.graph.consts or sum_.output in self.floating:
             return node.outputs[0]
         self.absorbed.add(sum_.output)
@@ -341,7 +341,7 @@ class _PointFinder(Flow):
         """
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
-            if moves(node) or node.op in CLAMPS | CHOICES | JOINS:
+            if moves_elements(node) or node.op in CLAMPS | CHOICES | JOINS:
                 flows += ((name, node.outputs[0]) for name in self.activations(node))
             elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] in self.recurrent:
                 wide.update(self.activations(node))

@@ -16,9 +16,9 @@ from microc.base.immutable import frozen
 from microc.codegen.render import render_html
 from microc.compiler.interaction import Progress
 from microc.graph.ir import Graph
-from microc.quantization.calibration_data import Data, classify_outputs
+from microc.quantization.calibration_data import SampleData, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
-from microc.quantization.network_noise import Pair
+from microc.quantization.network_noise import NetworkPair
 from microc.quantization.network_structure import End
 from microc.reports.drawings import Matrix, Plot, Point, draw_confusion, draw_plot
 from microc.reports.page import Fact
@@ -70,7 +70,7 @@ class Comparison:
     answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
 
 
-def compare_networks(pair: Pair, data: Data, progress: Progress | None = None) -> Comparison:
+def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | None = None) -> Comparison:
     """Run the float network and the quantised one on the data and compare them."""
     comparison, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
     for number, (real, integer) in enumerate(pair.rows(data.rows)):
@@ -85,7 +85,7 @@ def compare_networks(pair: Pair, data: Data, progress: Progress | None = None) -
     return comparison
 
 
-def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
+def answers_report(comparison: Comparison, data: SampleData) -> dict[str, Any]:
     """Report the outputs of both networks: signal-to-noise ratio; with labels, the accuracy of each network and the
     answers that changed."""
     report: dict[str, Any] = {
@@ -188,7 +188,7 @@ def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int,
     return sorted(mistakes, key=lambda m: (-m[3], -m[2], m[0], m[1]))
 
 
-def worst(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+def noisiest_lines(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
     """Return the ``count`` lines of a report with the lowest signal-to-noise ratios."""
     known = [line for line in lines if line["decibels"] is not None]
     return sorted(known, key=lambda line: float(line["decibels"]))[:count]
@@ -206,7 +206,7 @@ Number = tuple[float, str]
 
 
 @frozen
-class LayerRow:
+class LayerTableRow:
     """A row of the page's table of layers: the bar of the layer's signal-to-noise ratio in percent of the longest, and its
     numbers."""
 
@@ -242,7 +242,7 @@ class QuantizedContext:
     confused: Table
     changed: Table
     changed_note: str
-    rows: tuple[LayerRow, ...]
+    rows: tuple[LayerTableRow, ...]
     columns: tuple[str, ...]
     plots: tuple[Plot, ...]
     repairs: Table
@@ -338,13 +338,13 @@ def _layer_columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from ("flash, float", "flash", "instr., float", "instr.")
 
 
-def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerRow]:
+def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerTableRow]:
     """Yield the rows of the table of layers."""
     longest = max((layer["decibels"] for layer in layers if layer.get("decibels") is not None), default=1.0)
     total = sum(_layer_noise(layer) for layer in layers)
     for number, layer in enumerate(layers):
         known = layer.get("decibels")
-        yield LayerRow(
+        yield LayerTableRow(
             number=number,
             layer=layer["layer"],
             ops=layer["ops"],

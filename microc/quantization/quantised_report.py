@@ -14,8 +14,8 @@ from microc.compiler.interaction import Progress
 from microc.graph.ir import Graph, Loc, Node
 from microc.ops import registry
 from microc.quantization import decisions, mixed_bits
-from microc.quantization.calibration_data import Data, Row, Statistics, functions_of_bytes
-from microc.quantization.decisions import Calibrated
+from microc.quantization.calibration_data import Row, SampleData, Statistics, storage_of_byte_functions
+from microc.quantization.decisions import CalibratedNetwork
 from microc.quantization.mixed_bits import board_of
 from microc.quantization.network_noise import noise_by_value
 from microc.quantization.network_structure import body_of, flatten_graph
@@ -40,7 +40,7 @@ from microc.transform.quantised.qdq_values import CLAMPS
 
 
 @dataclass(slots=True)
-class LayerRow:
+class ReportedLayer:
     """A layer of the model in reports. ``nodes``: its nodes, none for an input; ``values``: the nodes' results, or the
     input."""
 
@@ -77,15 +77,15 @@ class LayerRow:
         return "+".join(dict.fromkeys(node.op for node in self.computing)) or "input"
 
 
-def rows(graph: Graph, stored: Container[str]) -> list[LayerRow]:
+def group_into_layers(graph: Graph, stored: Container[str]) -> list[ReportedLayer]:
     """Group the nodes of a float graph into the layers of the model, in order, inputs and state first. ``stored``: values
     that become integers."""
     flat = flatten_graph(graph)
-    owner = {name: LayerRow([], [name]) for name in (*graph.inputs, *graph.state)}
-    by_location: dict[str, LayerRow] = {str(graph.place(name)): row for name, row in owner.items()}
+    owner = {name: ReportedLayer([], [name]) for name in (*graph.inputs, *graph.state)}
+    by_location: dict[str, ReportedLayer] = {str(graph.place(name)): row for name, row in owner.items()}
     for number, node in enumerate(flat.nodes):
         location = str(node.loc) if node.loc != Loc() else f"operator {number}"
-        row = by_location.setdefault(location, LayerRow())
+        row = by_location.setdefault(location, ReportedLayer())
         row.nodes.append(node)
         row.values += filter(None, node.outputs)
         owner |= dict.fromkeys(filter(None, node.outputs), row)
@@ -99,7 +99,7 @@ def rows(graph: Graph, stored: Container[str]) -> list[LayerRow]:
     return list(by_location.values())
 
 
-def _find_owner(row: LayerRow, owner: dict[str, LayerRow], stored: Container[str]) -> LayerRow | None:
+def _find_owner(row: ReportedLayer, owner: dict[str, ReportedLayer], stored: Container[str]) -> ReportedLayer | None:
     """Return the layer that this one is a part of, or None."""
     if not row.nodes:
         return None
@@ -111,14 +111,16 @@ def _find_owner(row: LayerRow, owner: dict[str, LayerRow], stored: Container[str
     return next((owner[name] for name in operands), None)
 
 
-def label_locations(graph: Graph, layers: list[LayerRow]) -> Graph:
+def label_locations(graph: Graph, layers: list[ReportedLayer]) -> Graph:
     """Set the location of each operator to the number of its layer, since several layers of a model may share a location."""
-    locations = {value: place_of(number) for number, row in enumerate(layers) for value in row.values if row.nodes}
+    locations = {
+        value: layer_location(number) for number, row in enumerate(layers) for value in row.values if row.nodes
+    }
     nodes = [replace(node, loc=locations.get(node.outputs[0], node.loc)) for node in graph.nodes]
     return graph.with_nodes(nodes)
 
 
-def place_of(number: int) -> Loc:
+def layer_location(number: int) -> Loc:
     """Return the location that :func:`label_locations` gives the operators of layer ``number``."""
     return Loc(index=number, name="layer")
 
@@ -142,7 +144,7 @@ def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
     """
     flat = flatten_graph(graph)
     by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
-    tabulated = functions_of_bytes(flat)
+    tabulated = storage_of_byte_functions(flat)
     operators, all_macs, float_macs = list[dict[str, Any]](), 0, 0
     for node, macs in _nodes_with_macs(graph, 1):
         all_macs += macs
@@ -228,7 +230,7 @@ def _is_scaled(graph: Graph, name: str) -> bool:
 
 
 def layers_report(
-    layers: Sequence[LayerRow],
+    layers: Sequence[ReportedLayer],
     recipe: Recipe,
     comparison: Comparison,
     noise_alone: Mapping[str, float],
@@ -243,7 +245,7 @@ def layers_report(
     return [_layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, seen) for row in layers]
 
 
-def _count_silent_channels(row: LayerRow, seen: Mapping[str, Statistics]) -> dict[str, int]:
+def _count_silent_channels(row: ReportedLayer, seen: Mapping[str, Statistics]) -> dict[str, int]:
     """Return the number of channels of a layer's clamped results that are zero in all samples, and of all its clamped
     channels; empty without clamps."""
     clamped = [node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in seen]
@@ -252,7 +254,7 @@ def _count_silent_channels(row: LayerRow, seen: Mapping[str, Statistics]) -> dic
 
 
 def _layer_entry(
-    row: LayerRow, recipe: Recipe, comparison: Comparison, noise_alone: Mapping[str, float]
+    row: ReportedLayer, recipe: Recipe, comparison: Comparison, noise_alone: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return a layer's entry in the report."""
     stored = [value for value in row.made if value in recipe.activations]
@@ -294,7 +296,7 @@ def _sum_known_noise(names: Sequence[str], noise_alone: Mapping[str, float]) -> 
 
 
 def costs_report(
-    layers: Sequence[LayerRow],
+    layers: Sequence[ReportedLayer],
     real: Graph,
     integer: Graph,
     board: Board,
@@ -314,7 +316,9 @@ def costs_report(
         totals[key], prices = mixed_bits.price_locations(graph, board)
         for number, (row, line) in enumerate(zip(layers, layer_lines, strict=True)):
             layer_prices = [
-                prices[place] for place in (str(place_of(number)), str(real.place(row.values[0]))) if place in prices
+                prices[place]
+                for place in (str(layer_location(number)), str(real.place(row.values[0])))
+                if place in prices
             ]
             sums = {
                 name: sum(getattr(price, name) for price in layer_prices)
@@ -498,12 +502,12 @@ def _advise_on_floats(report: Mapping[str, Any]) -> Iterator[str]:
 # ---- The whole report.
 
 
-def write_report(
+def build_report(
     source: Graph,
-    network: Calibrated,
+    network: CalibratedNetwork,
     best: Trial,
-    samples: Data,
-    evaluation_data: Data,
+    samples: SampleData,
+    evaluation_data: SampleData,
     board: Any,
     progress: Progress | None,
 ) -> dict[str, Any]:
@@ -534,7 +538,7 @@ def write_report(
         noise_by_value(graph, samples.rows, recipe, progress),
         decisions.layer_labels(graph, network.stored),
     )
-    layer_rows = rows(graph, recipe.activations)
+    layer_rows = group_into_layers(graph, recipe.activations)
     report["layers"] = layers_report(layer_rows, recipe, comparison, noise_alone, network.seen)
     if board:
         located = label_locations(graph, layer_rows)
@@ -542,7 +546,7 @@ def write_report(
         report |= costs_report(layer_rows, located, integer, board_of(board), report["layers"], progress)
     for value in report["values"]:
         value["sensitivity"] = noise_alone.get(value["value"])
-        value["readers"] = decisions.readers_by_name(graph, value["value"])
+        value["readers"] = decisions.names_of_readers(graph, value["value"])
     for weight in report["weights"]:
         weight["sensitivity"] = noise_alone.get(weight["constant"])
         weight["layer"] = names.get(weight["constant"], weight["constant"])

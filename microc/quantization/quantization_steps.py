@@ -11,17 +11,24 @@ from microc.base.dtypes import Array
 from microc.codegen.output_files import replace_atomically
 from microc.compiler import validation
 from microc.compiler.interaction import Progress, as_callback, with_python_errors
-from microc.compiler.model import ONNX, read_model, registers_plugins, save, source_of
+from microc.compiler.model import ONNX, model_source, read_model, registers_plugins, save
 from microc.compiler.options import make_options
-from microc.compiler.representation import signature, table
+from microc.compiler.representation import format_signature, html_table
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme
 from microc.quantization.calibration_data import check_labels, choose_score, convert_calibration_data, convert_data
-from microc.quantization.decisions import AUTO, METHODS, Config, calibrate, equalise_network, normalise_float_graph
-from microc.quantization.mixed_bits import Task, check_limits, search
+from microc.quantization.decisions import (
+    AUTO,
+    METHODS,
+    QuantisationConfig,
+    calibrate,
+    equalise_network,
+    normalise_float_graph,
+)
+from microc.quantization.mixed_bits import BitSearch, check_limits, search_bits
 from microc.quantization.quantised_page import to_html
-from microc.quantization.quantised_report import advice, write_report
+from microc.quantization.quantised_report import advice, build_report
 from microc.quantization.write import Recipe
 from microc.target import Board
 from microc.transform.boundary import Boundary, adapt_ends
@@ -55,13 +62,15 @@ class Quantized:
         return f"<Quantized {self._signature()}, {', '.join(text for text, _ in self._output_ratios())}>"
 
     def _repr_html_(self) -> str:
-        return table(self._signature(), [(what, value) for value, what in self._output_ratios()])
+        return html_table(self._signature(), [(what, value) for value, what in self._output_ratios()])
 
     def _signature(self) -> str:
         def describe_tensors(names: Sequence[str]) -> list[dict[str, Any]]:
             return [{"name": n, "dtype": self.graph.types[n].dtype, "shape": self.graph.types[n].shape} for n in names]
 
-        return signature(self.graph.name, describe_tensors(self.graph.inputs), describe_tensors(self.graph.outputs))
+        return format_signature(
+            self.graph.name, describe_tensors(self.graph.inputs), describe_tensors(self.graph.outputs)
+        )
 
     def _output_ratios(self) -> list[tuple[str, str]]:
         """Return the signal-to-noise ratio of each output as text, and the label of that number."""
@@ -142,23 +151,23 @@ def quantize(
     stages; a function is called with stage, done and total. ``options``: the reading options of :class:`microc.CompileOptions`.
     All refusals are a :class:`~microc.errors.MicrocError`.
     """
-    validation.choice("activations", activations, ACTIVATIONS)
-    validation.choice("weights", weights, decisions.BITS)
-    validation.choice("block", block, integer_scheme.SIZES)
+    validation.as_known_value("activations", activations, ACTIVATIONS)
+    validation.as_known_value("weights", weights, decisions.BITS)
+    validation.as_known_value("block", block, integer_scheme.SIZES)
     if block and (weight_only or dynamic_range):
         raise UsageError(
             "block cannot be combined with weight_only and dynamic_range, whose weights have one scale for each channel; "
             f"got block {block}",
             hint="leave out block (--block), or weight_only and dynamic_range (--weight-only, --dynamic-range)",
         )
-    validation.choice("scales", scales, (ANY, POWER_OF_TWO))
-    validation.choice("ranges", ranges, METHODS)
+    validation.as_known_value("scales", scales, (ANY, POWER_OF_TWO))
+    validation.as_known_value("ranges", ranges, METHODS)
     report_progress = as_callback(progress)
     limits = check_limits(board, flash, ram, time, max_drop)
     all_options = make_options(**options)
     reading, ends = replace(all_options, input_dtype={}, output_dtype={}), all_options
     boundary = Boundary(ends.input_dtype, ends.output_dtype)
-    source = read_model(source_of(model, reading), reading)
+    source = read_model(model_source(model, reading), reading)
     graph = normalise_float_graph(source, reading)
     same_data = evaluate is None or callable(evaluate)
     colours = reading.input_colour
@@ -176,7 +185,7 @@ def quantize(
             f"{min(weight_only_layers & by_rows)!r} is named by weight_only and by dynamic_range, expected one of them",
             hint="name it in weight_only to compute in floats, or in dynamic_range to quantise its data",
         )
-    config = Config(
+    config = QuantisationConfig(
         activations,
         weights,
         block,
@@ -191,8 +200,8 @@ def quantize(
     if limits is None:
         best, repairs = network.repair(network.fixed)
     else:
-        (best, repairs), search_report = search(Task(network, limits, score))
-    report = write_report(source, network, best, samples, evaluation_data, board, report_progress)
+        (best, repairs), search_report = search_bits(BitSearch(network, limits, score))
+    report = build_report(source, network, best, samples, evaluation_data, board, report_progress)
     report["repairs"] = [*equalising, *repairs]
     if search_report is not None:
         report["mixed"] = search_report

@@ -12,19 +12,19 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.compiler.interaction import Progress
-from microc.graph.ir import Graph, Names, Node
+from microc.graph.ir import Graph, NameSet, Node
 from microc.quantization.calibration_data import Row, Statistics
 from microc.quantization.integer_scheme import (
     NONE,
     Weight,
     fit_to_stored_factors,
     least_scales,
-    levels,
     round_weights_for_output,
     shrink_moments,
+    weight_levels,
 )
-from microc.quantization.network_noise import Fit, Moments, Pair, Reals, fit_in_order
-from microc.quantization.network_structure import Layer, Units, body_of, layers
+from microc.quantization.network_noise import Fit, Moments, NetworkPair, Reals, fit_layers_in_order
+from microc.quantization.network_structure import ChannelUnits, Layer, body_of, find_matrix_layers
 from microc.quantization.quantised_page import Noise
 from microc.quantization.write import Recipe, write_quantised, write_simulated
 
@@ -57,7 +57,7 @@ def equalise_channels(graph: Graph, seen: Mapping[str, Statistics], dtype: str =
     ``seen``: statistics of its activations, which will have ``dtype``, and weights ``bits`` bits. The expected noise weighs
     both.
     """
-    units = Units(graph)
+    units = ChannelUnits(graph)
     if not units.free.any():
         return graph
     factors = np.ones(units.count)
@@ -70,9 +70,11 @@ def equalise_channels(graph: Graph, seen: Mapping[str, Statistics], dtype: str =
 class _Block:
     """Tensors that share units, and the layers that read them."""
 
-    def __init__(self, graph: Graph, units: Units, seen: Mapping[str, Statistics], dtype: str, bits: int) -> None:
+    def __init__(
+        self, graph: Graph, units: ChannelUnits, seen: Mapping[str, Statistics], dtype: str, bits: int
+    ) -> None:
         self.units, self.seen = units, seen
-        self.steps, self.weight_steps = (1 << dtypes.info(dtype).bits) - 1, levels(bits)[1]
+        self.steps, self.weight_steps = (1 << dtypes.dtype_parts(dtype).bits) - 1, weight_levels(bits)[1]
         self.readers = {value: list(_layers_that_read(graph, units, value, seen[value])) for value in seen}
         self.ranges, self.reach, self.weight = (np.zeros(units.count) for _ in range(3))
         for value, statistics in seen.items():
@@ -127,7 +129,7 @@ class _Block:
         return total
 
 
-def _layers_that_read(graph: Graph, units: Units, value: str, seen: Statistics) -> Iterator[_Reader]:
+def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, seen: Statistics) -> Iterator[_Reader]:
     """Yield the layers that read a tensor, with weights divided by the RMS of each output."""
     for node in graph.nodes:
         if node.inputs[:1] == (value,) and units.is_layer(node):
@@ -174,7 +176,7 @@ class Attempt:
 
     def graph(self, graph: Graph) -> Graph:
         """Return the float graph with these biases."""
-        names, types, consts = Names(graph.types), dict(graph.types), dict(graph.consts)
+        names, types, consts = NameSet(graph.types), dict(graph.types), dict(graph.consts)
         nodes = []
         for node in graph.nodes:
             bias, body = self.biases.get(node.outputs[0]), body_of(node)
@@ -195,7 +197,7 @@ class Trial:
     def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
         self.attempt = attempt
         self.written = write_quantised(attempt.graph(graph), attempt.recipe)
-        self.pair = Pair(graph, self.written, {} if reals is None else reals)
+        self.pair = NetworkPair(graph, self.written, {} if reals is None else reals)
 
     def decibels(self, held: Sequence[Row]) -> float:
         """Return the mean signal-to-noise ratio in decibels at the network's measured ends on ``held`` samples."""
@@ -255,9 +257,9 @@ def _fit_layers(
         """Return the attempt with the weights and biases fitted so far."""
         return Attempt(replace(recipe, weights=dict(weights)), dict(biases))
 
-    stored = {*recipe.activations, *(layer.data for layer in layers(graph, recipe.opened))}
-    fitted_layers = [layer for layer in layers(graph, frozenset(weights)) if layer.data in stored]
-    fit_in_order(
+    stored = {*recipe.activations, *(layer.data for layer in find_matrix_layers(graph, recipe.opened))}
+    fitted_layers = [layer for layer in find_matrix_layers(graph, frozenset(weights)) if layer.data in stored]
+    fit_layers_in_order(
         graph, fitted_layers, samples, lambda: write_simulated(attempt().graph(graph), attempt().recipe), fit, seed
     )
     return attempt()
@@ -292,7 +294,7 @@ def repair_network(
     A report has ``name``, ``before`` and ``after`` in decibels, ``kept``."""
     if len(samples) < MIN_SAMPLES:
         return plain, []
-    fitting_samples, held = split(graph, samples, seed)
+    fitting_samples, held = split_samples(graph, samples, seed)
     before, reports = plain.decibels(held), list[dict[str, Any]]()
     for number, (name, repair) in enumerate(REPAIRS.items()):
         if progress is not None:
@@ -305,7 +307,7 @@ def repair_network(
     return plain, reports
 
 
-def split(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
+def split_samples(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
     """Split samples into three quarters to fit repairs to and a quarter to judge them by.
 
     They are drawn at random; if the network has state, the last ones judge."""

@@ -17,16 +17,16 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import UnsupportedError, UsageError
-from microc.graph.ir import Graph, Names, Node, Quant
+from microc.graph.ir import Graph, NameSet, Node, Quant
 from microc.ops import registry
 from microc.ops.arithmetic import ACTIVATIONS
 from microc.quantization.decisions import BITS
-from microc.quantization.integer_scheme import SMALLEST, Activation, Weight, least_scales, levels, quantise_array
+from microc.quantization.integer_scheme import SMALLEST, Activation, Weight, least_scales, quantise_array, weight_levels
 from microc.quantization.quantization_steps import Quantized
 from microc.quantization.repairs import Attempt
-from microc.quantization.write import Recipe, Written, write_quantised
+from microc.quantization.write import QuantisedGraph, Recipe, write_quantised
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import moves
+from microc.transform.quantised.qdq_values import moves_elements
 
 # ---- Conversion of a float graph's operators to PyTorch, which differentiates them, for one sample with the graph's shapes.
 
@@ -103,12 +103,12 @@ def _flatten_bias(bias: Tensor) -> Tensor:
     return None if bias is None else bias.reshape(-1)
 
 
-def function(torch_function: Callable[..., Tensor], *names: str) -> Converter:
+def elementwise_converter(torch_function: Callable[..., Tensor], *names: str) -> Converter:
     """Return the converter of an elementwise function with the attributes ``names``."""
     return lambda attrs, *operands: torch_function(*operands, *(attrs[name] for name in names))
 
 
-def reduction(torch_reduction: Callable[..., Tensor]) -> Converter:
+def reduction_converter(torch_reduction: Callable[..., Tensor]) -> Converter:
     """Return the converter of a reduction over ``axes``; without axes it returns its operand."""
 
     def convert(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
@@ -118,50 +118,52 @@ def reduction(torch_reduction: Callable[..., Tensor]) -> Converter:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "abs": function(torch.abs),
-    "add": function(torch.add),
+    "abs": elementwise_converter(torch.abs),
+    "add": elementwise_converter(torch.add),
     "avg_pool2d": avg_pool2d,
-    "clip": function(torch.clamp, "minimum", "maximum"),
+    "clip": elementwise_converter(torch.clamp, "minimum", "maximum"),
     "concat": lambda attrs, *parts: torch.cat(parts, attrs["axis"]),
     "conv2d": conv2d,
     "conv2d_transpose": conv2d_transpose,
     "dense": dense,
-    "div": function(torch.div),
-    "elu": function(functional.elu, "alpha"),
-    "erf": function(torch.erf),
-    "exp": function(torch.exp),
-    "hard_swish": function(functional.hardswish),
+    "div": elementwise_converter(torch.div),
+    "elu": elementwise_converter(functional.elu, "alpha"),
+    "erf": elementwise_converter(torch.erf),
+    "exp": elementwise_converter(torch.exp),
+    "hard_swish": elementwise_converter(functional.hardswish),
     "layer_norm": layer_norm,
-    "leaky_relu": function(functional.leaky_relu, "alpha"),
-    "log": function(torch.log),
+    "leaky_relu": elementwise_converter(functional.leaky_relu, "alpha"),
+    "log": elementwise_converter(torch.log),
     "log_softmax": lambda attrs, x: torch.log_softmax(x, -1),
     "matmul": matmul,
-    "max": reduction(torch.amax),
+    "max": reduction_converter(torch.amax),
     "max_pool2d": max_pool2d,
-    "maximum": function(torch.maximum),
-    "mean": reduction(torch.mean),
-    "min": reduction(torch.amin),
-    "minimum": function(torch.minimum),
-    "mul": function(torch.mul),
-    "neg": function(torch.neg),
-    "prelu": function(lambda x, slope: torch.where(x < 0, x * slope, x)),
-    "relu": function(torch.relu),
-    "rsqrt": function(torch.rsqrt),
-    "sigmoid": function(torch.sigmoid),
+    "maximum": elementwise_converter(torch.maximum),
+    "mean": reduction_converter(torch.mean),
+    "min": reduction_converter(torch.amin),
+    "minimum": elementwise_converter(torch.minimum),
+    "mul": elementwise_converter(torch.mul),
+    "neg": elementwise_converter(torch.neg),
+    "prelu": elementwise_converter(lambda x, slope: torch.where(x < 0, x * slope, x)),
+    "relu": elementwise_converter(torch.relu),
+    "rsqrt": elementwise_converter(torch.rsqrt),
+    "sigmoid": elementwise_converter(torch.sigmoid),
     "softmax": lambda attrs, x: torch.softmax(x * attrs["beta"], attrs["axis"]),
-    "softplus": function(functional.softplus),
-    "sqrt": function(torch.sqrt),
-    "squared_difference": function(lambda a, b: torch.square(a - b)),
-    "sub": function(torch.sub),
-    "sum": reduction(torch.sum),
-    "tanh": function(torch.tanh),
+    "softplus": elementwise_converter(functional.softplus),
+    "sqrt": elementwise_converter(torch.sqrt),
+    "squared_difference": elementwise_converter(lambda a, b: torch.square(a - b)),
+    "sub": elementwise_converter(torch.sub),
+    "sum": reduction_converter(torch.sum),
+    "tanh": elementwise_converter(torch.tanh),
 }
 
 
-def apply(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
+def compute_node(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
     """Return the result of a node by PyTorch, its activation included."""
     attrs = {**registry.get(node.op).defaults, **node.attrs}
-    result = _move_elements(graph, node, attrs, operands) if moves(node) else CONVERTERS[node.op](attrs, *operands)
+    result = (
+        _move_elements(graph, node, attrs, operands) if moves_elements(node) else CONVERTERS[node.op](attrs, *operands)
+    )
     activation = attrs.get("activation", "")
     if activation:
         op, activation_attrs = ACTIVATIONS[str(activation)]
@@ -186,12 +188,14 @@ def _move_elements(graph: Graph, node: Node, attrs: Mapping[str, Any], operands:
     return flat[torch.from_numpy(source_indices)]
 
 
-def check(graph: Graph) -> None:
+def check_operators(graph: Graph) -> None:
     """Raise UnsupportedError that lists the operators of a graph without a known gradient."""
     refused = {
         node.op: node
         for node in graph.nodes
-        if not (all(name in graph.consts for name in node.inputs[1:]) if moves(node) else node.op in CONVERTERS)
+        if not (
+            all(name in graph.consts for name in node.inputs[1:]) if moves_elements(node) else node.op in CONVERTERS
+        )
     }
     if refused:
         raise UnsupportedError(
@@ -219,7 +223,7 @@ class Batch:
     many: bool
 
 
-def run(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
+def run_samples(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
     """Run a graph without state on many samples at once, and return every value. ``rows``: all samples of each input."""
     values = {name: Batch(data, False) for name, data in graph.consts.items()}
     values |= {name: Batch(data, True) for name, data in rows.items()}
@@ -290,7 +294,7 @@ def _compute_product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Arr
     tensors = [torch.tensor(operand.array, dtype=dtype) for operand in operands]
 
     def product(*operand_tensors: Any) -> Any:
-        return apply(graph, node, list(operand_tensors))
+        return compute_node(graph, node, list(operand_tensors))
 
     result = torch.func.vmap(product, in_dims=tuple(0 if operand.many else None for operand in operands))(*tensors)
     return np.asarray(result.numpy(), dtypes.to_numpy(kind.dtype))
@@ -328,7 +332,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         self._graph = Attempt(quantized.recipe, quantized.biases).graph(quantized.float_graph)
         self._recipe = quantized.recipe
         _check_trainable(self._graph)
-        names = Names(())
+        names = NameSet(())
         self._names: dict[str, str] = {}
         self._layers = {node.inputs[1]: node for node in self._graph.nodes if node.op in LAYERS}
         for name, data in self._graph.consts.items():
@@ -424,10 +428,10 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
             )
         return given.unsqueeze(1)
 
-    def _run_integers(self, written: Written, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _run_integers(self, written: QuantisedGraph, rows: Sequence[Tensor]) -> dict[str, Tensor]:
         """Run the integer network. Returns its outputs and its dequantised values, by the float network's names."""
         arrays = [row.detach().cpu().numpy() for row in rows]
-        values = run(written.graph, dict(zip(self._graph.inputs, arrays, strict=True)))
+        values = run_samples(written.graph, dict(zip(self._graph.inputs, arrays, strict=True)))
         device, dequantised = rows[0].device, dict[str, Tensor]()
         for name, stored in written.stored.items():
             quant = written.graph.types[stored].quant if stored in written.graph.types else None
@@ -473,7 +477,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         for name, row in zip(graph.inputs, given, strict=True):
             values[name] = _replace_value(row, exact.get(name), recipe.activations.get(name))
         for node in graph.nodes:
-            result = apply(graph, node, [values[name] for name in node.inputs if name])
+            result = compute_node(graph, node, [values[name] for name in node.inputs if name])
             name = node.outputs[0]
             values[name] = _replace_value(result, exact.get(name), recipe.activations.get(name))
         return [values[name] for name in graph.outputs]
@@ -502,7 +506,7 @@ def _scale_gradient(parameter: Tensor, factor: float) -> Tensor:
 def _stored_levels(stored: Weight) -> tuple[int, int]:
     """Return the least and largest level of weights with as many bits as these stored ones take."""
     low, high = int(stored.data.min(initial=0)), int(stored.data.max(initial=0))
-    return next(span for span in map(levels, sorted(BITS)) if span[0] <= low and high <= span[1])
+    return next(span for span in map(weight_levels, sorted(BITS)) if span[0] <= low and high <= span[1])
 
 
 def _clip_to_storage(reals: Array, stored: Weight) -> Array:
@@ -519,7 +523,7 @@ def _check_trainable(graph: Graph) -> None:
             f"training: {graph.name} keeps state from call to call, expected a network without state",
             hint="quantise it without training: microc.quantize",
         )
-    check(graph)
+    check_operators(graph)
     for name in graph.inputs:
         if graph.types[name].shape[:1] != (1,):
             raise UsageError(

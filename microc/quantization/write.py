@@ -9,7 +9,7 @@ from dataclasses import field, replace
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
+from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, Quant, TensorType
 from microc.graph.match import without_dead_nodes
 from microc.ops.attributes import Ties
 from microc.quantization.integer_scheme import Activation, Weight, quantise_array
@@ -52,7 +52,7 @@ class Recipe:
 
 
 @frozen
-class Written:
+class QuantisedGraph:
     """A quantised graph.
 
     ``exact``: the same with float scales, as ONNX defines it. ``stored``: names of the integers of the float network's
@@ -64,7 +64,7 @@ class Written:
 
 
 @frozen
-class Simulated:
+class SimulatedGraph:
     """The float graph with ``write_quantize`` and ``write_dequantize`` behind every stored value. ``data``: the operands of
     layers, by the names of their results in the float graph."""
 
@@ -72,19 +72,19 @@ class Simulated:
     data: Mapping[str, str]
 
 
-def write_simulated(graph: Graph, recipe: Recipe) -> Simulated:
+def write_simulated(graph: Graph, recipe: Recipe) -> SimulatedGraph:
     """Build the quantised network in floats, with every stored value rounded. It differs from the integer one only in the
     rounding inside of operators other than layers."""
-    writer = _Writer(graph, recipe, Names(flatten_graph(graph).types), {}, {})
-    return Simulated(writer.run(), writer.data)
+    writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
+    return SimulatedGraph(writer.run(), writer.data)
 
 
-def write_quantised(graph: Graph, recipe: Recipe) -> Written:
+def write_quantised(graph: Graph, recipe: Recipe) -> QuantisedGraph:
     """Build the graph on integers, scaled by fixed-point multipliers that round once."""
-    writer = _Writer(graph, recipe, Names(flatten_graph(graph).types), {}, {})
+    writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
     exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
     fixed = in_fixed_point(norms_in_fixed_point(exact))
-    return Written(fixed, exact, {**writer.stored, **dict(writer.find_new_names(fixed))})
+    return QuantisedGraph(fixed, exact, {**writer.stored, **dict(writer.find_new_names(fixed))})
 
 
 class _Writer:
@@ -95,7 +95,7 @@ class _Writer:
     by the layers' results. ``names``, ``stored`` and ``data`` are shared by the graph and the bodies of its loops."""
 
     def __init__(
-        self, graph: Graph, recipe: Recipe, names: Names, stored: dict[str, str], data: dict[str, str]
+        self, graph: Graph, recipe: Recipe, names: NameSet, stored: dict[str, str], data: dict[str, str]
     ) -> None:
         self.graph, self.recipe = graph, recipe
         self.names, self.makers = names, graph.producer()
@@ -243,7 +243,7 @@ class _Writer:
         return maker.loc if maker is not None else self.graph.place(name)
 
 
-def _dequantise_weights(graph: Graph, recipe: Recipe, names: Names) -> Graph:
+def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
     """Dequantise the weights whose layers compute in floats, bodies of loops included.
 
     This follows the qdq pass, which would make integer layers of them where they are between integers. Layers of dynamic range

@@ -237,12 +237,12 @@ class Situation:
 
     def compile(self, *more: str) -> str:
         """Return the ``microc compile`` command of this network with additional options."""
-        words = f"{option_words(self.data)} {' '.join(more)} -o firmware"
-        return f"microc compile {model_words(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
+        words = f"{report_option_flags(self.data)} {' '.join(more)} -o firmware"
+        return f"microc compile {model_argument(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
 
     def command(self, name: str, *more: str) -> str:
         """Return the command ``microc NAME`` on the network's model, with its board and compilation options."""
-        return " ".join((f"microc {name} {model_words(self.data)}", *more)) + option_words(self.data)
+        return " ".join((f"microc {name} {model_argument(self.data)}", *more)) + report_option_flags(self.data)
 
 
 def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -336,7 +336,7 @@ def _quantization_advice(at: Situation) -> Iterator[Advice]:
     source = at.data["source"] or at.data["model"]
     yield Advice(
         f"{core}: {what} would be about {times:.{0 if times >= 9.5 else 1}f} times faster",
-        f"microc quantize {model_words(at.data)} --data SAMPLES -o {shlex.quote(str(Path(source).with_suffix('.mcg').name))}",
+        f"microc quantize {model_argument(at.data)} --data SAMPLES -o {shlex.quote(str(Path(source).with_suffix('.mcg').name))}",
         sum(k["share"] for k in floats) * (1 - 1 / times),
     )
 
@@ -481,7 +481,7 @@ def rewrite_command(
     if not advice["command"]:
         return dict(advice)
     _, name, _, *words = shlex.split(advice["command"])
-    report_flags = [] if options is None else _group_flags(shlex.split(option_words(data)))
+    report_flags = [] if options is None else _group_flags(shlex.split(report_option_flags(data)))
     parts = [part for part in _group_flags(words) if part not in report_flags]
     first_flag = len([part for part in parts if not part[0].startswith("-")])
     user_flags = _group_flags(options or ()) if name in _COMPILING_COMMANDS else []
@@ -516,12 +516,12 @@ def _flag_key(part: Sequence[str]) -> tuple[str, str]:
     return part[0], name if part[0] in _NAMED_FLAGS else ""
 
 
-def model_words(data: Mapping[str, Any]) -> str:
+def model_argument(data: Mapping[str, Any]) -> str:
     """Return the model's source, or its name, quoted as an argument of a command."""
     return shlex.quote(data["source"] or data["model"])
 
 
-def option_words(data: Mapping[str, Any]) -> str:
+def report_option_flags(data: Mapping[str, Any]) -> str:
     """Return the board and the compilation options of a report as flags, in text that begins with a space. Options whose
     values a report does not hold in the syntax of flags are left out."""
     name = data["board"]["name"]

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from microc.base.immutable import frozen
-from microc.reports.firmware_size import live_bytes
-from microc.reports.text_tables import quant_words, shape_words
+from microc.reports.firmware_size import live_arena_bytes
+from microc.reports.text_tables import dequantization_formula, shape_with_times_signs
 
 # ---- Scatter plots with an optional line.
 
@@ -181,7 +181,7 @@ class Layout:
     height: float
 
 
-def layout(count: int, edges: Sequence[tuple[int, int]], width: float, height: float) -> Layout:
+def lay_out_graph(count: int, edges: Sequence[tuple[int, int]], width: float, height: float) -> Layout:
     """Lay out a directed acyclic graph of ``count`` boxes of one size, in ranks from top to bottom. ``edges`` lead from a
     lower box number to a higher one. ``width``, ``height``: of a box, in pixels."""
     ranks = _box_ranks(count, edges)
@@ -341,7 +341,7 @@ class Picture:
     paths: tuple[str, ...]
 
 
-def draw_network(data: Mapping[str, Any]) -> Picture:
+def draw_network_graph(data: Mapping[str, Any]) -> Picture:
     """Lay out the network graph of a report's data."""
     layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
@@ -355,7 +355,7 @@ def draw_network(data: Mapping[str, Any]) -> Picture:
     # layout() takes forward edges only. A tensor with several writers may be read before the last of them.
     edges = [(u, first + k) for name, k in uses for u in makers.get(name, ()) if u < first + k]
     # dict.fromkeys: a layer that reads a tensor twice (x * x) gets one edge.
-    graph = layout(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
+    graph = lay_out_graph(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
     most = max((layer["share"] for layer in layers), default=0) or 1
     boxes = [
         *(_tensor_box_fields(tensors[name], tensors[name]["kind"]) for name in sources),
@@ -398,7 +398,7 @@ def _layer_box_fields(
 def _tensor_type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the lines that describe a tensor's type: dtype and shape, then the formula of its real values if it is
     quantised."""
-    shape, quant = f"{tensor['dtype']} {shape_words(tensor['shape'])}", quant_words(tensor)
+    shape, quant = f"{tensor['dtype']} {shape_with_times_signs(tensor['shape'])}", dequantization_formula(tensor)
     return (shape, f"= {quant}") if quant else (shape,)
 
 
@@ -496,7 +496,7 @@ def draw_memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> Memory
         manifest["memory"],
         key=lambda m: (m["kind"] in drawn_last and drawn_last.index(m["kind"]) + 1, m["first"], -m["bytes"]),
     )
-    live = live_bytes(manifest)
+    live = live_arena_bytes(manifest)
     kinds = dict.fromkeys(m["kind"] for m in values)
     return MemoryMap(
         width=MEMORY_MAP_LEFT + column * (steps + 2) + MEMORY_MAP_RIGHT,

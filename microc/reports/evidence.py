@@ -24,7 +24,7 @@ from microc.base.file_access import read_bytes, read_text
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.manifest import to_json
 from microc.codegen.project.sbom import reproducible_date
-from microc.device.board_info import printable
+from microc.device.board_info import make_printable
 from microc.device.toolchain import find_compiler
 from microc.errors import OutputError, ToolError, UsageError
 
@@ -175,13 +175,13 @@ EVIDENCE_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def check_empty(folder: Path) -> None:
+def check_evidence_folder_empty(folder: Path) -> None:
     """Raise OutputError for an evidence folder that is not empty: evidence is never overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"--evidence: {folder} is not empty", where=str(folder), hint="give --evidence a new folder")
 
 
-def data_hash(sets: Sequence[Sequence[Array]]) -> str:
+def input_sets_hash(sets: Sequence[Sequence[Array]]) -> str:
     """Compute SHA-256 over all sets of inputs: dtype, shape and little-endian bytes of each array in order."""
     digest = hashlib.sha256()
     for arrays in sets:
@@ -223,9 +223,9 @@ def collect_evidence(
     }
 
 
-def write_bundle(folder: Path, facts: Mapping[str, Any]) -> None:
+def write_evidence_bundle(folder: Path, facts: Mapping[str, Any]) -> None:
     """Write the files of an evidence bundle, completely or not at all. OutputError if the folder is not empty."""
-    check_empty(folder)
+    check_evidence_folder_empty(folder)
     files: dict[str, str | bytes] = {
         "evidence.json": to_json(dict(facts)),
         "evidence.schema.json": to_json(dict(EVIDENCE_SCHEMA)),
@@ -301,7 +301,7 @@ def _program_version_line(program: str) -> str:
     return result.stdout.partition("\n")[0]
 
 
-def read_bundle(folder: Path) -> dict[str, Any]:
+def read_evidence_bundle(folder: Path) -> dict[str, Any]:
     """Read the ``evidence.json`` of a bundle. OutputError if the folder holds no bundle, or if a file was changed since."""
     try:
         for line in read_text(folder / "SHA256SUMS", _MAX_HASH_LIST).splitlines():
@@ -385,7 +385,7 @@ def read_accuracy(path: Path) -> dict[str, Any]:
     except jsonschema.ValidationError as error:
         where = "/".join(map(str, error.absolute_path)) or "it"
         raise UsageError(
-            f"{path} is no result of verify: {where}: {printable(error.message, 200)}", where=str(path), hint=_HINT
+            f"{path} is no result of verify: {where}: {make_printable(error.message, 200)}", where=str(path), hint=_HINT
         ) from error
     evaluation = data.get("evaluation") or {}
     classes = evaluation.get("classification")
@@ -411,7 +411,7 @@ def read_accuracy(path: Path) -> dict[str, Any]:
     }
 
 
-def refuse_constant(name: str) -> None:
+def reject_json_constant(name: str) -> None:
     """Raise ValueError for NaN and infinities, which are not JSON; ``parse_constant`` of ``json.loads``."""
     raise ValueError(name)
 
@@ -419,7 +419,7 @@ def refuse_constant(name: str) -> None:
 def _read_verification_json(path: Path) -> dict[str, Any]:
     """Read the JSON that ``microc verify --json`` printed."""
     try:
-        data: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=refuse_constant)
+        data: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=reject_json_constant)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
@@ -430,7 +430,7 @@ def _read_verification_json(path: Path) -> dict[str, Any]:
 def _read_verification_evidence(folder: Path) -> dict[str, Any]:
     """Read an evidence bundle in the structure that ``microc verify --json`` prints."""
 
-    facts = read_bundle(folder)
+    facts = read_evidence_bundle(folder)
     try:
         board: Mapping[str, Any] = next(
             (comparison for comparison in facts["comparisons"] if "identical" in comparison), {}
@@ -441,7 +441,7 @@ def _read_verification_evidence(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder} is no result of verify", where=str(folder), hint=_HINT) from error
 
 
-def accuracy_words(accuracy: Mapping[str, Any], fingerprint: str) -> Iterator[str]:
+def accuracy_sentences(accuracy: Mapping[str, Any], fingerprint: str) -> Iterator[str]:
     """Yield sentences on the accuracy; ``fingerprint``: of the network in the report, to recognise results of another
     build."""
     if accuracy["fingerprint"] not in ("", fingerprint):

@@ -15,17 +15,24 @@ from microc.codegen.render import Label
 from microc.compiler import validation
 from microc.compiler.fit.footprint import board_capacity
 from microc.compiler.interaction import Progress, with_python_errors
-from microc.compiler.lowering.derivation import Candidate, Kernel, Part, candidates_text, derive_kernel, goal_text
-from microc.compiler.model import registers_own_plugins, registers_plugins, source_of
+from microc.compiler.lowering.derivation import (
+    DerivedCandidate,
+    DerivedKernel,
+    DerivedPart,
+    candidates_text,
+    derive_kernel,
+    goal_text,
+)
+from microc.compiler.model import model_source, registers_own_plugins, registers_plugins
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.device.boards import load_board
-from microc.errors import UsageError, nearest
-from microc.graph.ir import short
+from microc.errors import UsageError, similar_names_hint
+from microc.graph.ir import shorten_text
 from microc.module import Call, Module
-from microc.reports.layers import memories_data, unit_table, unit_words
-from microc.reports.text_tables import count as count
-from microc.reports.text_tables import facts, memory_rows, table
+from microc.reports.layers import memories_data, tensor_unit_table, tensor_unit_text
+from microc.reports.text_tables import facts, memory_usage_rows, table
+from microc.reports.text_tables import format_integer as format_integer
 from microc.schedule.cost.cost_model import Cost
 from microc.target import Board, Goal, Target, target_for
 from microc.tir.text import to_text
@@ -51,7 +58,7 @@ class Explanation:
     module: Module
     target: Target
     goal: Goal
-    kernel: Kernel | None
+    kernel: DerivedKernel | None
     plugins: tuple[Plugin, ...] = ()
 
     def __str__(self) -> str:
@@ -63,7 +70,7 @@ class Explanation:
             if self.kernel
             else f"{len(self.module.calls)} steps"
         )
-        return f"<Explanation of {short(self.module.name)} on {self.target.cpu}: {what}>"
+        return f"<Explanation of {shorten_text(self.module.name)} on {self.target.cpu}: {what}>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.text())}</pre>"
@@ -73,7 +80,7 @@ class Explanation:
         """Format the explanation for people. ``full``: add the function after every schedule step and lowering pass, and
         the schedule steps of all candidates. ``width``: of tables, in characters; 0: unlimited. Code is not wrapped."""
         if self.kernel is None:
-            rows = memory_rows(memories_data(self.module))
+            rows = memory_usage_rows(memories_data(self.module))
             memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
             return _steps_text(self.module, width) + memories
         return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, width=width))
@@ -111,23 +118,25 @@ def explain(
     ``board``: the board whose core is used. ``progress`` and ``options``: as for :func:`microc.compile`. UsageError if no
     layer or several match.
     """
-    validation.call("progress", progress)
+    validation.as_function_or_none("progress", progress)
     parsed_options = make_options(**options)
-    wanted = validation.text("a layer", str(layer) if isinstance(layer, int) and not isinstance(layer, bool) else layer)
+    wanted = validation.as_text(
+        "a layer", str(layer) if isinstance(layer, int) and not isinstance(layer, bool) else layer
+    )
     if board is None:
-        target_core, capacity_limits = target_for(validation.text("a target", target)), None
+        target_core, capacity_limits = target_for(validation.as_text("a target", target)), None
     else:
-        board_object = board if isinstance(board, Board) else load_board(validation.path("a board", board))
+        board_object = board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
         target_core = board_object.target
         capacity_limits = board_capacity(board_object, external=bool(parsed_options.external))
     compilation = compile_network(
-        source_of(model, parsed_options), target_core, parsed_options, progress, capacity_limits
+        model_source(model, parsed_options), target_core, parsed_options, progress, capacity_limits
     )
-    kernel = derive_kernel(compilation, find_layer(compilation.module, wanted)) if wanted else None
+    kernel = derive_kernel(compilation, find_step_of_layer(compilation.module, wanted)) if wanted else None
     return Explanation(compilation.module, target_core, compilation.make.goal, kernel, parsed_options.plugins)
 
 
-def find_layer(module: Module, wanted: str) -> int:
+def find_step_of_layer(module: Module, wanted: str) -> int:
     """Return the number of the step that ``wanted`` names: its number, a name, or part of a name. UsageError, with similar
     names, unless exactly one step matches."""
     names = [_step_names(module, call) for call in module.calls]
@@ -150,7 +159,7 @@ def find_layer(module: Module, wanted: str) -> int:
             hint=f"give a number: {matches[0]}",
         )
     all_names = {name: None for step_names in names for name in step_names}
-    hint = nearest(word, all_names) or f"leave out the layer to list all {len(names)}"
+    hint = similar_names_hint(word, all_names) or f"leave out the layer to list all {len(names)}"
     raise UsageError(f"there is no layer {wanted!r}", where=where, hint=hint)
 
 
@@ -167,13 +176,21 @@ def _step_names(module: Module, call: Call) -> list[str]:
 def _steps_text(module: Module, width: int) -> str:
     """Format the table of all steps, and of the tensor unit's work if there is one."""
     rows = [
-        (str(k), call.kernel, call.op, call.rule, count(call.instructions), count(call.cycles), Label(call.layer))
+        (
+            str(k),
+            call.kernel,
+            call.op,
+            call.rule,
+            format_integer(call.instructions),
+            format_integer(call.cycles),
+            Label(call.layer),
+        )
         for k, call in enumerate(module.calls)
     ]
     head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
     numbers = table(head, [row[:-1] for row in rows], 4, width)
     text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), width)
-    unit = unit_table({k: call.unit for k, call in enumerate(module.calls)}, width)
+    unit = tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, width)
     return f"{text}\n\n{unit}" if unit else text
 
 
@@ -203,7 +220,7 @@ def _add_text_column(columns: str, last: Sequence[str], width: int) -> str:
     return "\n".join(lines)
 
 
-def _kernel_paragraphs(kernel: Kernel, target: Target, *, full: bool, width: int) -> Iterator[str]:
+def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, width: int) -> Iterator[str]:
     """Yield the paragraphs on a kernel: facts, its parts, estimated cost, C."""
     call = kernel.call
     rows = [
@@ -211,7 +228,7 @@ def _kernel_paragraphs(kernel: Kernel, target: Target, *, full: bool, width: int
         ("function", call.kernel),
         ("operators", call.op),
         ("core", target.cpu),
-        *((("tensor unit", unit_words(call.unit)),) if call.unit else ()),
+        *((("tensor unit", tensor_unit_text(call.unit)),) if call.unit else ()),
         *(("note", note) for note in kernel.notes),
     ]
     yield facts(rows, width)
@@ -223,7 +240,7 @@ def _kernel_paragraphs(kernel: Kernel, target: Target, *, full: bool, width: int
     yield f"C\n{kernel.c}"
 
 
-def _part_paragraphs(part: Part, heading_prefix: str, *, full: bool, width: int) -> Iterator[str]:
+def _part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, width: int) -> Iterator[str]:
     """Yield the paragraphs on one part of a kernel: tensor expressions, candidates, schedule steps. ``head``: beginning of
     each heading."""
     if full:
@@ -251,7 +268,7 @@ def _indent_lines(lines: Iterable[str]) -> str:
     return "\n".join(f"  {line}" for line in lines) or "  none"
 
 
-def _candidates_table(candidates: Sequence[Candidate], width: int) -> str:
+def _candidates_table(candidates: Sequence[DerivedCandidate], width: int) -> str:
     """Format the table of the candidate schedules with their costs and verdicts."""
     rows = [
         (
@@ -298,7 +315,7 @@ def _step_data(number: int, call: Call) -> dict[str, Any]:
     }
 
 
-def _kernel_data(kernel: Kernel, *, full: bool) -> dict[str, Any]:
+def _kernel_data(kernel: DerivedKernel, *, full: bool) -> dict[str, Any]:
     """Describe a kernel as plain data: its step, notes, counted operations, parts, TIR and C."""
     return {
         **_step_data(kernel.number, kernel.call),
@@ -312,7 +329,7 @@ def _kernel_data(kernel: Kernel, *, full: bool) -> dict[str, Any]:
     }
 
 
-def _part_data(part: Part, *, full: bool) -> dict[str, Any]:
+def _part_data(part: DerivedPart, *, full: bool) -> dict[str, Any]:
     """Describe one part of a kernel as plain data; ``full``: with all algorithms, schedule steps and lowering passes."""
     algorithms = [group for group in part.algorithms if full or group is part.start]
     data: dict[str, Any] = {
@@ -330,7 +347,7 @@ def _part_data(part: Part, *, full: bool) -> dict[str, Any]:
     return data
 
 
-def _candidate_data(candidate: Candidate) -> dict[str, Any]:
+def _candidate_data(candidate: DerivedCandidate) -> dict[str, Any]:
     """Describe a candidate schedule as plain data: costs, verdict and trace."""
     return {
         "rule": candidate.schedule.rule,

@@ -57,7 +57,7 @@ _NONE = ("", ())
 """Network and steps of a symbol that belongs to no network."""
 
 
-class Owners:
+class SymbolOwners:
     """Finds the owner of each linked symbol: part of the firmware, network and steps, from the manifests of the networks.
     ``own``: True if the ELF file is the firmware that the project builds."""
 
@@ -260,7 +260,7 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
     path = elf or project.program
     objects = () if elf else tuple((project.folder / "build").rglob("*.o"))
     networks = project.networks()
-    symbols = Owners(networks, own=elf is None).symbols(cut_pieces(path, objects))
+    symbols = SymbolOwners(networks, own=elf is None).symbols(cut_pieces(path, objects))
     if not any(s.part in ("weights", "kernels") for s in symbols):
         raise UsageError(
             f"{path.name} contains no symbol of the network {project.manifest['model']!r}",
@@ -283,7 +283,7 @@ def _layer_sizes(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> 
         for step, share in zip(symbol.steps, divide_evenly(symbol.size, len(symbol.steps)), strict=True):
             column[step] += share
             shared[step] += symbol.size if symbol.part == "kernels" and len(symbol.steps) > 1 else 0
-    arena = live_bytes(manifest)
+    arena = live_arena_bytes(manifest)
     return [
         LayerSize(name, k, kernel["layer"], kernel["op"], code[k], constants[k], shared[k], arena[k])
         for k, kernel in enumerate(manifest["kernels"])
@@ -295,17 +295,17 @@ def divide_evenly(size: int, count: int) -> list[int]:
     return [size // count + (k < size % count) for k in range(count)]
 
 
-def live_bytes(manifest: Mapping[str, Any]) -> list[int]:
+def live_arena_bytes(manifest: Mapping[str, Any]) -> list[int]:
     """Count the bytes of the arena in use during each step of a manifest; overlapping values count once."""
     return [
-        count_covered(
+        count_covered_addresses(
             [(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]]
         )
         for k in range(len(manifest["kernels"]))
     ]
 
 
-def count_covered(ranges: Sequence[tuple[int, int]]) -> int:
+def count_covered_addresses(ranges: Sequence[tuple[int, int]]) -> int:
     """Count the addresses in the union of half-open ranges."""
     total = end = 0
     for start, stop in sorted(ranges):
@@ -411,7 +411,7 @@ class Growth:
         return {**asdict(self), "change": self.after - self.before, "share": share, "exceeds": self.exceeds}
 
 
-def read_figures(data: Any, where: str) -> dict[str, Any]:
+def read_growth_figures(data: Any, where: str) -> dict[str, Any]:
     """Read the figures that can have a limit (:data:`FIGURES`), and the ``unit`` of the time, from the data of a report of
     `microc size --json` or `microc profile --json`. UsageError for any other data; ``where``: its file, for the error."""
     totals = data.get("totals") if isinstance(data, Mapping) else None

@@ -9,9 +9,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from microc.module import HotCode, Module
-from microc.reports.firmware_size import divide_evenly, live_bytes
-from microc.reports.text_tables import count as count
-from microc.reports.text_tables import milliseconds, table
+from microc.reports.firmware_size import divide_evenly, live_arena_bytes
+from microc.reports.text_tables import cycles_to_milliseconds, table
+from microc.reports.text_tables import format_integer as format_integer
 from microc.run.profile import shorten_layer_name
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 # ---- Work on a tensor unit, as text.
 
 
-def unit_words(use: UnitUse) -> str:
+def tensor_unit_text(use: UnitUse) -> str:
     """Describe a layer's work on the tensor unit in one line."""
     busy = f"loads {use.load:,}, computing {use.compute:,}, stores {use.store:,}"
     return f"{use.cycles:,} cycles of the unit ({busy}), {100 * use.utilisation:.1f} % of its products used"
 
 
-def unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
+def tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
     """Format the table of the tensor unit's work: a row for every step that uses it, and the total; empty if none does."""
     used = {step: use for step, use in uses.items() if use is not None}
     if not used:
@@ -37,14 +37,14 @@ def unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
     cycles = sum(use.cycles for use in used.values())
     parts = (sum(getattr(use, name) for use in used.values()) for name in ("load", "compute", "store", "macs"))
     share = sum(use.utilisation * use.cycles for use in used.values()) / (cycles or 1)
-    rows.append(("total", count(cycles), *map(count, parts), f"{100 * share:.1f}"))
+    rows.append(("total", format_integer(cycles), *map(format_integer, parts), f"{100 * share:.1f}"))
     head = ("step", "unit cycles", "loads", "computing", "stores", "unit MACs", "used, %")
     return f"{table(head, rows, 1, width)}\ncycles of the tensor unit by its rule, in which the processor takes no time"
 
 
 def _tensor_unit_cells(use: UnitUse) -> tuple[str, ...]:
     """Return the cells of a step's work on the tensor unit."""
-    numbers = map(count, (use.cycles, use.load, use.compute, use.store, use.macs))
+    numbers = map(format_integer, (use.cycles, use.load, use.compute, use.store, use.macs))
     return (*numbers, f"{100 * use.utilisation:.1f}")
 
 
@@ -110,7 +110,7 @@ def describe_layers(
     linked program. ``model_c``: the generated C, from which the code of each step is cut."""
     kernels = manifest["kernels"]
     functions = {found[1]: found[0].split("\n") for found in _FUNCTION.finditer(model_c)}
-    code, arena = _estimated_code_bytes(manifest), live_bytes(manifest)
+    code, arena = _estimated_code_bytes(manifest), live_arena_bytes(manifest)
     total = sum(kernel["estimated_cycles"] for kernel in kernels) or 1
     names = short_names([kernel["layer"] for kernel in kernels])
     layers = []
@@ -136,7 +136,7 @@ def describe_layers(
                 "rows_of": list(kernel["streamed"]),
                 "macs": kernel["macs"],
                 "cycles": cycles,
-                "milliseconds": milliseconds(cycles, clock_hz),
+                "milliseconds": cycles_to_milliseconds(cycles, clock_hz),
                 "instructions": kernel["estimated_instructions"],
                 "time": measurement.time if measurement else None,
                 "share": measurement.share if measurement else cycles / total,

@@ -124,7 +124,7 @@ _HEADERS = {
 }
 
 
-class Channel:
+class EventChannel:
     """Channel that passes the latest event to waiting threads. A slow reader misses the events in between."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class PageServer(ThreadingHTTPServer):
     allow_reuse_address = False
 
     def __init__(self, page: str, port: int = 0) -> None:
-        self.page, self.channel = page.encode("utf-8"), Channel()
+        self.page, self.channel = page.encode("utf-8"), EventChannel()
         self.word = secrets.token_urlsafe(16)
         self.places = threading.BoundedSemaphore(READERS)
         try:
@@ -264,7 +264,7 @@ FROM_BOARD = "board"
 
 
 @frozen
-class Run:
+class WatchedRun:
     """One inference of a watched network. ``sample``: number of its sample; ``label``: true class; both None if unknown.
     ``ticks``: of the board's timer."""
 
@@ -276,7 +276,7 @@ class Run:
     ticks: int
 
 
-def iter_runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
+def iter_runs(device: Device, source: Samples | str | int) -> Iterator[WatchedRun]:
     """Run the network on the board endlessly; yield each run. ``source``: samples, taken in a loop; :data:`FROM_BOARD`:
     the inputs are read from the board before each run; or the seed of random inputs. State continues from run to run."""
     device.reset()
@@ -296,11 +296,11 @@ def iter_runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
         outputs = tuple(device.read(tensor["name"]) for tensor in device.outputs)
         labels = source.labels if isinstance(source, Samples) else None
         label = int(labels[sample]) if labels is not None and sample is not None else None
-        yield Run(number, sample, label, inputs, outputs, timing.max)
+        yield WatchedRun(number, sample, label, inputs, outputs, timing.max)
         number += 1
 
 
-def run_event(device: Device, run: Run) -> dict[str, Any]:
+def run_event_data(device: Device, run: WatchedRun) -> dict[str, Any]:
     """Convert a run to the plain data of its event. ``answer``: the class with the largest score, in the first output with
     several elements."""
     clock = device.clock

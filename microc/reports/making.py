@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from microc.base.file_access import read_text
 from microc.compiler import api, validation
 from microc.compiler.interaction import Progress, as_callback
-from microc.compiler.model import register_plugins, registers_plugins, source_of
+from microc.compiler.model import model_source, register_plugins, registers_plugins
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
@@ -60,7 +60,7 @@ def report(
         if isinstance(model, Library):
             return report_library(model, accuracy)
         return report_project(
-            model if isinstance(model, Project) else open_project(validation.path("a project", model)), accuracy
+            model if isinstance(model, Project) else open_project(validation.as_path("a project", model)), accuracy
         )
     board_or_host = board if board is not None else "host"
     try:
@@ -82,7 +82,9 @@ def _compile_unlimited(
     """Compile a network for a board without its memory limits, to report how much it exceeds them."""
     board_object = board if isinstance(board, Board) else load_board(board)
     return api.Program(
-        compile_model(source_of(model, options), board_object.target, options, progress), board_object, options.plugins
+        compile_model(model_source(model, options), board_object.target, options, progress),
+        board_object,
+        options.plugins,
     )
 
 

@@ -15,12 +15,12 @@ from microc.reports.drawings import (
     Picture,
     draw_confusion,
     draw_memory_map,
-    draw_network,
+    draw_network_graph,
 )
-from microc.reports.evidence import accuracy_words
+from microc.reports.evidence import accuracy_sentences
 from microc.reports.firmware_size import PARTS
 from microc.reports.layers import slowest_layers
-from microc.reports.text_tables import clock_words, milliseconds_text, shape_words, stack_words
+from microc.reports.text_tables import clock_rate_text, milliseconds_text, peak_stack_text, shape_with_times_signs
 
 _MOST_CLASSES = 32
 """Classes up to which the confusion matrix is drawn."""
@@ -39,7 +39,7 @@ class Fact:
 
 
 @frozen
-class Row:
+class LayerRow:
     """A layer on the page: its bar in the timeline (``start`` and ``length`` in percent), and its cells in the table as
     number and text."""
 
@@ -58,7 +58,7 @@ class Row:
 
 
 @frozen
-class Segment:
+class MemorySegment:
     """A segment of a memory bar, one part of the firmware: ``percent`` of the used bytes, ``colour`` as an index."""
 
     part: str
@@ -69,16 +69,16 @@ class Segment:
 
 
 @frozen
-class Bar:
+class MemoryBar:
     """The bar of a memory, flash or RAM: used bytes and capacity as text, and its parts."""
 
     name: str
     used: str
-    segments: tuple[Segment, ...]
+    segments: tuple[MemorySegment, ...]
 
 
 @frozen
-class Advice:
+class PrintedAdvice:
     """Advice on the page and its command, empty if there is none."""
 
     text: str
@@ -95,15 +95,15 @@ class ReportContext:
     unit: str
     unit_meaning: str
     facts: tuple[Fact, ...]
-    advice: tuple[Advice, ...]
+    advice: tuple[PrintedAdvice, ...]
     memory: MemoryMap
-    rows: tuple[Row, ...]
+    rows: tuple[LayerRow, ...]
     columns: tuple[str, ...]
     totals: tuple[str, ...]
     marks: tuple[tuple[str, str], ...]
     picture: Picture
     box: tuple[int, int]
-    bars: tuple[Bar, ...]
+    bars: tuple[MemoryBar, ...]
     accuracy: tuple[str, ...]
     matrix: Matrix | None
     first: int
@@ -124,16 +124,16 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
         unit=measured["unit"] if measured else "cycles",
         unit_meaning=measured["meaning"] if measured else _ESTIMATED,
         facts=tuple(_headline_facts(data)),
-        advice=tuple(Advice(item["text"], item["command"]) for item in data["advice"]),
+        advice=tuple(PrintedAdvice(item["text"], item["command"]) for item in data["advice"]),
         memory=draw_memory_map(arena, [layer["name"] for layer in layers]),
         rows=tuple(_layer_rows(data, total)),
         columns=tuple(name for name, _ in _layer_columns(data, layers)),
         totals=tuple(text for _, (_, text) in _layer_columns(data, layers)),
         marks=_timeline_marks(total),
-        picture=draw_network(data),
+        picture=draw_network_graph(data),
         box=(PICTURE_WIDTH, PICTURE_HEIGHT),
         bars=tuple(_memory_bars(data)),
-        accuracy=tuple(accuracy_words(accuracy, data["fingerprint"])) if accuracy else (),
+        accuracy=tuple(accuracy_sentences(accuracy, data["fingerprint"])) if accuracy else (),
         matrix=draw_confusion(confusion) if confusion and len(confusion) <= _MOST_CLASSES else None,
         first=slowest_layers(data, 1)[0]["step"] if layers else -1,
         data=Data(data),
@@ -147,7 +147,7 @@ def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
     """Yield the figures at the head of the page: time, MACs, memories, state, accuracy."""
     measured, totals, board = data["measured"], data["totals"], data["board"]
     ms = totals["milliseconds"]
-    about = f"{totals['cycles']:,} cycles" + (f" at {clock_words(board['clock_hz'])}" if ms is not None else "")
+    about = f"{totals['cycles']:,} cycles" + (f" at {clock_rate_text(board['clock_hz'])}" if ms is not None else "")
     if measured:
         seconds = measured["seconds"]
         note = (
@@ -173,7 +173,7 @@ def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
             estimated = "" if data["firmware"] or key == "ram" else ", estimated"
             yield Fact(name, f"{totals[key]:,}", f"bytes{_capacity_share_text(totals[key], board[key])}{estimated}")
     yield Fact("Arena", f"{totals['arena']:,}", f"bytes, lower bound {totals['arena_lower_bound']:,}")
-    stack, _, note = stack_words(data).partition(" ")
+    stack, _, note = peak_stack_text(data).partition(" ")
     yield Fact("Peak stack", stack, note)
     state_bytes = sum(tensor["bytes"] for tensor in data["state"])
     yield Fact(
@@ -226,18 +226,18 @@ def _number_cell(number: int) -> tuple[float, str]:
     return number, f"{number:,}"
 
 
-def _layer_rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
+def _layer_rows(data: Mapping[str, Any], total: int) -> Iterator[LayerRow]:
     """Yield the layers' rows. ``total``: time of all layers, for the timeline."""
     start, tensors = 0, {tensor["name"]: tensor for tensor in data["tensors"]}
     for layer in data["layers"]:
         time = layer["time"] if data["measured"] else layer["cycles"]
         results = [tensors[name] for name in layer["outputs"] if name in tensors]
-        yield Row(
+        yield LayerRow(
             step=layer["step"],
             layer=layer["name"],
             full=layer["layer"],
             op=layer["op"].replace("+", " + "),
-            result=f"{results[0]['dtype']} {shape_words(results[0]['shape'])}" if results else "",
+            result=f"{results[0]['dtype']} {shape_with_times_signs(results[0]['shape'])}" if results else "",
             rule=_schedule_text(layer),
             schedule=layer["schedule"],
             start=f"{100 * start / max(total, 1):.3f}",
@@ -264,22 +264,24 @@ def _timeline_marks(total: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"{100 * at / max(total, 1):.3f}", f"{at:,}") for at in range(0, total + 1, step))
 
 
-def _memory_bars(data: Mapping[str, Any]) -> Iterator[Bar]:
+def _memory_bars(data: Mapping[str, Any]) -> Iterator[MemoryBar]:
     """Yield the bars of flash and RAM of the linked firmware, if there is one."""
     parts = data["firmware"] or {}
     for key, (name, kinds) in _KINDS.items() if parts else ():
         used, room = data["totals"][key], data["board"][key]
         of = f" of {room:,} bytes ({100 * used / room:.1f} %)" if room else " bytes"
-        yield Bar(name, f"{used:,}{of}", tuple(_memory_segments(parts, kinds, max(used, 1))))
+        yield MemoryBar(name, f"{used:,}{of}", tuple(_memory_segments(parts, kinds, max(used, 1))))
 
 
-def _memory_segments(parts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], used: int) -> Iterator[Segment]:
+def _memory_segments(
+    parts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], used: int
+) -> Iterator[MemorySegment]:
     """Yield the segments of a memory bar: the parts of the firmware that take bytes of it. ``kinds``: kinds of symbols in
     the memory; ``used``: its used bytes."""
     for colour, (part, meaning) in enumerate(PARTS.items()):
         size = sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
         if size:
-            yield Segment(part, meaning, f"{size:,}", f"{100 * size / used:.2f}", colour)
+            yield MemorySegment(part, meaning, f"{size:,}", f"{100 * size / used:.2f}", colour)
 
 
 def _origin_rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -108,7 +108,7 @@ def dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
     return "any" if len(dtypes) >= _MANY and tuple(dtypes) == tuple(all_dtypes) else ", ".join(dtypes)
 
 
-def widest_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
+def longest_shared_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
     """Return the longest list of dtypes that several rows share, which the table abbreviates as ``any``."""
     row_count = Counter(row.dtypes for row in rows)
     return max(row_count, key=lambda dtypes: (row_count[dtypes] > 1, len(dtypes)), default=())
@@ -165,7 +165,7 @@ def operators_markdown() -> str:
     parts = ["# Operators", "Written by `microc operators --markdown`: do not edit."]
     for format_name in FORMATS:
         format_rows = [row for row in rows if row.format == format_name]
-        all_dtypes = widest_dtypes(format_rows)
+        all_dtypes = longest_shared_dtypes(format_rows)
         title, text = _OPERATORS_TITLES[format_name]
         legend = (
             f" *any*: {', '.join(all_dtypes)}."
@@ -206,7 +206,7 @@ _PAGE_TITLES = {
 
 
 @frozen
-class Row:
+class OptionRow:
     """Row of a compilation option: keyword in Python, flag with its metavar (empty if Python only), group, and help.
     ``applies``: models or boards that it concerns; empty: all."""
 
@@ -217,11 +217,11 @@ class Row:
     help: str
 
 
-def option_rows() -> Iterator[Row]:
+def compilation_option_rows() -> Iterator[OptionRow]:
     """Yield the row of every compilation option, in the order of the table of options."""
     for name, option in OPTIONS.items():
         value = "|".join(option.words) or option.metavar
-        yield Row(
+        yield OptionRow(
             name,
             f"{option.flag} {value}".strip() if option.flag else "",
             option.group,
@@ -235,7 +235,7 @@ def options_markdown() -> str:
     lines = [_HEAD]
     for group, title in _PAGE_TITLES.items():
         lines += [f"## {title}", "", "| Python | command line | for | |", "|---|---|---|---|"]
-        for row in option_rows():
+        for row in compilation_option_rows():
             if row.group == group:
                 flag = "`" + row.flag.replace("|", "\\|") + "`" if row.flag else ""
                 lines.append(f"| `{row.name}` | {flag} | {row.applies} | {row.help.replace('|', chr(92) + '|')} |")

@@ -12,11 +12,11 @@ from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.manifest import OPERATOR_SCHEMA, object_schema, objects_schema
 from microc.compiler import validation
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.representation import signature, table
+from microc.compiler.representation import format_signature, html_table
 from microc.errors import OutputError
 from microc.reports.advice import Situation, advice_for
 from microc.reports.layers import describe_layers, slowest_layers
-from microc.reports.text_tables import milliseconds, stack_words, time_words
+from microc.reports.text_tables import cycles_to_milliseconds, inference_time_text, peak_stack_text
 from microc.target import Board
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Report:
 
     def save(self, path: str | Path) -> Path:
         """Write the page (``.html``) or the data (``.json``); OutputError for another suffix."""
-        target = validation.path("a report", path)
+        target = validation.as_path("a report", path)
         if target.suffix not in (".html", ".json"):
             raise OutputError(
                 f"cannot write a report to {target.name}", where=str(target), hint="end it in .html or .json"
@@ -189,23 +189,23 @@ class Report:
         return target
 
     def __repr__(self) -> str:
-        return f"<Report {self._network_signature()} on {self.data['board']['name']}: {time_words(self.data)}>"
+        return f"<Report {self._network_signature()} on {self.data['board']['name']}: {inference_time_text(self.data)}>"
 
     def _repr_html_(self) -> str:
         totals, data = self.data["totals"], self.data
         rows: list[tuple[str, object]] = [
-            ("one inference", time_words(data)),
+            ("one inference", inference_time_text(data)),
             ("multiply-accumulates", totals["macs"]),
             *((f"{name}, bytes", totals[name]) for name in ("flash", "ram", "arena") if totals[name] is not None),
-            ("stack", stack_words(data)),
+            ("stack", peak_stack_text(data)),
             ("holds state", f"{sum(s['bytes'] for s in data['state']):,} bytes" if data["state"] else "no"),
             *((f"{100 * each['share']:.1f} %", each["name"]) for each in slowest_layers(data)),
         ]
-        return table(f"{self._network_signature()} on {data['board']['title']}", rows)
+        return html_table(f"{self._network_signature()} on {data['board']['title']}", rows)
 
     def _network_signature(self) -> str:
         """Return the network's name with its inputs and outputs."""
-        return signature(self.data["model"], self.data["inputs"], self.data["outputs"])
+        return format_signature(self.data["model"], self.data["inputs"], self.data["outputs"])
 
 
 def make_report(
@@ -247,7 +247,7 @@ def make_report(
         "measured": _measurement_data(profile) if profile else None,
         "totals": {
             "cycles": cycles,
-            "milliseconds": milliseconds(cycles, clock),
+            "milliseconds": cycles_to_milliseconds(cycles, clock),
             "instructions": sum(layer["instructions"] for layer in layers),
             "macs": manifest["macs"],
             "nominal_macs": manifest["nominal_macs"],

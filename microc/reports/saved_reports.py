@@ -14,9 +14,9 @@ import jsonschema
 
 from microc.base.file_access import open_regular, read_text
 from microc.compiler import validation
-from microc.device.board_info import printable
+from microc.device.board_info import make_printable
 from microc.errors import UsageError
-from microc.reports.evidence import refuse_constant
+from microc.reports.evidence import reject_json_constant
 from microc.reports.report import SCHEMA, VERSION, Report
 from microc.run.profile import Clock, KernelTime, Profile, shorten_layer_name
 
@@ -40,11 +40,11 @@ def is_report(path: Path) -> bool:
 
 def read_report(path: str | Path) -> Report:
     """Read a report from its page or JSON. UsageError if it is none, or of another version."""
-    file = validation.path("a report", path)
+    file = validation.as_path("a report", path)
     try:
         text = read_text(file, LARGEST)
         page_data = _EMBEDDED.search(text) if text.lstrip().startswith(_PAGE.decode()) else None
-        data = json.loads(page_data[1] if page_data else text, parse_constant=refuse_constant)
+        data = json.loads(page_data[1] if page_data else text, parse_constant=reject_json_constant)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}", where=str(file), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
@@ -62,7 +62,7 @@ def _validate_report(data: Any, file: Path) -> Mapping[str, Any]:
         jsonschema.validate(data, SCHEMA)
     except jsonschema.ValidationError as error:
         place = "/".join(map(str, error.absolute_path))
-        what = f"{place or 'its keys'}: {printable(error.message, 200)}"
+        what = f"{place or 'its keys'}: {make_printable(error.message, 200)}"
         raise UsageError(f"{file} is no report: {what}", where=str(file), hint=_HINT) from error
     report_data: dict[str, Any] = {
         name: value for name, value in data.items() if name not in ("schema_version", "command")
@@ -153,7 +153,7 @@ _PROCESS = {"pid": 1, "tid": 1}
 """Process and thread of all events."""
 
 
-def to_trace(profile: Profile) -> dict[str, Any]:
+def profile_to_trace(profile: Profile) -> dict[str, Any]:
     """Convert a profile to the Trace Event Format: one inference, in it the layers, in these their kernels; beside them
     the bytes of the arena in use."""
     clock, unit, model = profile.clock, profile.unit, profile.project.manifest["model"]

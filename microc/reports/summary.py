@@ -9,16 +9,16 @@ from typing import Any
 from microc import __version__
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.project.manifest import manifest, streaming_data
-from microc.codegen.project.project_samples import test_data
+from microc.codegen.project.project_samples import self_test_entry
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.fit.footprint import board_capacity, footprint
-from microc.compiler.lowering.module_builder import gain_in_ram
+from microc.compiler.fit.footprint import board_capacity, firmware_footprint
+from microc.compiler.lowering.module_builder import code_in_ram_gain
 from microc.module import Call, Module
 from microc.plan.liveness import shared_bytes
 from microc.reports.advice import arithmetic_data, weight_notes
 from microc.reports.layers import memories_data
 from microc.reports.report import Report, make_report
-from microc.reports.text_tables import milliseconds
+from microc.reports.text_tables import cycles_to_milliseconds
 from microc.target import Board
 
 MIN_PRINTED_GAIN = 0.02
@@ -29,7 +29,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
     """Describe a module on a board as plain data, see :meth:`microc.Program.report`."""
     plan = module.plan
     assert plan is not None
-    need, cycles = footprint((module,), board), sum(c.cycles for c in module.calls)
+    need, cycles = firmware_footprint((module,), board), sum(c.cycles for c in module.calls)
     data = {
         "model": module.name,
         "source": module.source,
@@ -43,7 +43,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "optimize": module.options["optimize"],
         "estimated_instructions": module.instructions,
         "estimated_cycles": cycles,
-        "estimated_milliseconds": milliseconds(cycles, board.raw.get("clock_hz")),
+        "estimated_milliseconds": cycles_to_milliseconds(cycles, board.raw.get("clock_hz")),
         "nominal_macs": module.nominal_macs,
         "weight_bytes": module.const_bytes,
         "arena": plan.size,
@@ -60,11 +60,11 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "ram_taken": need.taken_ram,
         "board_flash": region_bytes(board, "flash"),
         "board_ram": region_bytes(board, "ram"),
-        "inputs": [tensor_data(module, name) for name in module.inputs],
-        "self_test": test_data(module),
+        "inputs": [value_data(module, name) for name in module.inputs],
+        "self_test": self_test_entry(module),
         "external": [asdict(decision) for decision in module.decisions],
-        "outputs": [tensor_data(module, name) for name in module.outputs],
-        "state": [{**tensor_data(module, name), "bytes": module.values[name].nbytes} for name in module.state],
+        "outputs": [value_data(module, name) for name in module.outputs],
+        "state": [{**value_data(module, name), "bytes": module.values[name].nbytes} for name in module.state],
         "layers": [
             {
                 "kernel": k,
@@ -95,7 +95,7 @@ def report_module(module: Module, board: Board, numbers: Mapping[str, Any] | Non
         manifest(module, __version__),
         board,
         numbers=numbers,
-        code_in_ram=gain_in_ram(module, board_capacity(board)),
+        code_in_ram=code_in_ram_gain(module, board_capacity(board)),
         notes=weight_notes(module.arithmetic),
     )
 
@@ -119,7 +119,7 @@ def _row_streaming_data(call: Call) -> dict[str, Any] | None:
     return {"layers": list(price.layers), "extra_macs": price.extra_macs, "moved_bytes": price.moved}
 
 
-def tensor_data(module: Module, name: str) -> dict[str, Any]:
+def value_data(module: Module, name: str) -> dict[str, Any]:
     """Describe a value of a module as plain data, in the form of manifests."""
     value = module.values[name]
     return {

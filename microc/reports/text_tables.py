@@ -14,7 +14,7 @@ from microc.base.terminal import escape_unprintable
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
 
-def milliseconds(cycles: float, clock_hz: int | None) -> float | None:
+def cycles_to_milliseconds(cycles: float, clock_hz: int | None) -> float | None:
     """Convert cycles to milliseconds at a board's clock; None if the clock is unknown."""
     return 1000 * cycles / clock_hz if clock_hz else None
 
@@ -24,7 +24,7 @@ def milliseconds_text(value: float) -> str:
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms" if value >= 0.001 else f"{1000 * value:.3g} µs"
 
 
-def time_words(data: Mapping[str, Any]) -> str:
+def inference_time_text(data: Mapping[str, Any]) -> str:
     """Format the time of one inference of a report: measured, else estimated."""
     measured, totals = data["measured"], data["totals"]
     if measured:
@@ -32,15 +32,15 @@ def time_words(data: Mapping[str, Any]) -> str:
         return f"{measured['time']:,} {measured['unit']}" + (
             f", {milliseconds_text(1000 * seconds)}" if seconds is not None else ""
         )
-    return estimate_words(totals["cycles"], totals["milliseconds"])
+    return estimated_time_text(totals["cycles"], totals["milliseconds"])
 
 
-def estimate_words(cycles: int, ms: float | None) -> str:
+def estimated_time_text(cycles: int, ms: float | None) -> str:
     """Format the estimated cycles of one inference, and their milliseconds if known."""
     return f"about {cycles:,} cycles" + (f", {milliseconds_text(ms)}" if ms is not None else "")
 
 
-def stack_words(data: Mapping[str, Any]) -> str:
+def peak_stack_text(data: Mapping[str, Any]) -> str:
     """Format the peak stack of a report in bytes, and whether it is measured or estimated."""
     stack = data["stack"]
     reserved = f"; {stack['reserved']:,} reserved" if stack.get("reserved") else ""
@@ -49,17 +49,17 @@ def stack_words(data: Mapping[str, Any]) -> str:
     return f"{stack['bytes']:,} bytes at most, estimated{reserved}" if stack["bytes"] is not None else "unknown"
 
 
-def clock_words(hertz: int | None) -> str:
+def clock_rate_text(hertz: int | None) -> str:
     """Format a clock rate, as in ``168 MHz``; empty if unknown."""
     return f"{hertz / 1e6:.4g} MHz" if hertz else ""
 
 
-def shape_words(shape: Sequence[int]) -> str:
+def shape_with_times_signs(shape: Sequence[int]) -> str:
     """Format a shape, as in ``1x8x8x1`` but with the multiplication sign."""
     return TIMES.join(map(str, shape)) or "scalar"
 
 
-def quant_words(tensor: Mapping[str, Any]) -> str:
+def dequantization_formula(tensor: Mapping[str, Any]) -> str:
     """Format the formula of a tensor's real values, as in ``0.0111 (q + 128)``; empty if the tensor is not quantised."""
     if tensor["scale"] is None:
         return ""
@@ -67,7 +67,7 @@ def quant_words(tensor: Mapping[str, Any]) -> str:
     return f"{tensor['scale']:.4g}" + (f" (q {MINUS if zero > 0 else '+'} {abs(zero)})" if zero else " q")
 
 
-def change_words(before: float | None, after: float | None) -> str:
+def percent_change_text(before: float | None, after: float | None) -> str:
     """Format the change of a figure in percent; empty if one of both is unknown."""
     if before is None or after is None:
         return ""
@@ -78,7 +78,7 @@ def change_words(before: float | None, after: float | None) -> str:
     return f"{100 * (after / before - 1):+.1f} %".replace("-", MINUS)
 
 
-def memory_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def memory_usage_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """List a row, name and use, for each memory of a board; ``rows``: result of
     :func:`microc.reports.layers.memories_data`."""
     return [(f"  {row['memory']}", _memory_usage_text(row)) for row in rows]
@@ -222,6 +222,6 @@ def wrap_command(text: str, width: int = 0, head: str = "") -> list[str]:
     return lines
 
 
-def count(number: int) -> str:
+def format_integer(number: int) -> str:
     """Format an integer with thousands separators."""
     return f"{number:,}"

@@ -15,16 +15,16 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
 from microc.compiler.interaction import Progress, with_python_errors
-from microc.compiler.model import read_model, registers_plugins, source_of
+from microc.compiler.model import model_source, read_model, registers_plugins
 from microc.compiler.options import ENDS, Options, make_options
-from microc.compiler.pipeline import compile_model, optimise
+from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.device.boards import load_board
 from microc.errors import MicrocError, UsageError, VerificationError
 from microc.frontend.trees.known_rows import sample_known_rows
 from microc.graph import interp
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.run.data.pictures import add_colours, convert_samples
+from microc.run.data.pictures import add_channel_orders, convert_samples
 from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
@@ -33,11 +33,11 @@ from microc.run.reference.agreement import (
     WORD_QUANTA,
     WORDS,
     Comparison,
-    Tally,
+    DifferenceTally,
     compare_with_reference,
 )
-from microc.run.reference.framework_choice import AGAINST, NATURAL, reference_for
-from microc.run.reference.frameworks import Reference, RuntimeRefusal, draw_inputs
+from microc.run.reference.framework_choice import AGAINST, NATURAL, load_in_framework
+from microc.run.reference.frameworks import Reference, RuntimeRefusal, draw_input_arrays
 from microc.target import Board, Target, target_for
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ more: one different rounding moves a result by a whole quantisation step."""
 _SEED = 20
 
 
-def quick_check(
+def check_against_framework(
     model: Any, network: Run | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
 ) -> None:
     """Compare a few answers of a compiled model with its framework; VerificationError if they differ by more than rounding
@@ -76,11 +76,11 @@ def quick_check(
         return
     run, tallies = network or _numpy_reference_runner(graph), _output_tallies(graph)
     try:
-        reference = reference_for(model, NATURAL, options, inside=False)
+        reference = load_in_framework(model, NATURAL, options, inside=False)
     except MicrocError:
         return
     # Of three sets, draws() makes one ordinary, one of extremes and one of zeros: keep the ordinary ones.
-    inputs = draw_inputs({}, tensors, graph, 3 * rows, _SEED)[::3]
+    inputs = draw_input_arrays({}, tensors, graph, 3 * rows, _SEED)[::3]
     for arrays in [*inputs, *_training_like_rows(model, graph, rows)]:
         try:
             with warnings.catch_warnings():
@@ -149,13 +149,13 @@ def _numpy_reference_runner(graph: Graph) -> Run:
     return run
 
 
-def _output_tallies(graph: Graph) -> list[Tally]:
+def _output_tallies(graph: Graph) -> list[DifferenceTally]:
     """Create a tally of differences for each output of a graph, with the tolerance for its arithmetic."""
     coarse = any(node.op in ("quantize", "dequantize", "dynamic_quantize") for node in graph.nodes)
     coarse |= any(tensor_type.dtype in dtypes.HALF for tensor_type in graph.types.values())
     bound = _COARSE_TOLERANCE if coarse else _TOLERANCE
     outputs = [(name, graph.types[name].dtype) for name in graph.outputs]
-    return [Tally(name, dtype, bound if dtypes.is_float(dtype) else 0.0) for name, dtype in outputs]
+    return [DifferenceTally(name, dtype, bound if dtypes.is_float(dtype) else 0.0) for name, dtype in outputs]
 
 
 # ---- ``microc.verify``: compile a model and compare it with its framework, on the user's data or on random inputs.
@@ -199,13 +199,15 @@ def verify(
     """
     parsed_options = make_options(**options)
     reference = load_reference(model, against, parsed_options)
-    source = source_of(model, parsed_options)
+    source = model_source(model, parsed_options)
     board_object = load_board(board) if isinstance(board, (str, Path)) else board
-    library = build_host_kernels(
+    library = build_kernels_for_host(
         source, parsed_options, board_object.target if board_object else target_for(target), progress
     )
     graph = read_whole_graph(source, parsed_options)
-    inputs = split_user_data(library, data) if data is not None else draw_input_sets(library, graph, samples, seed)
+    inputs = (
+        split_user_data(library, data) if data is not None else draw_random_input_sets(library, graph, samples, seed)
+    )
     return compare_library(
         library, reference, inputs, parsed_options, graph, tolerance, quanta, layers=layers, progress=progress
     )
@@ -222,7 +224,7 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
         )
     if against == NATURAL and options.weight_dtype in dtypes.HALF:
         return _rounded_weights_reference(model, options)
-    return reference_for(model, against, options)
+    return load_in_framework(model, against, options)
 
 
 def _rounded_weights_reference(model: Any, options: Options) -> Reference:
@@ -235,10 +237,10 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
         )
     from microc.run.reference.engines import RoundedWeights
 
-    return RoundedWeights(optimise(read_model(source_of(model, options), options), options))
+    return RoundedWeights(optimise_graph(read_model(model_source(model, options), options), options))
 
 
-def build_host_kernels(
+def build_kernels_for_host(
     source: Path | Graph, options: Options, target: Target, progress: Progress | None = None
 ) -> Library:
     """Compile a network's kernels for the core ``target`` as portable C, into a library for this computer."""
@@ -301,18 +303,18 @@ def values_by_layer(graph: Graph | None) -> Mapping[str, str]:
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
 
 
-def draw_input_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
+def draw_random_input_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
     """Generate random sets of inputs for a compiled network; UsageError if ``samples`` is less than 1."""
     if samples < 1:
         raise UsageError(f"samples: got {samples}, expected 1 at least", hint="give 1 or more")
-    return draw_inputs(library.manifest, library.inputs, graph, samples, seed)
+    return draw_input_arrays(library.manifest, library.inputs, graph, samples, seed)
 
 
 def split_user_data(library: Library, data: Any) -> list[list[Array]]:
     """Split the user's data into sets of inputs, one per sample. ``data``: as for :func:`verify`. UsageError for data that
     do not fit the network's inputs."""
     if isinstance(data, (str, Path)):
-        inputs = add_colours(library.inputs, library.manifest["options"])
+        inputs = add_channel_orders(library.inputs, library.manifest["options"])
         dataset = read_samples(inputs, library.outputs, Path(data))
         return [list(dataset.sample(k)) for k in range(len(dataset))]
     arrays = _arrays_by_input_position(library, data)

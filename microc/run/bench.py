@@ -16,7 +16,7 @@ from microc.compiler.interaction import Progress
 from microc.device.boards import list_boards, load_board
 from microc.device.transport import list_ports
 from microc.errors import MicrocError, UsageError
-from microc.run.board_project import AUTO, build, open_project
+from microc.run.board_project import AUTO, build_project, open_project
 from microc.run.profile import run_meter
 from microc.run.session import PATIENCE, Device, flash_project
 from microc.run.verification import SEED, random_inputs
@@ -128,7 +128,7 @@ def _measure_board(
     """Measure a network on one board, and return the board's row with the figures; an error becomes part of the row."""
     try:
         project = open_project(write(board, folder / "firmware"))
-        sizes = build(project).sizes
+        sizes = build_project(project).sizes
         row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack)
         is_virtual = project.emulated or "simulator" in board.raw or board.target.isa == "host"
         if not is_virtual:

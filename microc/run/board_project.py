@@ -21,13 +21,13 @@ from microc.codegen.project.manifest import SCHEMA_VERSION, manifest_fault
 from microc.codegen.project.protocols import LINK_ADDRESSES, is_relocatable
 from microc.compiler import validation
 from microc.compiler.fit.footprint import link_overflow_error
-from microc.device.board_info import FORMAT, HEADER, Blob, BlobTensor, Slots, printable, read_blob
+from microc.device.board_info import FORMAT, HEADER, Blob, BlobTensor, Slots, make_printable, read_blob
 from microc.device.boards import load_board_copy
-from microc.device.client import Client, ask_slots, fill_slot
-from microc.device.emulators import Emulator, simulator_line
+from microc.device.client import Client, query_slots, write_and_activate_slot
+from microc.device.emulators import Emulator, simulator_address
 from microc.device.images import Segment, read_segments
-from microc.device.toolchain import Sizes, Symbol, board_tools, require, run_make, section_sizes
-from microc.device.transport import Transport, find_port, open_transport
+from microc.device.toolchain import LinkedSizes, Symbol, board_tools, read_linked_sizes, require_program, run_make
+from microc.device.transport import Transport, find_board_port, open_transport
 from microc.errors import (
     DeviceError,
     FitError,
@@ -35,8 +35,8 @@ from microc.errors import (
     OutputError,
     ToolError,
     UsageError,
-    nearest_file,
-    suggestion,
+    known_names_hint,
+    similar_files_hint,
 )
 from microc.plugin import PORTABLE
 from microc.run.desktop.library import Library
@@ -87,7 +87,7 @@ def _read_linked_network(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, 
     """Read the bytes of a relocatable network that is linked at ``address``, and its symbols. ToolError if it has writable
     memory of its own."""
     content: tuple[Segment, ...] = read_segments(elf)
-    sizes = section_sizes(elf)
+    sizes = read_linked_sizes(elf)
     foreign_sections = [name for name, _ in sizes.sections if name not in (_IMAGE, _THREAD)]
     if foreign_sections or [at for at, _ in content] != [address]:
         names = [s.name for s in sizes.symbols if s.section in foreign_sections]
@@ -188,7 +188,7 @@ class BuildResult:
     None."""
 
     elf: Path
-    sizes: Sizes
+    sizes: LinkedSizes
     network: int | None = None
 
 
@@ -197,12 +197,12 @@ def open_project(folder: str | Path, model: str = "") -> Project:
 
     UsageError or OutputError if there is no project, it is from another version, or it has no such network.
     """
-    root = validation.path("a project", folder)
-    validation.text("a network", model)
+    root = validation.as_path("a project", folder)
+    validation.as_text("a network", model)
     path = root / PROJECT_MARKER
     hint = f"make one: microc compile MODEL --board BOARD -o {NEW}"
     if not root.is_dir():
-        nearest_folder = nearest_file(root) if not root.exists() else ""
+        nearest_folder = similar_files_hint(root) if not root.exists() else ""
         what = f"{root} is a file, not a project" if root.exists() else f"there is no folder {root}"
         raise OutputError(what, where=str(root), hint=nearest_folder or hint)
     if not path.is_file():
@@ -211,7 +211,7 @@ def open_project(folder: str | Path, model: str = "") -> Project:
     names = data.get("models", [data.get("model")])
     if model and model not in names:
         raise UsageError(
-            f"the project has no network {model!r}", where=str(root), hint=suggestion(model, names, "it has")
+            f"the project has no network {model!r}", where=str(root), hint=known_names_hint(model, names, "it has")
         )
     index = names.index(model) if model else 0
     sources = root / names[index] if "models" in data else root
@@ -237,27 +237,27 @@ def _read_project_manifest(path: Path) -> dict[str, Any]:
         ) from error
     if version != SCHEMA_VERSION:
         raise OutputError(
-            f"the project has schema version {printable(str(version), 40)}, this microc knows {SCHEMA_VERSION}",
+            f"the project has schema version {make_printable(str(version), 40)}, this microc knows {SCHEMA_VERSION}",
             where=str(path),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
     if problem := manifest_fault(data):
         raise OutputError(
-            f"{path} is damaged: {printable(problem, 200)}",
+            f"{path} is damaged: {make_printable(problem, 200)}",
             where=str(path),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
     return data
 
 
-def build(project: Project) -> BuildResult:
+def build_project(project: Project) -> BuildResult:
     """Build a project's firmware by make. FitError, with figures, if the linker runs out of memory; ToolError for other
     failures."""
     framework, compiler = project.board.raw.get("framework"), project.board.raw["build"]["prefix"]
     if framework:
-        require(framework["tool"], framework["install"])
+        require_program(framework["tool"], framework["install"])
     elif compiler:
-        require(f"{compiler}gcc")
+        require_program(f"{compiler}gcc")
     try:
         run_make(project.folder)
     except ToolError as error:
@@ -267,10 +267,10 @@ def build(project: Project) -> BuildResult:
             raise
         raise overflow from error
     blob = pack_network(project.folder, project.manifest, project.board) if project.relocatable else None
-    return BuildResult(project.elf, section_sizes(project.elf), None if blob is None else len(blob.pack()))
+    return BuildResult(project.elf, read_linked_sizes(project.elf), None if blob is None else len(blob.pack()))
 
 
-def linked_sizes(files: Mapping[str, str | bytes], board: Board) -> Sizes | None:
+def link_and_read_sizes(files: Mapping[str, str | bytes], board: Board) -> LinkedSizes | None:
     """Link the firmware of a project's ``files`` in a temporary folder, and read its sizes.
 
     None if the sizes would not describe the network on the board (it is loaded at run time, or external code brings data of
@@ -284,10 +284,10 @@ def linked_sizes(files: Mapping[str, str | bytes], board: Board) -> Sizes | None
         project = open_project(Path(folder) / NEW)
         if project.relocatable or any("external" in each.manifest for each in project.networks()):
             return None
-        return build(project).sizes
+        return build_project(project).sizes
 
 
-def host_library(project: Project) -> Library:
+def build_host_library(project: Project) -> Library:
     """Compile a project's own network for this computer as a library.
     External functions of plugins run by their Python meaning, and external code is replaced by our kernels, so that
     both can be compared with the board."""
@@ -297,7 +297,7 @@ def host_library(project: Project) -> Library:
             folder = folder / OWN_CODE_FOLDER
             manifest = json.loads(read_text(folder / "manifest.json"))
             if problem := manifest_fault(manifest):
-                raise ValueError(f"{folder / 'manifest.json'} is damaged: {printable(problem, 200)}")
+                raise ValueError(f"{folder / 'manifest.json'} is damaged: {make_printable(problem, 200)}")
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: read_text(folder / name) for name in names}
     except (OSError, ValueError, RecursionError) as error:
@@ -319,7 +319,7 @@ _PROBE_SECONDS = 0.2  # for an answer at one of several rates
 _SCHEMES = ("socket://", "pipe:", "rfc2217://")
 
 
-def is_line(source: Project | str | Path) -> bool:
+def is_serial_line(source: Project | str | Path) -> bool:
     """Test whether a source is a line to a board (a device file, port or URL), not a project folder."""
     if isinstance(source, Project) or Path(source).is_dir():
         return False
@@ -366,10 +366,10 @@ def open_board_line(
             hint="compile it with --protocol rpc",
         )
     if project.board.simulated and not port:
-        return open_transport(simulator_line(project.board, project.elf)), 0.0, False
+        return open_transport(simulator_address(project.board, project.elf)), 0.0, False
     if port or not (project.emulated or project.board.target.isa == "host"):
-        port = find_port(project.board) if port in ("", AUTO) else port
-        return open_line(port, bauds, project.board.raw["console"].get("baud", BAUD)), patience, False
+        port = find_board_port(project.board) if port in ("", AUTO) else port
+        return open_line_probing_rates(port, bauds, project.board.raw["console"].get("baud", BAUD)), patience, False
     address = (
         stack.enter_context(Emulator(project.board, project.elf)).url
         if project.emulated
@@ -387,7 +387,7 @@ def _host_program_address(project: Project) -> str:
     return "pipe:" + shlex.quote(str(project.elf.resolve()))
 
 
-def open_line(port: str, bauds: Sequence[int], usual: int = BAUD) -> Transport:
+def open_line_probing_rates(port: str, bauds: Sequence[int], usual: int = BAUD) -> Transport:
     """Open a serial line at the first baud rate at which a board answers; a single rate is not probed. ``usual``: the rate
     if ``bauds`` is empty. DeviceError if no rate is answered."""
     rates = tuple(bauds) or (usual,)
@@ -437,7 +437,7 @@ def build_network_file(files: Mapping[str, str | bytes], target: Path) -> None:
         folder = Path(name) / "network"
         write_tree(folder, files)
         project = open_project(folder)
-        build(project)
+        build_project(project)
         with replace_atomically(target) as temporary:
             temporary.write_bytes(project.blob.read_bytes())
 
@@ -450,7 +450,7 @@ def send_network(client: Client, blob: Blob) -> Slots:
     refuses or is gone.
     """
     data = blob.pack()
-    slots = ask_slots(client)
+    slots = query_slots(client)
     _check_network_core(blob, slots)
     _check_network_fits(blob, len(data), slots)
     if slots.unit > client.info.max_payload - 4:
@@ -458,8 +458,8 @@ def send_network(client: Client, blob: Blob) -> Slots:
             f"the board writes flash in units of {slots.unit} bytes; got frames of {client.info.max_payload - 4} bytes",
             hint="build its firmware with a larger MICROC_RPC_MAX_PAYLOAD",
         )
-    fill_slot(client, data, slots.unit)
-    return ask_slots(client)
+    write_and_activate_slot(client, data, slots.unit)
+    return query_slots(client)
 
 
 def _check_network_core(blob: Blob, slots: Slots) -> None:

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.base.terminal import LAYER_WIDTH, escape_unprintable, shorten_layer
-from microc.device.board_info import printable
+from microc.base.terminal import LAYER_WIDTH, escape_unprintable, fit_layer_name
+from microc.device.board_info import make_printable
 from microc.errors import ToolError, UsageError
 from microc.module import UnitUse
-from microc.reports.firmware_size import SizeReport, live_bytes
+from microc.reports.firmware_size import SizeReport, live_arena_bytes
 from microc.target import Board
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ _HINT = "print a number and a unit: 1.25 mJ (all of it) or 18 mW (the mean power
 
 
 @dataclass
-class Reading:
+class MeterReading:
     """Result of an energy meter, available after the ``with`` of :func:`run_meter`: joules of all inferences or mean
     watts; the other is None."""
 
@@ -121,7 +121,7 @@ class Reading:
         return self.watts * seconds
 
 
-def split_command(command: str) -> list[str]:
+def split_meter_command(command: str) -> list[str]:
     """Split the command of ``--meter`` into words as a shell does, without running a shell. UsageError if it is malformed
     or empty."""
     try:
@@ -136,10 +136,10 @@ def split_command(command: str) -> list[str]:
 
 
 @contextmanager
-def run_meter(command: str, board: str, inferences: int) -> Iterator[Reading]:
+def run_meter(command: str, board: str, inferences: int) -> Iterator[MeterReading]:
     """Run the program of an energy meter for the length of a ``with``; yields its reading. ToolError if it cannot be
     started, does not end, or prints no energy or power."""
-    argv, reading = split_command(command), Reading(inferences=inferences)
+    argv, reading = split_meter_command(command), MeterReading(inferences=inferences)
     environment = {**os.environ, "MICROC_BOARD": board, "MICROC_INFERENCES": str(inferences)}
     pipe = subprocess.PIPE
     try:
@@ -162,12 +162,12 @@ def run_meter(command: str, board: str, inferences: int) -> Iterator[Reading]:
     if process.returncode:
         last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise ToolError(
-            f"the meter {argv[0]} failed: {printable(last[0], 200) if last else process.returncode}", hint=_HINT
+            f"the meter {argv[0]} failed: {make_printable(last[0], 200) if last else process.returncode}", hint=_HINT
         )
     match = _ANSWER.fullmatch(text)
     unit = match[2] if match else ""
     if match is None or unit not in {**JOULES, **WATTS}:
-        raise ToolError(f"the meter {argv[0]} says {printable(text)!r}, expected an energy or a power", hint=_HINT)
+        raise ToolError(f"the meter {argv[0]} says {make_printable(text)!r}, expected an energy or a power", hint=_HINT)
     if unit in JOULES:
         reading.joules = float(match[1]) * JOULES[unit]
     else:
@@ -255,7 +255,7 @@ class Profile:
         """Format a table with a row per kernel and the total, within the width of the terminal."""
         numbers = len(f"  {0:>12}  {0:6.1%}  {0:>12}")
         room = max(12, min(LAYER_WIDTH, shutil.get_terminal_size().columns - numbers))
-        names = [shorten_layer(k.layer, room) for k in self.kernels]
+        names = [fit_layer_name(k.layer, room) for k in self.kernels]
         width = max(map(len, (*names, "layer")))
         rows = [
             f"{name:{width}}  {k.time:>12,}  {k.share:6.1%}  {k.macs:>12,}"
@@ -272,7 +272,9 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """Format the table for a notebook."""
-        cells = [(escape(shorten_layer(k.layer)), f"{k.time:,}", f"{k.share:.1%}", f"{k.macs:,}") for k in self.kernels]
+        cells = [
+            (escape(fit_layer_name(k.layer)), f"{k.time:,}", f"{k.share:.1%}", f"{k.macs:,}") for k in self.kernels
+        ]
         lines = [(f"<b>{name}</b>" for name in ("layer", self.unit, "share", "MACs")), *cells]
         lines.append(("total", f"{self.time:,}", "100.0%", f"{self.macs:,}"))
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
@@ -307,7 +309,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
     is one."""
     times = [clock.amount(t) for t in ticks]
     total = sum(times) or 1
-    arena = live_bytes(project.manifest)
+    arena = live_arena_bytes(project.manifest)
     sizes = size.of_network(project.manifest["model"]) if size else ()
     kernels = tuple(
         KernelTime(

@@ -22,28 +22,28 @@ from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, imag
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.interaction import Progress, as_callback
-from microc.compiler.representation import signature, table
+from microc.compiler.representation import format_signature, html_table
 from microc.compiler.sizes.run_shapes import RunShapes
-from microc.device.board_info import Image, Stats, Timing
-from microc.device.client import Client, ask_slots
+from microc.device.board_info import LoadedImage, Stats, Timing
+from microc.device.client import Client, query_slots
 from microc.device.emulators import Emulator
-from microc.device.flashing import flash, load_emulator
+from microc.device.flashing import flash_image, load_image_into_emulator
 from microc.device.images import join_segments, read_segments
 from microc.device.runners import select_runner
-from microc.device.toolchain import Symbol, link_program, section_sizes
-from microc.device.transport import find_port
-from microc.errors import DeviceError, FitError, UsageError, VerificationError, suggestion
+from microc.device.toolchain import Symbol, compile_and_link_for_board, read_linked_sizes
+from microc.device.transport import find_board_port
+from microc.errors import DeviceError, FitError, UsageError, VerificationError, known_names_hint
 from microc.module import Module
-from microc.reports.summary import tensor_data
+from microc.reports.summary import value_data
 from microc.run.board_project import (
     AUTO,
     BAUD,
     Project,
-    build,
+    build_project,
     find_answering_project,
-    is_line,
+    is_serial_line,
     open_board_line,
-    open_line,
+    open_line_probing_rates,
     open_project,
     read_network_blob,
     send_network,
@@ -66,7 +66,7 @@ _CALL_HEADER = 24
 _ALIGN = 16
 
 
-def load_kernel(device: Device, what: Any, constants: Mapping[str, Any]) -> Loaded:
+def load_kernel_on_device(device: Device, what: Any, constants: Mapping[str, Any]) -> LoadedKernels:
     """Load a kernel into the memory of a device's board; ``loaded(x)`` runs it there.
 
     ``what``: a PrimFunc or a Schedule, with the data of its constants by name; or a program that :func:`microc.build` or
@@ -93,11 +93,11 @@ def load_kernel(device: Device, what: Any, constants: Mapping[str, Any]) -> Load
             f"program: got one for {program.board.name}, expected one for {board.name}",
             hint=f"compile it with board={board.name!r}",
         )
-    device.loader = device.loader or Loader(device.client, board)
+    device.loader = device.loader or CodeLoader(device.client, board)
     return device.loader.load(program.module)
 
 
-class Loader:
+class CodeLoader:
     """Allocator of the memory of a board that accepts code. Tracks the used part and the constants that are already there."""
 
     def __init__(self, client: Client, board: Board) -> None:
@@ -106,7 +106,7 @@ class Loader:
         self._constants: dict[bytes, int] = {}
         self._top = 0
 
-    def load(self, module: Module) -> Loaded:
+    def load(self, module: Module) -> LoadedKernels:
         """Build a planned module for the free memory, send it, and return it loaded. FitError if no room is left,
         ToolError if it does not build, UsageError if it keeps state or its sizes vary."""
         self._check_loadable(module)
@@ -117,7 +117,7 @@ class Loader:
             self._constants, self._top = before
             raise
 
-    def release(self, loaded: Loaded) -> None:
+    def release(self, loaded: LoadedKernels) -> None:
         """Free the memory of the module that was loaded last; constants stay."""
         self._top = loaded.begin
 
@@ -125,7 +125,7 @@ class Loader:
         """Forget all loaded modules and constants."""
         self._constants, self._top = {}, 0
 
-    def _allocate_and_send(self, module: Module) -> Loaded:
+    def _allocate_and_send(self, module: Module) -> LoadedKernels:
         """Allocate constants, arena, buffers and code, in this order, then send what the board does not have."""
         fresh: dict[int, bytes] = {}
         constants = {
@@ -143,8 +143,8 @@ class Loader:
         self._reserve_memory(len(code))
         for offset, data in (*fresh.items(), (start, code)):
             self.client.load(offset, data)
-        image = Image(start, len(code), zlib.crc32(code), entry)
-        return Loaded(self, module, image, begin, arena, buffers, symbols)
+        image = LoadedImage(start, len(code), zlib.crc32(code), entry)
+        return LoadedKernels(self, module, image, begin, arena, buffers, symbols)
 
     def _constant_offset(self, data: bytes, fresh: dict[int, bytes]) -> int:
         """Return the offset of a constant. A new one is allocated and added to ``fresh``."""
@@ -177,8 +177,8 @@ class Loader:
             for file, text in image_files(module, __version__, addresses, base + start).items():
                 (folder / file).write_text(text, encoding="utf-8")
             flags = optimisation_options(self.board.target, module.options["optimize"]).split()
-            elf = link_program(self.board, folder, IMAGE_SOURCES, LOADING_SCRIPT, *flags)
-            sizes = section_sizes(elf)
+            elf = compile_and_link_for_board(self.board, folder, IMAGE_SOURCES, LOADING_SCRIPT, *flags)
+            sizes = read_linked_sizes(elf)
             entry = next(s.address for s in sizes.symbols if s.name == "microc_enter")
             return join_segments(read_segments(elf)), (entry & ~1) - base, sizes.symbols
 
@@ -204,15 +204,15 @@ class Loader:
             )
 
 
-class Loaded:
+class LoadedKernels:
     """Kernels that are loaded into a board's memory; ``loaded(x)`` runs them on arrays and returns arrays.
     ``last``: timing of the last call, in ticks. Valid until the board restarts or :meth:`Device.unload`."""
 
     def __init__(
         self,
-        loader: Loader,
+        loader: CodeLoader,
         module: Module,
-        image: Image,
+        image: LoadedImage,
         begin: int,
         arena: int,
         buffers: dict[str, int],
@@ -220,8 +220,8 @@ class Loaded:
     ) -> None:
         self.module, self.image, self.begin = module, image, begin
         self.last: Timing | None = None
-        self.inputs = tuple(tensor_data(module, name) for name in module.inputs)
-        self.outputs = tuple(tensor_data(module, name) for name in module.outputs)
+        self.inputs = tuple(value_data(module, name) for name in module.inputs)
+        self.outputs = tuple(value_data(module, name) for name in module.outputs)
         self._client, self._arena, self._buffers, self._symbols = loader.client, arena, buffers, symbols
         self._addresses = (arena, *(self._offset_of_value(name) for name in (*module.inputs, *module.outputs)))
 
@@ -240,7 +240,7 @@ class Loaded:
 
         If inputs share memory with results, only the first execution computes from the arrays that were sent.
         """
-        count = validation.integer("repeat", repeat, 1, (1 << 32) - 1)
+        count = validation.as_integer("repeat", repeat, 1, (1 << 32) - 1)
 
         def time_executions(*arrays: Any) -> Timing:
             self.set_inputs(*arrays)
@@ -301,7 +301,9 @@ def open_client(
 ) -> Client:
     """Open a client on a serial line, whatever network the board runs. ``patience``: seconds without an answer before
     giving up; ``usual``: the baud rate if ``bauds`` is empty."""
-    return Client(open_line(port, bauds, usual), patience / _ATTEMPTS, reconnect=patience, progress=progress)
+    return Client(
+        open_line_probing_rates(port, bauds, usual), patience / _ATTEMPTS, reconnect=patience, progress=progress
+    )
 
 
 class Device:
@@ -333,16 +335,16 @@ class Device:
         progress: Progress | bool | None = None,
     ) -> None:
         if not isinstance(source, Project):
-            validation.path("a project or line", source)
-        validation.text("a port", port)
-        validation.text("a network", network)
-        validation.boolean("load", load)
+            validation.as_path("a project or line", source)
+        validation.as_text("a port", port)
+        validation.as_text("a network", network)
+        validation.as_boolean("load", load)
         progress_callback = as_callback(progress)
-        bauds = validation.integers("bauds", bauds, 1)
-        patience = validation.number("patience", patience, 0.001, 1e6, "seconds")
+        bauds = validation.as_integers("bauds", bauds, 1)
+        patience = validation.as_number("patience", patience, 0.001, 1e6, "seconds")
         with ExitStack() as stack:
-            if is_line(source):
-                transport = open_line(str(source), bauds)
+            if is_serial_line(source):
+                transport = open_line_probing_rates(str(source), bauds)
                 project, reconnect, emulated = find_answering_project(transport, network), patience, False
             else:
                 project = source if isinstance(source, Project) else open_project(source, network)
@@ -371,7 +373,7 @@ class Device:
         self.client = client
         self.emulated = emulated
         self.last: Timing | None = None
-        self.loader: Loader | None = None
+        self.loader: CodeLoader | None = None
         self.shapes = RunShapes(project.manifest)
         self._tensors = project.tensors
         self._check_board_tables()
@@ -406,7 +408,7 @@ class Device:
         self._stack.close()
 
     def __repr__(self) -> str:
-        network = signature(self.project.manifest["model"], self.inputs, self.outputs)
+        network = format_signature(self.project.manifest["model"], self.inputs, self.outputs)
         return f"<Device {self.project.board.name}: {network}, {len(self.kernels)} kernels>"
 
     def _repr_html_(self) -> str:
@@ -417,7 +419,7 @@ class Device:
             ("kernels", len(self.kernels)),
             ("time in", clock.unit),
         ]
-        return table(signature(self.project.manifest["model"], self.inputs, self.outputs), rows)
+        return html_table(format_signature(self.project.manifest["model"], self.inputs, self.outputs), rows)
 
     @property
     def tick_hz(self) -> int:
@@ -471,14 +473,14 @@ class Device:
 
     def run_kernel(self, kernel: int) -> Timing:
         """Execute one kernel; all kernels in order are one inference."""
-        number = validation.integer("a kernel", kernel, most=len(self.kernels) - 1)
+        number = validation.as_integer("a kernel", kernel, most=len(self.kernels) - 1)
         return self.client.run(number, number)
 
     def read(self, name: str) -> Array:
         """Read a tensor of the manifest. An intermediate tensor is valid only until its memory is reused."""
-        tensor = self._tensors.get(validation.text("a tensor", name))
+        tensor = self._tensors.get(validation.as_text("a tensor", name))
         if tensor is None:
-            raise UsageError(f"there is no tensor {name!r}", hint=suggestion(name, self._tensors, "tensors"))
+            raise UsageError(f"there is no tensor {name!r}", hint=known_names_hint(name, self._tensors, "tensors"))
         dtype = dtypes.to_numpy(tensor["dtype"])
         shape = self.shapes.of(tensor)
         data = self.client.read_tensor(self._index[name], prod(shape) * dtype.itemsize)
@@ -502,7 +504,7 @@ class Device:
 
     def time(self, repeat: int = 10) -> Timing:
         """Measure the ticks of ``repeat`` inferences; see :meth:`microc.device.client.Client.run` about the inputs."""
-        return self.client.run(repeat=validation.integer("repeat", repeat, 1, (1 << 32) - 1))
+        return self.client.run(repeat=validation.as_integer("repeat", repeat, 1, (1 << 32) - 1))
 
     def load_network(self, source: Project | Program | str | Path) -> None:
         """Send another network into the board's inactive slot, activate it, and continue the session with it.
@@ -523,13 +525,13 @@ class Device:
             return open_project(source)
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="microc-load-")))
         project = open_project(source.write(folder / "network"))
-        build(project)
+        build_project(project)
         return project
 
-    def load(self, what: Any, **constants: Any) -> Loaded:
-        """Load a kernel into the board's memory without flashing; see :func:`microc.run.session.load_kernel`."""
+    def load(self, what: Any, **constants: Any) -> LoadedKernels:
+        """Load a kernel into the board's memory without flashing; see :func:`microc.run.session.load_kernel_on_device`."""
 
-        return load_kernel(self, what, constants)
+        return load_kernel_on_device(self, what, constants)
 
     def unload(self) -> None:
         """Free the memory of all loaded kernels."""
@@ -560,14 +562,14 @@ def flash_project(
     An emulated board is loaded through its debugger and queried at once; hardware is queried if ``port`` is given.
     ``dry_run``: return the commands without running them."""
     selected = select_runner(project.board, runner)
-    port = find_port(project.board) if port == AUTO else port
+    port = find_board_port(project.board) if port == AUTO else port
     if dry_run:
-        return flash(project.board, project.elf, runner=runner, port=port, dry_run=True), False
+        return flash_image(project.board, project.elf, runner=runner, port=port, dry_run=True), False
     if not selected.emulated:
-        commands = flash(project.board, project.elf, runner=runner, port=port)
+        commands = flash_image(project.board, project.elf, runner=runner, port=port)
         if port and project.relocatable:
             with open_client(port, bauds, patience, usual=project.board.raw["console"].get("baud", BAUD)) as client:
-                ask_slots(client)
+                query_slots(client)
         elif port:
             Device(project, port, bauds=bauds, patience=patience).close()
         return commands, bool(port)
@@ -576,6 +578,6 @@ def flash_project(
             "the project is not built", where=str(project.folder), hint=f"build it: microc build {project.folder}"
         )
     with Emulator(project.board, None, debug=True) as emulator:
-        command = load_emulator(emulator, project.elf)
+        command = load_image_into_emulator(emulator, project.elf)
         Device(project, emulator.url, patience=patience, load=project.relocatable).close()
         return (command,), True

@@ -14,7 +14,7 @@ from microc.base.immutable import frozen
 from microc.compiler import validation
 from microc.compiler.interaction import Progress
 from microc.compiler.sizes.run_shapes import RunShapes
-from microc.errors import UsageError, VerificationError, suggestion
+from microc.errors import UsageError, VerificationError, known_names_hint
 from microc.run.data.samples import Samples
 from microc.run.desktop.library import Library
 from microc.run.session import Device
@@ -103,7 +103,7 @@ def random_input_sets(device: Device, count: int, seed: int = SEED) -> list[list
     return sets
 
 
-def verify(
+def compare_board_with_host(
     device: Device,
     library: Library,
     inputs: Sequence[Sequence[Any]],
@@ -116,7 +116,7 @@ def verify(
     difference; the checks before it are returned with it. ``tolerance``: for floats; 0 demands equal bits. Kernels of
     external code may differ from ours by their backend's bound.
     """
-    tolerance = validation.number("a tolerance", tolerance, 0, 1)
+    tolerance = validation.as_number("a tolerance", tolerance, 0, 1)
     device.reset()
     library.reset()
     kernels = device.kernels
@@ -136,7 +136,7 @@ def verify(
             library.run_kernel(k)
             for name, host_name in zip(kernel["outputs"], library.manifest["kernels"][k]["outputs"], strict=True):
                 board, host = device.read(name), library.tensor(host_name)
-                comparison = compare(board, host, bounds.get(k, tolerance))
+                comparison = compare_arrays(board, host, bounds.get(k, tolerance))
                 if comparison.wrong:
                     checks = _layer_checks(kernels, elements, errors)
                     return checks[: len(kernels) if sample else k], _describe_first_difference(
@@ -165,7 +165,7 @@ def _describe_first_difference(
     tensor_name: str,
     board: Array,
     host: Array,
-    comparison: Comparison,
+    comparison: ArrayComparison,
 ) -> Difference:
     """Describe the first wrong element of a tensor that kernel ``number`` wrote."""
     at = comparison.first
@@ -177,7 +177,7 @@ def _describe_first_difference(
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ArrayComparison:
     """Result of comparing two arrays: number of wrong elements, position of the first (-1 if none), and the largest
     tolerated difference."""
 
@@ -186,7 +186,7 @@ class Comparison:
     error: float
 
 
-def compare(board: Array, host: Array, tolerance: float) -> Comparison:
+def compare_arrays(board: Array, host: Array, tolerance: float) -> ArrayComparison:
     """Compare arrays of the board and the host, of one shape and dtype. ``tolerance``: relative to the largest magnitude.
     NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
     a, b = board.reshape(-1), host.reshape(-1)
@@ -200,7 +200,7 @@ def compare(board: Array, host: Array, tolerance: float) -> Comparison:
         error = float(distance[differs & close].max(initial=0.0))
         differs &= ~close
     wrong = np.flatnonzero(differs)
-    return Comparison(len(wrong), int(wrong[0]) if len(wrong) else -1, error)
+    return ArrayComparison(len(wrong), int(wrong[0]) if len(wrong) else -1, error)
 
 
 def _element_bytes(flat: Array) -> Array:
@@ -214,7 +214,7 @@ _MAX_CLASSES = 10_000
 
 
 @frozen
-class Answers:
+class BoardAnswers:
     """The outputs of all samples on the board, compared with the host's. ``outputs``: by name, of shape (samples, ...).
     ``differing``: samples whose outputs differ from the host's in any bit. ``deviation``: the largest difference of
     floats in these."""
@@ -261,7 +261,9 @@ class Closeness:
     cosine: float | None
 
 
-def run_samples(device: Device, library: Library, samples: Samples, progress: Progress | None = None) -> Answers:
+def run_samples_on_both(
+    device: Device, library: Library, samples: Samples, progress: Progress | None = None
+) -> BoardAnswers:
     """Run all samples in order on board and host, and compare the outputs. State is reset once and continues from sample
     to sample."""
     device.reset()
@@ -279,7 +281,7 @@ def run_samples(device: Device, library: Library, samples: Samples, progress: Pr
             deviation = max(deviation, *(_largest_float_deviation(a, b) for a, b in zip(board, host, strict=True)))
         rows.append(board)
     outputs = {t["name"]: np.stack([row[k] for row in rows]) for k, t in enumerate(device.outputs)}
-    return Answers(outputs, tuple(differing), deviation)
+    return BoardAnswers(outputs, tuple(differing), deviation)
 
 
 def _outputs_as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
@@ -304,7 +306,7 @@ def classify(
     class 1. Of several elements the largest wins, the first of equals. UsageError if a label is beyond the classes."""
     name = answer or next((n for n in outputs if _is_class_number(outputs[n], tensors[n])), next(iter(outputs)))
     if name not in outputs:
-        raise UsageError(f"there is no output {name!r}", hint=suggestion(name, outputs, "outputs"))
+        raise UsageError(f"there is no output {name!r}", hint=known_names_hint(name, outputs, "outputs"))
     rows = outputs[name].reshape(len(labels), -1)
     if _is_class_number(outputs[name], tensors[name]):
         answers, classes = rows[:, 0].astype(np.int64), int(max(rows.max(), labels.max())) + 1
@@ -332,7 +334,7 @@ def _is_class_number(output: Array, tensor: Mapping[str, Any]) -> bool:
     return output[0].size == 1 and output.dtype.kind in "iu" and tensor["scale"] is None
 
 
-def closeness(output: Array, tensor: Mapping[str, Any], expected: Array) -> Closeness:
+def measure_closeness(output: Array, tensor: Mapping[str, Any], expected: Array) -> Closeness:
     """Compare an output with the expected one: integers with integers as stored, else as real numbers.
 
     https://en.wikipedia.org/wiki/Root_mean_square_deviation, https://en.wikipedia.org/wiki/Cosine_similarity

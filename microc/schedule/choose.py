@@ -82,7 +82,7 @@ def choose_schedule(
     workspace."""
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
-    original, goal = goal, scale_price(goal, candidates)
+    original, goal = goal, scale_price_for_packing(goal, candidates)
     # Constants alone can rule out a candidate before it is lowered, unless packed weights may be preferred to a lighter one.
     lowers_all = isinf(goal.price) or goal is not original
     rivals: dict[int, CostedCandidate] = {}
@@ -104,7 +104,7 @@ def _is_beaten_by_constants(schedule: Schedule, rivals: Iterable[CostedCandidate
     return any(least > TIE_RATIO * rival.weight[0] for rival in rivals)
 
 
-def scale_price(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
+def scale_price_for_packing(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
     """Return the goal with its price multiplied by :data:`PACKED_PRICE_FACTOR` if some candidate packs weights or
     dequantises them in the kernel; else the goal itself."""
     some_pack = any(schedule.packs_bits or _dequantises_weights(schedule) for schedule in candidates)

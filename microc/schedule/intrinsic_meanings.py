@@ -60,7 +60,7 @@ def _intrinsic_function(intrin: Intrin) -> Function:
 def _lane_dtype(dtype: str) -> str:
     """Return the dtype of one lane of a vector dtype; packed vectors of 32 bits (int16x2) count as numbers and stay as
     they are."""
-    base, bits, _ = dtypes.info(dtype)
+    base, bits, _ = dtypes.dtype_parts(dtype)
     return f"{base}{bits}" if dtypes.is_vector(dtype) else dtype
 
 

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from microc.base.dtypes import Array
-from microc.errors import MicrocError, ScheduleError, suggestion
+from microc.errors import MicrocError, ScheduleError, known_names_hint
 from microc.schedule.primitives import loops, storage
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.table import PRIMITIVES, check_arguments
@@ -64,7 +64,7 @@ class Schedule:
         """Apply a primitive by name."""
         if primitive not in PRIMITIVES:
             raise ScheduleError(
-                f"there is no primitive {primitive!r}", hint=suggestion(primitive, PRIMITIVES, "primitives")
+                f"there is no primitive {primitive!r}", hint=known_names_hint(primitive, PRIMITIVES, "primitives")
             )
         frozen = tuple(freeze_argument(a) for a in args)
         check_arguments(primitive, frozen)

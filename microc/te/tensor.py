@@ -9,7 +9,7 @@ from math import prod
 from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
-from microc.tir.symbolic import extent_of
+from microc.tir.symbolic import convert_extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def reduce_axis(extent: int | Expr, name: str) -> ReduceAxis:
 
 
 def _convert_extents(name: str, shape: Sequence[object]) -> tuple[int, ...]:
-    return tuple(extent_of(extent, name) for extent in shape)
+    return tuple(convert_extent(extent, name) for extent in shape)
 
 
 def compute(

@@ -47,7 +47,7 @@ def bits_of(array: Array) -> int:
     return next((bits for bits in FEW if -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)), 8)
 
 
-def packed_width(rows: Array) -> tuple[int, int]:
+def smallest_packing(rows: Array) -> tuple[int, int]:
     """Return (bits, block) of the smallest storage form that holds rows (N, K) of numbers; block is 0 without multipliers,
     bits are 8 if no form does."""
     bits = bits_of(rows)
@@ -68,7 +68,7 @@ def multipliers(rows: Array, bits: int, block: int) -> Array:
     return found
 
 
-def few_values(rows: Array) -> tuple[int, int] | None:
+def smallest_table_packing(rows: Array) -> tuple[int, int] | None:
     """Return (bits of an index, number of tables) of the smallest form with tables for rows (N, K) of bytes; None if a
     table would need more than 16 values.
 

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError
 from microc.tir import ir, operators
 from microc.tir.analysis import intervals
-from microc.tir.analysis.context import early_end
+from microc.tir.analysis.context import early_exit_branch
 from microc.tir.analysis.intervals import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
 from microc.tir.symbolic import active_lanes_let, require_constant_sizes
@@ -34,7 +34,7 @@ class Code(NamedTuple):
 
 def _dtype_interval(dtype: str) -> Interval:
     """Return the interval of all values of an integer dtype; unknown for floats and vectors."""
-    kind, _, lanes = dtypes.info(dtype)
+    kind, _, lanes = dtypes.dtype_parts(dtype)
     return intervals.UNKNOWN if kind == "float" or lanes > 1 else dtypes.int_range(dtype)
 
 
@@ -151,7 +151,7 @@ class ExpressionWriter:
 
     def _checked_shift_count(self, op: str, dtype: str, y: Code) -> Code:
         """Return the count of a shift, with a check at run time unless its range is 0 to the width less one."""
-        bits = dtypes.info(dtype).bits
+        bits = dtypes.dtype_parts(dtype).bits
         if intervals.within(y.range, (0, bits - 1)):
             return y
         t = self.fresh("t")
@@ -163,7 +163,7 @@ class ExpressionWriter:
         low, high = dtypes.int_range(dtype)
         if intervals.within(code.range, (low, high)):
             return code
-        if dtypes.info(dtype).kind == "uint":
+        if dtypes.dtype_parts(dtype).kind == "uint":
             return Code(f"({code.text} & {high})", (low, high), code.depth + 1)
         t = self.fresh("t")
         text = f"({t} if {low} <= ({t} := {code.text}) <= {high} else overflow(_func, {op!r}, {dtype!r}, {t}))"
@@ -181,12 +181,12 @@ class ExpressionWriter:
 
     def _cast(self, dtype: str, a: ir.Expr) -> Code:
         x, source = self.value(a), a.dtype
-        kind, bits, lanes = dtypes.info(dtype)
-        if lanes > 1 or dtypes.info(source).lanes > 1:
+        kind, bits, lanes = dtypes.dtype_parts(dtype)
+        if lanes > 1 or dtypes.dtype_parts(source).lanes > 1:
             raise InternalError(f"cast of {source} to {dtype}", where=self.func.name)
         depth = x.depth + 2
         if kind == "float":
-            exact = dtypes.is_float(source) or dtypes.info(source).bits < 64 or bits == 64
+            exact = dtypes.is_float(source) or dtypes.dtype_parts(source).bits < 64 or bits == 64
             name = "bf16" if dtype == "bfloat16" else f"f{bits}"
             return Code(f"{name if exact else 'int_to_float32'}({x.text})", depth=depth)
         if kind == "bool":
@@ -300,7 +300,7 @@ class SourceWriter(ExpressionWriter):
 
     def _allocate(self, buffer: ir.Buffer) -> None:
         """Allocate poisoned memory; registers of vectors hold any object that represents a vector."""
-        if dtypes.info(buffer.dtype).lanes > 1:
+        if dtypes.dtype_parts(buffer.dtype).lanes > 1:
             self.buffers[buffer] = self.fresh("b")
             self.line(f"{self.buffers[buffer]} = [None] * {buffer.size}")
         else:
@@ -381,7 +381,7 @@ class SourceWriter(ExpressionWriter):
     def _loop_body(self, loop: ir.For, head: str) -> None:
         """Translate the head and the body of a loop; a condition that ends it early becomes a ``break``."""
         self.line(head)
-        ends = early_end(loop)
+        ends = early_exit_branch(loop)
         if ends is not None:
             self.indent += 1
             self.line(f"if not {self.value(ends.condition).text}:")

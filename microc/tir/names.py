@@ -134,7 +134,7 @@ QUEUES = MappingProxyType(
 )
 
 
-def instruction(stmt: ir.Stmt) -> ir.Call | None:
+def unit_instruction(stmt: ir.Stmt) -> ir.Call | None:
     """Return the call if a statement is a tensor unit's instruction that accesses memory; else None."""
     match stmt:
         case ir.Evaluate(ir.Call(name) as call) if name in QUEUES:
@@ -143,6 +143,6 @@ def instruction(stmt: ir.Stmt) -> ir.Call | None:
             return None
 
 
-def instructions(stmt: ir.Stmt) -> list[ir.Call]:
+def unit_instructions(stmt: ir.Stmt) -> list[ir.Call]:
     """Return all calls of a tensor unit's instructions under a statement, in order."""
-    return [call for s in walk_stmt(stmt) if (call := instruction(s)) is not None]
+    return [call for s in walk_stmt(stmt) if (call := unit_instruction(s)) is not None]

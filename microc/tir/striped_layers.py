@@ -37,7 +37,7 @@ class Window:
 
 
 @frozen
-class Shape:
+class LayerGeometry:
     """Geometry of a layer of ``rows`` rows that computes ``block`` of them at a time.
 
     Blocks start at row ``phase`` and every ``block`` rows before and after it, even if partly outside the image. A
@@ -75,17 +75,17 @@ class Shape:
         """Number of computed rows, including those outside the image."""
         return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
 
-    def serving(self, reader: Shape | None, block: int) -> Shape:
+    def serving(self, reader: LayerGeometry | None, block: int) -> LayerGeometry:
         """Return the geometry with ``block`` rows at a time, whose phase is aligned to the requests of the next layer,
         ``reader`` (None: this is the last layer)."""
         phase = (reader.phase * reader.window.stride + reader.lead) % block if reader is not None else 0
         return replace(self, block=block, phase=phase)
 
 
-def choose_blocks(shapes: Sequence[Shape], height: int) -> tuple[Shape, ...]:
+def choose_blocks(shapes: Sequence[LayerGeometry], height: int) -> tuple[LayerGeometry, ...]:
     """Choose the largest blocks, up to ``height`` rows, that divide what the next layer requests; from the last
     layer to the first."""
-    found: list[Shape] = []
+    found: list[LayerGeometry] = []
     for k, shape in reversed(list(enumerate(shapes))):
         reader = found[0] if found else None
         whole = shape.whole or reader is None or (k == 0 and not shape.window.padded)
@@ -96,17 +96,19 @@ def choose_blocks(shapes: Sequence[Shape], height: int) -> tuple[Shape, ...]:
     return tuple(found)
 
 
-def first_row(shapes: Sequence[Shape], position: int) -> int:
+def warm_up_rows(shapes: Sequence[LayerGeometry], position: int) -> int:
     """Return the number of rows before its row 0 at which a layer must start, so that its window, and those of the layers
     before it, are full by then."""
     shape = shapes[position]
     if position == 0 and not shape.window.padded:
         return 0
-    before = first_row(shapes, position - 1) if position else 0
+    before = warm_up_rows(shapes, position - 1) if position else 0
     return max(0, -(-(shape.lead + before) // shape.window.stride))
 
 
-def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = frozenset()) -> tuple[list[int], list[int]]:
+def row_access_times(
+    shapes: Sequence[LayerGeometry], source_rows: int, beside: Set[int] = frozenset()
+) -> tuple[list[int], list[int]]:
     """Return the time of the last read of each row of the source, and the time at which each row of the result is written,
     in computed blocks.
 
@@ -114,7 +116,7 @@ def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = froze
     row."""
     clock = _BlockOrder(shapes, [-1] * source_rows, [-1] * shapes[-1].rows, beside)
     block = shapes[-1].block
-    early = -(-first_row(shapes, len(shapes) - 1) // block) * block
+    early = -(-warm_up_rows(shapes, len(shapes) - 1) // block) * block
     for row in range(-early, shapes[-1].rows, block):
         clock.compute_block(len(shapes) - 1, row)
     return clock.read, clock.written
@@ -124,7 +126,7 @@ def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = froze
 class _BlockOrder:
     """Simulation of the order in which the layers' blocks are computed; it records when rows are read and written."""
 
-    shapes: Sequence[Shape]
+    shapes: Sequence[LayerGeometry]
     read: list[int]
     written: list[int]
     beside: Set[int]
@@ -166,7 +168,7 @@ class Layer:
     ``data`` and ``result`` are its parameters for the window and for the computed rows; ``by_row`` those for the same
     rows of tensors that are shaped like the result. All are dense."""
 
-    shape: Shape
+    shape: LayerGeometry
     func: ir.PrimFunc
     data: ir.Buffer
     result: ir.Buffer
@@ -174,7 +176,7 @@ class Layer:
 
 
 @frozen
-class Stream:
+class StripedFunction:
     """One function for a chain of layers. ``origins``: for every parameter except workspaces the position of the layer,
     and the layer's parameter, that it serves."""
 
@@ -182,7 +184,7 @@ class Stream:
     origins: tuple[tuple[int, ir.Buffer], ...]
 
 
-def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool) -> Stream:
+def build_striped_function(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool) -> StripedFunction:
     """Return one function that computes a chain of layers row by row. ``source_rows``: rows of the first layer's input,
     which is in memory as a whole.
 
@@ -192,7 +194,7 @@ def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool)
 
 
 @frozen
-class Place:
+class BufferLocation:
     """Location of a layer's buffer: in ``buffer`` from element ``start`` on; None: the same buffer under another name.
 
     ``owner``: a number of the value, if several are in one buffer, one after the other.
@@ -203,7 +205,7 @@ class Place:
     owner: int = 0
 
 
-Target = Callable[[ir.Var], Place]
+Target = Callable[[ir.Var], BufferLocation]
 """The location of a block, given its first row."""
 _Key = tuple[str, int]
 """Dtype and number of a workspace, counted per dtype."""
@@ -226,15 +228,15 @@ class _StripedFunctionBuilder:
         )
         self.scratch = self.shared_workspaces()
         for layer, places in zip(layers, self.places, strict=True):
-            places |= {own: Place(self.scratch[key], _ZERO) for key, own in _numbered_workspaces(layer)}
+            places |= {own: BufferLocation(self.scratch[key], _ZERO) for key, own in _numbered_workspaces(layer)}
         self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
-    def build(self) -> Stream:
+    def build(self) -> StripedFunction:
         """Build the function: padding in all windows, then a loop over blocks of the last layer."""
         last = len(self.layers) - 1
         shape = self.layers[last].shape
         # Steps before the first block of the result fill the windows.
-        early = -(-first_row([layer.shape for layer in self.layers], last) // shape.block)
+        early = -(-warm_up_rows([layer.shape for layer in self.layers], last) // shape.block)
         step = ir.Var(self.fresh("step"))
         body = ir.For(
             step,
@@ -245,7 +247,7 @@ class _StripedFunctionBuilder:
             unroll_loops(lower_vectorized(ir.seq(*(self.fill_window(k) for k in self.windows), body)))
         )
         params = (*self.origins, *self.windows.values(), *self.scratch.values())
-        return Stream(ir.PrimFunc(self.name, params, whole), tuple(self.origins.values()))
+        return StripedFunction(ir.PrimFunc(self.name, params, whole), tuple(self.origins.values()))
 
     # ------------------------------------------------------------ buffers
 
@@ -263,19 +265,19 @@ class _StripedFunctionBuilder:
         self.origins[buffer] = (layer, serves)
         return buffer
 
-    def add_operands(self, position: int) -> dict[ir.Buffer, Place]:
+    def add_operands(self, position: int) -> dict[ir.Buffer, BufferLocation]:
         """Add parameters for a layer's constants and for the tensors it reads by row (whose start is set for each block);
         return their locations."""
         layer = self.layers[position]
-        found: dict[ir.Buffer, Place] = {}
+        found: dict[ir.Buffer, BufferLocation] = {}
         for param in layer.by_row:
             size = _row_size(layer, param) * layer.shape.rows
-            found[param] = Place(self.add_parameter(param.name, position, param, size), _ZERO)
+            found[param] = BufferLocation(self.add_parameter(param.name, position, param, size), _ZERO)
         for param in layer.func.params:
             if param.scope == "const":
                 own = replace(param, name=self.fresh(param.name))
                 self.origins[own] = (position, param)
-                found[param] = Place(own, None)
+                found[param] = BufferLocation(own, None)
         return found
 
     def shared_workspaces(self) -> dict[_Key, ir.Buffer]:
@@ -295,21 +297,21 @@ class _StripedFunctionBuilder:
 
     # ------------------------------------------------------------ statements
 
-    def out_rows(self, row: ir.Var) -> Place:
+    def out_rows(self, row: ir.Var) -> BufferLocation:
         """Return the location of a block of the result."""
-        return Place(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
+        return BufferLocation(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
-    def next_block(self, position: int, row: ir.Expr, into: Target, reader: Shape | None) -> ir.Stmt:
+    def next_block(self, position: int, row: ir.Expr, into: Target, reader: LayerGeometry | None) -> ir.Stmt:
         """Move the window of a layer to ``row`` and compute the block there, into the window of ``reader``."""
         layer, shape = self.layers[position], self.layers[position].shape
         index = ir.Var(self.fresh("row"))
         if position in self.windows:
             window: ir.Stmt | None = self.advance_window(position, index)
-            data = Place(self.windows[position], _ZERO)
+            data = BufferLocation(self.windows[position], _ZERO)
         else:
-            window, data = None, Place(self.source, index * (shape.window.stride * shape.window.width))
+            window, data = None, BufferLocation(self.source, index * (shape.window.stride * shape.window.width))
         places = self.places[position] | {layer.data: data, layer.result: into(index)}
-        places |= {b: Place(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
+        places |= {b: BufferLocation(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
         outside = 0 if shape.inside else shape.block - 1
         inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
         made = ir.If(inside, rewrite_buffers(layer.func.body, places))
@@ -323,13 +325,13 @@ class _StripedFunctionBuilder:
         shift = self.copy_ascending(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
         block = self.layers[position - 1].shape.block if position else 1
         iteration = ir.Var(self.fresh("turn"))
-        place = Place(buffer, (iteration * block + kept) * width)
+        place = BufferLocation(buffer, (iteration * block + kept) * width)
         new = row * shape.window.stride + shape.lead + iteration * block
         source = self.copy_source_row(new, place, shape) if not position else None
         made = source or self.next_block(position - 1, new, lambda _: place, shape)
         return ir.seq(shift if kept else None, ir.For(iteration, ir.const(shape.step // block, "int32"), made))
 
-    def copy_source_row(self, row: ir.Expr, into: Place, reader: Shape) -> ir.Stmt:
+    def copy_source_row(self, row: ir.Expr, into: BufferLocation, reader: LayerGeometry) -> ir.Stmt:
         """Copy a row of the source into a window, or padding if the row is outside the image."""
         index, width = ir.Var(self.fresh("row")), reader.window.width
         assert into.start is not None
@@ -337,7 +339,9 @@ class _StripedFunctionBuilder:
         made = ir.If(_inside_condition(index, self.source_rows), copy)
         return ir.Let(index, row, ir.seq(made, self.border(into, index, self.source_rows, 1, reader)))
 
-    def border(self, into: Place, row: ir.Var, rows: int, block: int, reader: Shape | None) -> ir.Stmt | None:
+    def border(
+        self, into: BufferLocation, row: ir.Var, rows: int, block: int, reader: LayerGeometry | None
+    ) -> ir.Stmt | None:
         """Fill those rows of a block with padding that are above or below the image; None if the reader needs no padding."""
         if reader is None or not reader.window.padded:
             return None
@@ -398,10 +402,10 @@ def _inside_condition(row: ir.Expr, rows: int) -> ir.Expr:
     return ir.Bin("and", row >= 0, row < rows)
 
 
-def rewrite_buffers(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt:
+def rewrite_buffers(body: ir.Stmt, places: Mapping[ir.Buffer, BufferLocation]) -> ir.Stmt:
     """Redirect accesses in a layer's statements from its buffers to their locations."""
 
-    def indices_at(place: Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def indices_at(place: BufferLocation, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         if place.start is None:
             return indices
         flat = place.start

@@ -9,7 +9,7 @@ from typing import Any
 
 from microc.errors import ProgramError
 from microc.tir import ir
-from microc.tir.analysis.access_order import FOLLOWED, Scope
+from microc.tir.analysis.access_order import FOLLOWED, LetScope
 from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.rewrite import (
     accesses_of,
@@ -32,7 +32,7 @@ _KINDS = (ir.Const, ir.Var, ir.Bin, ir.Un)
 """Classes of expressions over sizes."""
 
 
-def extent_of(value: object, what: str) -> Any:
+def convert_extent(value: object, what: str) -> Any:
     """Convert an extent given by a user: a number, or an int32 expression over sizes. ProgramError for anything
     else."""
     if isinstance(value, ir.Expr) and value.dtype == "int32" and all(isinstance(x, _KINDS) for x in walk_expr(value)):
@@ -134,12 +134,12 @@ def active_lanes_let(loop: ir.For) -> ir.Let | None:
     return None
 
 
-def fault(loop: ir.For) -> str:
+def scalable_loop_fault(loop: ir.For) -> str:
     """Return the reason why a scalable loop is ill-formed; empty if it is well-formed."""
     name = f"scalable loop {loop.var.name}"
     if active_lanes_let(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
         return f"{name} does not begin with the lanes that it takes of those that are left"
-    if not in_order(loop.body):
+    if not reads_before_writes(loop.body):
         return f"{name} reads memory after it wrote some"
     return ""
 
@@ -147,7 +147,7 @@ def fault(loop: ir.For) -> str:
 def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | None:
     """Return the number of iterations left from which the active lanes of a scalable loop are taken, as a linear form;
     None if it takes none."""
-    known, stmt = Scope({}), loop.body
+    known, stmt = LetScope({}), loop.body
     while isinstance(stmt, ir.Let):
         if stmt == active_lanes_let(loop) and isinstance(stmt.value, ir.Call):
             return linear(known.expr(stmt.value.args[0]))
@@ -156,7 +156,7 @@ def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | N
     return None
 
 
-def in_order(body: ir.Stmt) -> bool:
+def reads_before_writes(body: ir.Stmt) -> bool:
     """Test whether all reads from memory that results may be in precede all writes to it (:data:`FOLLOWED` scopes)."""
     written = False
     for reads, writes in _memory_effects(body):

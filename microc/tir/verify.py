@@ -19,12 +19,12 @@ from microc.base import dtypes
 from microc.errors import ProgramError
 from microc.tir import ir, rewrite, symbolic
 from microc.tir.analysis import context, intervals, simplification
-from microc.tir.analysis.cover import covers_domain
+from microc.tir.analysis.cover import domain_coverage_failure
 from microc.tir.analysis.simplification import (
     IllFormedError,
     Names,
-    Place,
     Simplifier,
+    WalkPosition,
     branch_context,
     check_name,
     declare,
@@ -65,7 +65,7 @@ def verify(
         if buffer.scope in ("shared", "register", "local", *ir.UNIT_SCOPES):
             fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = declare_buffer(names, buffer, func.name)
-    _Verifier(func, tables, numbers or {}).statement(func.body, Place(names, Simplifier(), ()))
+    _Verifier(func, tables, numbers or {}).statement(func.body, WalkPosition(names, Simplifier(), ()))
 
 
 def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
@@ -78,7 +78,7 @@ def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> st
     return ""
 
 
-def constants_of(func: ir.PrimFunc) -> frozenset[str]:
+def constant_names(func: ir.PrimFunc) -> frozenset[str]:
     """Return the names of all constants of a function: the ``tables`` to verify it with if its loops were verified with
     their own before."""
     return frozenset(buffer.name for buffer in func.params if buffer.scope == "const")
@@ -101,7 +101,7 @@ class _Verifier:
 
     # ------------------------------------------------------------ statements
 
-    def statement(self, stmt: ir.Stmt, place: Place) -> None:
+    def statement(self, stmt: ir.Stmt, place: WalkPosition) -> None:
         match stmt:
             case ir.Store(buffer, indices, value):
                 self.element(buffer, indices, place)
@@ -133,12 +133,12 @@ class _Verifier:
                     self.numbers or any(map(_saturated_range, rewrite.walk_expr(value)))
                 ):
                     known = known.with_var(var, self.reach(value, place), opaque=var in known.opaque)
-                self.statement(body, Place(names, known, place.around))
+                self.statement(body, WalkPosition(names, known, place.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
                     self.fail(f"{buffer.name} of scope {buffer.scope} is allocated")
                 names = declare_buffer(place.names, buffer, self.where)
-                self.statement(body, Place(names, place.known, place.around))
+                self.statement(body, WalkPosition(names, place.known, place.around))
             case ir.Evaluate(value):
                 if not isinstance(value, ir.Call):
                     self.fail(f"{expr_text(value)} is evaluated for nothing: only a call has an effect")
@@ -148,23 +148,23 @@ class _Verifier:
             case _:
                 self.fail(f"unknown statement {type(stmt).__name__}")
 
-    def loop(self, loop: ir.For, place: Place) -> None:
+    def loop(self, loop: ir.For, place: WalkPosition) -> None:
         self.expr(loop.extent, place)
         if loop.kind not in ir.FOR_KINDS:
             self.fail(f"loop {loop.var.name} has the unknown kind {loop.kind!r}")
         if loop.extent.dtype != loop.var.dtype or not dtypes.is_integer(loop.var.dtype):
             self.fail(f"loop {loop.var.name} is {loop.var.dtype}, its extent {loop.extent.dtype}")
-        if loop.kind == "scalable" and (wrong := symbolic.fault(loop)):
+        if loop.kind == "scalable" and (wrong := symbolic.scalable_loop_fault(loop)):
             self.fail(wrong)
         names = declare(place.names, loop.var, self.where)
         self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
 
-    def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: Place) -> None:
+    def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: WalkPosition) -> None:
         """Check one branch of an ``If`` under the outcome of its condition."""
         known = branch_context(condition, holds, body, place.known)
         self.statement(body, place.under(place.names, known, condition if holds else ir.Un("not", condition)))
 
-    def block(self, block: ir.Block, place: Place) -> None:
+    def block(self, block: ir.Block, place: WalkPosition) -> None:
         outer, self.where = self.where, f"{self.func}, block {block.name}"
         inside = place
         if block.predicate is not None:
@@ -177,10 +177,10 @@ class _Verifier:
             known = known.with_var(i.var, reach, kept=True)
             self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
         if any(b.scope == "global" for b in context.buffers_written(block)):
-            missing = covers_domain(block, place.around)
+            missing = domain_coverage_failure(block, place.around)
             if missing:
                 self.fail(f"the bindings do not provably cover the block's domain: {missing}")
-        body = Place(
+        body = WalkPosition(
             names, known, tuple(ir.For(i.var, ir.const(i.extent, i.var.dtype), block.body) for i in block.iters)
         )
         if block.init is not None:
@@ -188,7 +188,7 @@ class _Verifier:
         self.statement(block.body, body)
         self.where = outer
 
-    def binding(self, i: ir.IterVar, place: Place) -> intervals.Interval:
+    def binding(self, i: ir.IterVar, place: WalkPosition) -> intervals.Interval:
         """Check the value bound to an iterator; return its range."""
         self.expr(i.binding, place)
         if i.kind not in ("space", "reduce"):
@@ -199,12 +199,12 @@ class _Verifier:
 
     # ------------------------------------------------------------ expressions
 
-    def condition(self, expr: ir.Expr, place: Place) -> None:
+    def condition(self, expr: ir.Expr, place: WalkPosition) -> None:
         self.expr(expr, place)
         if expr.dtype != "bool":
             self.fail(f"the condition {expr_text(expr)} is {expr.dtype}, expected bool")
 
-    def expr(self, expr: ir.Expr, place: Place) -> None:
+    def expr(self, expr: ir.Expr, place: WalkPosition) -> None:
         match expr:
             case ir.Const():
                 self.literal(expr)
@@ -236,7 +236,7 @@ class _Verifier:
                     self.fail(f"Select of {a.dtype} and {b.dtype}: {expr_text(expr)}")
             case ir.Cast(dtype, a):
                 self.expr(a, place)
-                if dtypes.info(dtype).lanes > 1 or dtypes.info(a.dtype).lanes > 1:
+                if dtypes.dtype_parts(dtype).lanes > 1 or dtypes.dtype_parts(a.dtype).lanes > 1:
                     self.fail(f"cast of {a.dtype} to {dtype}")
             case ir.Call():
                 self.call(expr, place)
@@ -251,13 +251,13 @@ class _Verifier:
         if dtypes.is_float(expr.dtype):
             fits = expr.value != expr.value or float(dtypes.to_numpy(expr.dtype).type(expr.value)) == expr.value
         else:
-            fits = isinstance(expr.value, int) and simplification.fits(expr.value, expr.dtype)
+            fits = isinstance(expr.value, int) and simplification.fits_dtype(expr.value, expr.dtype)
         if not fits:
             self.fail(f"{expr.value} is no {expr.dtype}")
 
     def operator(self, op: str, dtype: str, expr: ir.Expr) -> None:
         """Check that an operator is defined for a dtype."""
-        kind, _, lanes = dtypes.info(dtype)
+        kind, _, lanes = dtypes.dtype_parts(dtype)
         if op not in ir.COMPARISONS and op not in ir.ARITHMETIC and op not in ir.UNARY:
             self.fail(f"unknown operator {op} of {dtype}")
         allowed = lanes == 1 if op in _ANY_SCALAR else dtype in COMPUTE
@@ -265,7 +265,7 @@ class _Verifier:
         if not allowed or misused:
             self.fail(f"{op} of {dtype}: {expr_text(expr)}")
 
-    def call(self, expr: ir.Call, place: Place) -> None:
+    def call(self, expr: ir.Call, place: WalkPosition) -> None:
         if not dtypes.is_valid(expr.dtype):
             self.fail(f"{expr.name} gives the unknown dtype {expr.dtype!r}")
         for a in expr.args:
@@ -280,7 +280,7 @@ class _Verifier:
 
     # ------------------------------------------------------------ memory
 
-    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: Place) -> None:
+    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: WalkPosition) -> None:
         """Check an access: the buffer is declared, and every index is int32 and within its axis."""
         if place.names.get(buffer.name) != buffer:
             self.fail(f"buffer {buffer.name} is not declared here (or with another shape, dtype or scope)")
@@ -294,7 +294,7 @@ class _Verifier:
                 self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}, expected int32")
             self.within(index, extent, place, partial(_axis_text, axis, buffer))
 
-    def address(self, a: ir.AddressOf, place: Place) -> None:
+    def address(self, a: ir.AddressOf, place: WalkPosition) -> None:
         """Check an address: its element, that constants are not written, and that all accessed elements are in the buffer."""
         self.element(a.buffer, a.indices, place)
         if a.writes and a.buffer.scope == "const":
@@ -312,7 +312,7 @@ class _Verifier:
         )  # elements that an instruction steps over are known to its binding only
         self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
-    def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> intervals.Interval:
+    def within(self, index: ir.Expr, extent: int, place: WalkPosition, what: Callable[[], str]) -> intervals.Interval:
         """Prove ``0 <= index < extent``; return the range of the index."""
         allowed = (0, extent - 1)
         reach = place.known.reach(index)
@@ -334,7 +334,7 @@ class _Verifier:
             self.fail(f"{what()}: {expr_text(index)} may be {_range_text(reach)}, allowed is 0..{extent - 1}")
         return reach
 
-    def reach(self, value: ir.Expr, place: Place) -> intervals.Interval:
+    def reach(self, value: ir.Expr, place: WalkPosition) -> intervals.Interval:
         """Return the range of a value, narrowed by the ranges of saturating intrinsics and of constants' numbers.
 
         Only the verifier knows these ranges: simplification by them would change generated code."""

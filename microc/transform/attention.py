@@ -2,7 +2,8 @@
 
 :func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Operands are traced
 back through transposes, reshapes and slices to the value that they are cut from (:func:`find_source_views`), so that
-each iteration can gather its part of that value (:func:`cut_along_axis`)."""
+each iteration can gather its part of that value (:func:`cut_along_axis`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.graph.ir import Attr, Graph, Loc, Names, Node, TensorType
+from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, TensorType
 from microc.graph.match import without_dead_nodes
 from microc.ops import registry
 from microc.ops.attributes import Rounding
@@ -142,7 +143,7 @@ class Dense:
         return self.axes == tuple(range(len(self.axes)))
 
 
-def pieces(graph: Graph, producers: Mapping[str, Node], name: str, labels: tuple[str, ...]) -> list[Piece]:
+def find_source_views(graph: Graph, producers: Mapping[str, Node], name: str, labels: tuple[str, ...]) -> list[Piece]:
     """Return a value as a view of each value from which only moves lead to it, the farthest first and the value itself
     last.
 
@@ -211,7 +212,7 @@ def _apply_move(places: Array, node: Node) -> Array | None:
             return places
 
 
-def cut(piece: Piece, label: str) -> Cut | None:
+def cut_along_axis(piece: Piece, label: str) -> Cut | None:
     """Return the part of a piece that one iteration of a loop along the axis ``label`` reads.
 
     None if no reshape of the value has an axis that is this one."""
@@ -235,7 +236,7 @@ def cut(piece: Piece, label: str) -> Cut | None:
     return Cut((size // block, block // step, step), first, replace(piece, whole=rest, places=places, labels=labels))
 
 
-def dense(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
+def find_dense_layout(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
     """Return how to reshape and transpose the value into the piece, with all of ``labels`` as axes.
 
     None if the piece is not all of its value.
@@ -266,7 +267,7 @@ class Body:
 
     def __init__(self, graph: Graph, loc: Loc, parent: Body | None = None) -> None:
         self.graph, self.loc, self.parent = graph, loc, parent
-        self.names = Names(graph.types if parent is None else ())
+        self.names = NameSet(graph.types if parent is None else ())
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
         self.nodes: list[Node] = []
@@ -476,7 +477,7 @@ class _BlockedAttention:
                 labels = self.labels(number, position)
                 if labels is None:
                     continue
-                options = pieces(self.graph, producers, name, labels)
+                options = find_source_views(self.graph, producers, name, labels)
                 ends = [(piece, self.innermost_matrix(piece, self.matrix_axes(number, position))) for piece in options]
                 piece, matrix = next(((p, e) for p, e in ends if e is not None), (None, None))
                 if piece is None or matrix is None:
@@ -491,11 +492,11 @@ class _BlockedAttention:
         not dense."""
         for axis in self.batches:
             if axis in piece.labels:
-                part = cut(piece, axis)
+                part = cut_along_axis(piece, axis)
                 if part is None:
                     return None
                 piece = part.rest
-        return dense(piece, wanted)
+        return find_dense_layout(piece, wanted)
 
     def matrix_axes(self, node_index: int, position: int) -> tuple[str, str]:
         """Return the names of the axes of an operand's matrices, in the order of the original operators."""
@@ -507,7 +508,7 @@ class _BlockedAttention:
 
     def emit_matrix(self, body: Body, key: _Key, piece: Piece) -> str:
         """Emit the matrix that a piece is inside all batch loops."""
-        matrix = dense(piece, self.matrix_axes(*key))
+        matrix = find_dense_layout(piece, self.matrix_axes(*key))
         assert matrix is not None
         value = body.apply_scaling(body.reshape(piece.value, matrix.shape), piece.scaled)
         return value if matrix.ordered or key in self.transposed else body.transpose(value, matrix.axes)
@@ -542,7 +543,7 @@ class _BlockedAttention:
             if axis not in piece.labels:
                 shares[key] = replace(piece, value=inner.capture(piece.value))
                 continue
-            part = cut(piece, axis)
+            part = cut_along_axis(piece, axis)
             assert part is not None
             whole = inner.capture(body.reshape(piece.value, part.shape))
             shares[key] = replace(part.rest, value=inner.gather_part(whole, iteration, part.first, 1))

@@ -12,7 +12,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType, fresh_name
 from microc.ops.attributes import Multiplier, Rounding, Ties
 from microc.transform.channels_last import CHANNELS_FIRST, CHANNELS_LAST
@@ -207,7 +207,7 @@ def rename_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
     ends = dict.fromkeys((*graph.inputs, *graph.outputs))
     for name in names:
         if name not in ends:
-            hint = suggestion(name, ends, "inputs and outputs")
+            hint = known_names_hint(name, ends, "inputs and outputs")
             raise UsageError(f"there is no input or output {name!r} to rename", where=graph.name, hint=hint)
     wanted = [names.get(name, name) for name in ends]
     for name in wanted:
@@ -520,9 +520,9 @@ def _quant_attributes(quant: Quant) -> dict[str, Attr]:
 
 def _differ_in_sign_only(first: str, second: str) -> bool:
     """Test whether two dtypes are integers of one width, exactly one of them signed."""
-    return dtypes.info(first).bits == dtypes.info(second).bits and {
-        dtypes.info(first).kind,
-        dtypes.info(second).kind,
+    return dtypes.dtype_parts(first).bits == dtypes.dtype_parts(second).bits and {
+        dtypes.dtype_parts(first).kind,
+        dtypes.dtype_parts(second).kind,
     } == {
         "int",
         "uint",

@@ -22,7 +22,7 @@ from microc.ops.normalisation.norms import (
     DTYPES,
     LAYER_NORM_MOST_DEPTH,
     MOST_EPSILON,
-    layer_norm_attrs,
+    qlayer_norm_attrs,
     quantise_affine,
 )
 from microc.ops.normalisation.norms import LAYER_NORM_FIXED_MOST_DEPTH as QUANTISED_DEPTH
@@ -49,12 +49,12 @@ DEAD_CODE_PASS = Pass("dead_code", eliminate_dead_code)
 # If a backend of external code comes first (option ``whole``), they stay until it has claimed its regions.
 
 
-def expand(graph: Graph, context: PassContext) -> Graph:
+def expand_composites(graph: Graph, context: PassContext) -> Graph:
     """Expand composite operators, unless option ``whole`` keeps them."""
     return graph if context.options.get("whole") else expand_composed(graph)
 
 
-EXPAND_PASS = Pass("expand", expand, 0, around=True)
+EXPAND_PASS = Pass("expand", expand_composites, 0, around=True)
 
 
 # ---- Constant folding with the operators' reference implementations.
@@ -282,7 +282,7 @@ def _to_integer_norm(match: Match) -> Replacement | None:
         return None
     factors = match.constant(f"{match.output}.factors", integer_norm.factors)
     terms = match.constant(f"{match.output}.terms", integer_norm.terms)
-    match.emit("qlayer_norm", (match["x"], factors, terms), layer_norm_attrs(integer_norm, added, dtype))
+    match.emit("qlayer_norm", (match["x"], factors, terms), qlayer_norm_attrs(integer_norm, added, dtype))
     return match.replacement()
 
 

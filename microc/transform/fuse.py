@@ -1,7 +1,8 @@
 """Operator fusion: group nodes into kernels.
 
 :func:`fuse` duplicates widening nodes for each elementwise reader, merges every elementwise node with the kernels of
-its operands (:class:`_FusionGroups`), and puts the nodes of a group side by side, the anchor first."""
+its operands (:class:`_FusionGroups`), and puts the nodes of a group side by side, the anchor first.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.control import count_scanned
-from microc.ops.matrix.gemm import Levels, find_levels
+from microc.ops.matrix.gemm import QuantisedWeights, recover_quantised_weights
 from microc.ops.recurrent.lstm import LoopBodyBuilder
 from microc.tir.bit_fields import bits_of
 from microc.transform.pass_context import WHERE_REQUIRED, Pass, PassContext
@@ -236,7 +236,7 @@ def prewiden_weights(graph: Graph, context: PassContext) -> Graph:
     return widen_weights(graph, levels, levels) if levels else graph
 
 
-def find_widenable_weights(graph: Graph) -> dict[str, Levels]:
+def find_widenable_weights(graph: Graph) -> dict[str, QuantisedWeights]:
     """Return by name the weights of float layers that are int8 levels with one scale per channel.
 
     Weights of fewer bits are not among them: they are packed to save flash.
@@ -252,7 +252,7 @@ def find_widenable_weights(graph: Graph) -> dict[str, Levels]:
             or _count_rows(graph, node) < MIN_REUSING_ROWS
         ):
             continue
-        levels = find_levels(array.reshape(len(array), -1))
+        levels = recover_quantised_weights(array.reshape(len(array), -1))
         if levels is not None and levels.scales.shape[1] == 1 and bits_of(levels.values) == BYTE:
             levels_by_name[name] = levels
     return levels_by_name
@@ -263,7 +263,7 @@ def _count_rows(graph: Graph, node: Node) -> int:
     return prod(graph.types[node.outputs[0]].shape) // max(graph.types[node.inputs[1]].shape[0], 1)
 
 
-def widen_weights(graph: Graph, levels_by_name: Mapping[str, Levels], chosen: Collection[str]) -> Graph:
+def widen_weights(graph: Graph, levels_by_name: Mapping[str, QuantisedWeights], chosen: Collection[str]) -> Graph:
     """Widen the chosen weights by kernels of their own, each before the first layer that reads it.
 
     The graph may be fused already: each kernel gets a new group.

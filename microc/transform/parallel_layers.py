@@ -24,10 +24,10 @@ from math import prod
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.graph.ir import Attr, Graph, Names, Node, TensorType
+from microc.graph.ir import Attr, Graph, NameSet, Node, TensorType
 from microc.ops import registry
-from microc.ops.matrix.gemm import find_levels
-from microc.tir.bit_fields import bits_of, packed_width
+from microc.ops.matrix.gemm import recover_quantised_weights
+from microc.tir.bit_fields import bits_of, smallest_packing
 from microc.transform.channel_relations import channel_count, is_mixing
 from microc.transform.pass_context import Pass, PassContext
 
@@ -54,7 +54,7 @@ class _LayerMerger:
         self.readers = graph.consumers()
         self.kept = {*graph.outputs, *graph.updates.values()}
         self.types, self.consts = dict(graph.types), dict(graph.consts)
-        self.names = Names(graph.types)
+        self.names = NameSet(graph.types)
         self.joined: dict[int, list[Node]] = {}
         self.gone: set[int] = set()
 
@@ -255,8 +255,8 @@ def _storage_form(weights: Array) -> Hashable:
     scales."""
     rows = weights.reshape(len(weights), -1)
     if weights.dtype == np.int8:
-        return packed_width(rows)
-    levels = find_levels(rows) if weights.dtype == np.float32 and np.isfinite(rows).all() else None
+        return smallest_packing(rows)
+    levels = recover_quantised_weights(rows) if weights.dtype == np.float32 and np.isfinite(rows).all() else None
     return levels and (levels.block, bits_of(levels.values))
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from microc.base.immutable import frozen
-from microc.errors import InternalError, OutputError, ProgramError, UsageError, suggestion
+from microc.errors import InternalError, OutputError, ProgramError, UsageError, known_names_hint
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph, Node
 from microc.graph.text import to_text
@@ -175,7 +175,7 @@ def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
         if name not in {p.name for p in passes}:
             optional = list(dict.fromkeys(p.name for p in passes if p.opt_level))
             raise UsageError(
-                f"there is no pass {name!r}", hint=suggestion(name, optional, "passes that may be left out")
+                f"there is no pass {name!r}", hint=known_names_hint(name, optional, "passes that may be left out")
             )
 
 
@@ -190,7 +190,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known
         raise UsageError(
             f"pass {min(mandatory)!r} cannot be disabled: nothing compiles without it", hint="leave out its name"
         )
-    verify(graph, registry.infer, "the frontend", registry.constant_fault)
+    verify(graph, registry.infer, "the frontend", registry.node_constant_error_message)
     first = next((k for k, pass_ in enumerate(passes) if not pass_.around), len(passes))
     graph = _run_in_order(passes[:first], graph, context)
     graph = graph.with_nodes(_run_in_regions(node, passes, context) for node in graph.nodes)

@@ -17,7 +17,7 @@ from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, Node
 from microc.graph.match import Match, P, Replacement, Rule, Scope, rewrite
 from microc.ops.convolution.geometry import infer_geometry
-from microc.ops.matrix.gemm import find_levels
+from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import every_tap_inside
 
@@ -125,9 +125,9 @@ def fold_scale_axis(graph: Graph, context: PassContext) -> Graph:
 
 def _fold_term(match: Match) -> Replacement | None:
     """Fold an addition or subtraction of a constant in front of a layer into the layer's bias."""
-    path = path_to(match, _TERMS, ("reshape",))
-    term = by_channel(match, path)
-    if term is None or not stays_inside(match) or not _is_term_worth_it(match):
+    path = find_constant_path(match, _TERMS, ("reshape",))
+    term = constant_by_channel(match, path)
+    if term is None or not reads_no_padding(match) or not _is_term_worth_it(match):
         return None
     bias = shift_bias(match, term if path[0].op == "sub" else -term)
     return emit_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
@@ -144,8 +144,8 @@ def _is_term_worth_it(match: Match) -> bool:
 
 def _fold_factor(match: Match) -> Replacement | None:
     """Fold a multiplication or division by a constant in front of a layer into the layer's weights."""
-    path = path_to(match, ("mul", "div"), (*_LINEAR, *_POSITIVE, *_TERMS))
-    factor = by_channel(match, path)
+    path = find_constant_path(match, ("mul", "div"), (*_LINEAR, *_POSITIVE, *_TERMS))
+    factor = constant_by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
         return None
     with np.errstate(all="ignore"):
@@ -177,13 +177,13 @@ def _may_scale_weights(match: Match) -> bool:
     weights = consts[name]
     if any(array.shape == weights.shape and np.array_equal(array, weights) for k, array in consts.items() if k != name):
         return False
-    return match.scope.is_alone(name) and find_levels(weights.reshape(len(weights), -1)) is None
+    return match.scope.is_alone(name) and recover_quantised_weights(weights.reshape(len(weights), -1)) is None
 
 
 # ---------------------------------------------------------------- from a constant to the layer
 
 
-def path_to(match: Match, wanted: Sequence[str], through: Sequence[str]) -> list[Node]:
+def find_constant_path(match: Match, wanted: Sequence[str], through: Sequence[str]) -> list[Node]:
     """Return the path to a layer's data from a node whose operator is one of ``wanted``, which combines a value with a
     constant, through operators of ``through``.
 
@@ -220,7 +220,7 @@ def _split_operands(scope: Scope, node: Node) -> tuple[str, str]:
     return first, second if second in scope.consts else ""
 
 
-def by_channel(match: Match, path: Sequence[Node]) -> Array | None:
+def constant_by_channel(match: Match, path: Sequence[Node]) -> Array | None:
     """Return the constant of a path's first node as a number for each channel that the layer reads.
 
     None if it differs within a channel, or if a reshape splits or mixes channels."""
@@ -295,7 +295,7 @@ def _broadcast_to_weights(vector: Array, weights: Array, layer: Node) -> Array:
     return rows.reshape(len(weights), *(1,) * (weights.ndim - 2), -1)
 
 
-def stays_inside(match: Match) -> bool:
+def reads_no_padding(match: Match) -> bool:
     """Test whether no tap of the layer reads padding."""
     layer = match.root
     if layer.op == "dense":
@@ -338,7 +338,7 @@ def fold_shifts(graph: Graph, context: PassContext) -> Graph:
     return rewrite(graph, ((P.op(LAYERS), _fold_raw_means),))
 
 
-def centre(graph: Graph, context: PassContext) -> Graph:
+def round_input_means(graph: Graph, context: PassContext) -> Graph:
     """Round the means of 8-bit inputs to one integer, which can be a zero point, and fold the differences into the bias.
 
     Where the layer reads padding, differences of at most half a step are accepted: the zeros at the border are off by that
@@ -353,7 +353,7 @@ def centre(graph: Graph, context: PassContext) -> Graph:
 def _fold_raw_factors(match: Match) -> Replacement | None:
     """Fold the factors of a raw input into the weights of the layer that reads it."""
     path = _find_raw_path(match, "mul")
-    factor = by_channel(match, path)
+    factor = constant_by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
         return None
     with np.errstate(over="ignore"):
@@ -364,8 +364,8 @@ def _fold_raw_factors(match: Match) -> Replacement | None:
 def _fold_raw_means(match: Match) -> Replacement | None:
     """Fold the means that are subtracted from a raw input into the bias of the layer that reads it."""
     path = _find_raw_path(match, "sub")
-    means = by_channel(match, path)
-    if means is None or not stays_inside(match):
+    means = constant_by_channel(match, path)
+    if means is None or not reads_no_padding(match):
         return None
     bias = shift_bias(match, means)
     return emit_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
@@ -373,14 +373,14 @@ def _fold_raw_means(match: Match) -> Replacement | None:
 
 def _round_means(match: Match) -> Replacement | None:
     path = _find_raw_path(match, "sub")
-    means = by_channel(match, path)
+    means = constant_by_channel(match, path)
     source = match.scope.producer(path[0].inputs[0]) if path else None
     if means is None or source is None or source.op != "cast":
         return None
     node, dtype = path[0], match.type(source.inputs[0]).dtype
     zero = np.rint(means.mean())
     is_byte = dtype in _BYTES and dtypes.int_range(dtype)[0] <= zero <= dtypes.int_range(dtype)[1]
-    if not is_byte or (means == zero).all() or not (stays_inside(match) or np.abs(means - zero).max() <= 0.5):
+    if not is_byte or (means == zero).all() or not (reads_no_padding(match) or np.abs(means - zero).max() <= 0.5):
         return None
     point = np.full_like(match.scope.consts[node.inputs[1]], zero)
     return emit_layer(match, path, bias=shift_bias(match, means - zero), constants={node.outputs[0]: point})
@@ -391,7 +391,7 @@ def _find_raw_path(match: Match, op: str) -> list[Node]:
 
     A reshape may be on it, to rows in which channels differ.
     """
-    path = path_to(match, (op,), ("reshape",))
+    path = find_constant_path(match, (op,), ("reshape",))
     return path if path and _is_raw(match.scope, path[0].inputs[0]) else []
 
 
@@ -476,4 +476,4 @@ def _reaches_layer(match: Match, value: str) -> bool:
 
 FOLD_SCALES_PASS = Pass("raw_inputs", fold_scales, 3)
 FOLD_SHIFTS_PASS = Pass("raw_inputs", fold_shifts, 3)
-CENTRE_PASS = Pass("raw_inputs", centre, 3)
+CENTRE_PASS = Pass("raw_inputs", round_input_means, 3)

@@ -12,12 +12,21 @@ from microc.graph.ir import Graph, Node, TensorType, new_value
 from microc.module import StreamedOutput, Streaming
 from microc.ops import registry
 from microc.ops.attributes import Rounding
-from microc.transform.streaming_rewrite import LOOKAHEAD, WINDOW, Frames, HopTooShortError, Track, Whole, Writer, slide
+from microc.transform.streaming_rewrite import (
+    LOOKAHEAD,
+    WINDOW,
+    Frames,
+    HopTooShortError,
+    StepWriter,
+    Track,
+    Whole,
+    slide_window,
+)
 
 # ---- Signal operators: frames of samples and filters. A step takes samples.
 
 
-def _stream_frame(writer: Writer, node: Node) -> bool:
+def _stream_frame(writer: StepWriter, node: Node) -> bool:
     """Write a ``frame`` node, which windows samples: each window is a frame of the result. False if it works along another
     axis than time."""
     track = writer.data_frames(node)
@@ -26,7 +35,7 @@ def _stream_frame(writer: Writer, node: Node) -> bool:
     return _write_window(writer, node, track, node.attr("length"), node.attr("step"), 1)
 
 
-def _stream_fir(writer: Writer, node: Node) -> bool:
+def _stream_fir(writer: StepWriter, node: Node) -> bool:
     """Write a ``fir`` node: a window has as many samples as there are taps; each stride computes as many samples as there
     are phases. False if it works along another axis than time."""
     track = writer.data_frames(node)
@@ -36,7 +45,7 @@ def _stream_fir(writer: Writer, node: Node) -> bool:
     return _write_window(writer, node, track, taps, node.attr("down"), phases)
 
 
-def _stream_biquads(writer: Writer, node: Node) -> bool:
+def _stream_biquads(writer: StepWriter, node: Node) -> bool:
     """Write a ``biquads`` node whose initial state is a state of the graph. False if it works along another axis than
     time.
 
@@ -65,17 +74,17 @@ def _stream_biquads(writer: Writer, node: Node) -> bool:
     return True
 
 
-def _axis_from_front(writer: Writer, node: Node) -> int:
+def _axis_from_front(writer: StepWriter, node: Node) -> int:
     """Return the axis that a node's attribute ``axis`` names, counted from the front."""
     return int(node.attr("axis")) % len(writer.graph.types[node.inputs[0]].shape)
 
 
-def _write_window(writer: Writer, node: Node, track: Frames, reach: int, stride: int, phases: int) -> bool:
+def _write_window(writer: StepWriter, node: Node, track: Frames, reach: int, stride: int, phases: int) -> bool:
     """Write a signal operator over the samples of a step and those before; each of its strides has ``phases`` results.
 
     If the whole run has a single frame, the next one begins a stride later nevertheless."""
     length = writer.graph.types[node.outputs[0]].shape[track.axis] // phases
-    window = slide(track, reach, stride, 0, max(length, 2), str(node.loc))
+    window = slide_window(track, reach, stride, 0, max(length, 2), str(node.loc))
     data = writer.read_window(node, node.inputs[0], track, window, None)
     result_track = replace(window.track, length=length, clean=min(length, window.track.clean))
     counts = {name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "clean")}
@@ -86,7 +95,7 @@ def _write_window(writer: Writer, node: Node, track: Frames, reach: int, stride:
 # ---- Recurrent layers: a loop over time runs on the frames of a step, and its carried values become state of the graph.
 
 
-def _stream_loop(writer: Writer, node: Node) -> bool:
+def _stream_loop(writer: StepWriter, node: Node) -> bool:
     """Run a loop over the frames of a step.
 
     Its iterations must read one frame each of the values that depend on time, and its carried values start from constants or
@@ -151,13 +160,13 @@ def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
     )
 
 
-def _are_final_values_read(writer: Writer, node: Node, carried: int) -> bool:
+def _are_final_values_read(writer: StepWriter, node: Node, carried: int) -> bool:
     """Test whether anything reads the carried values after the last iteration."""
     graph, last = writer.graph, set(node.outputs[:carried])
     return bool(last & {name for n in graph.nodes for name in n.inputs} or last & set(graph.outputs))
 
 
-def _carry_in_state(writer: Writer, node: Node, position: int) -> str:
+def _carry_in_state(writer: StepWriter, node: Node, position: int) -> str:
     """Return the state that holds a carried value between steps."""
     value, result, memory = node.inputs[position], node.outputs[position], writer.memory
     if value in writer.graph.state:
@@ -199,10 +208,10 @@ def _wait_for_start(body: Graph, carried: int, delay: int) -> Graph:
 # ---- Rules of operators for a time axis. A rule writes a node for the frames of a step. It returns False if the node needs the
 # whole sequence.
 
-Rule = Callable[[Writer, Node], bool]
+Rule = Callable[[StepWriter, Node], bool]
 
 
-def apply(writer: Writer, node: Node) -> None:
+def write_step_node(writer: StepWriter, node: Node) -> None:
     """Write a node for a step of the stream by the rule of its operator, or on all frames of the sequence if no rule
     applies."""
     tracks = [writer.track(value) for value in node.inputs]
@@ -216,7 +225,7 @@ def apply(writer: Writer, node: Node) -> None:
 
 
 def _align_operands(
-    writer: Writer, node: Node, axes: Mapping[int, int], moves: bool
+    writer: StepWriter, node: Node, axes: Mapping[int, int], moves: bool
 ) -> tuple[list[str], Frames] | None:
     """Delay the operands that depend on time to the slowest one; returns the operands and the track of the result.
 
@@ -234,7 +243,7 @@ def _align_operands(
     return inputs, Frames(next(iter(axes.values())), first.length, first.count, delay, first.clean, None, first.blame)
 
 
-def _frame_by_frame(writer: Writer, node: Node) -> bool:
+def _frame_by_frame(writer: StepWriter, node: Node) -> bool:
     """Write a node whose frame i depends only on frame i of its operands, equally for all i."""
     definition, types = registry.get(node.op), writer.graph.types
     axes, fixed = {}, []
@@ -262,14 +271,14 @@ def _frame_by_frame(writer: Writer, node: Node) -> bool:
 # ---------------------------------------------------------------- slices and padding
 
 
-def _slice_frames(writer: Writer, node: Node) -> bool:
+def _slice_frames(writer: StepWriter, node: Node) -> bool:
     """Slice frames: in the stream, those that are cut off in front are frames before the first."""
     track = writer.data_frames(node)
     if track is None:
         return False
     axis, length = track.axis, writer.graph.types[node.outputs[0]].shape[track.axis]
     begin, end, strides = (list(node.attr(name)) for name in ("begin", "end", "strides"))
-    window = slide(track, 1, strides[axis], -begin[axis], length, str(node.loc))
+    window = slide_window(track, 1, strides[axis], -begin[axis], length, str(node.loc))
     data = writer.read_window(node, node.inputs[0], track, window, None, strides[axis] if length > 1 else 1)
     begin[axis], strides[axis] = 0, 1
     end[axis] = writer.types[data].shape[axis]
@@ -278,7 +287,7 @@ def _slice_frames(writer: Writer, node: Node) -> bool:
     return True
 
 
-def _pad_frames(writer: Writer, node: Node) -> bool:
+def _pad_frames(writer: StepWriter, node: Node) -> bool:
     """Pad frames: those in front are never computed; readers know their content from ``fill``."""
     track = writer.data_frames(node)
     if track is None:
@@ -303,7 +312,7 @@ def _pad_frames(writer: Writer, node: Node) -> bool:
 # ---------------------------------------------------------------- windows
 
 
-def _slide_window(writer: Writer, node: Node) -> bool:
+def _slide_window(writer: StepWriter, node: Node) -> bool:
     """Write a layer whose window slides along height or width.
 
     Its padding must have a value that a step can mask with, since a step does not know whether the sequence begins in it.
@@ -321,7 +330,7 @@ def _slide_window(writer: Writer, node: Node) -> bool:
     # Frames that are never computed hold another number than this layer pads with: delay the value so that a step holds them.
     if before and track.fill is not None and track.fill != fill:
         value, track = writer.delay_frames(node, value, 0)
-    step_window = slide(track, window.reach(side), strides[side], before, length, str(node.loc))
+    step_window = slide_window(track, window.reach(side), strides[side], before, length, str(node.loc))
     # With one result per step, only the taps of a dilated window are fetched, and they are contiguous then.
     only_taps = dilation[side] > 1 and step_window.track.count == 1
     data = writer.read_window(
@@ -425,9 +434,9 @@ def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: froze
     for name, axis in times.items():
         length = graph.types[name].shape[axis]
         tracks[name] = Frames(axis, length, hop, 0, length)
-    writer = Writer(graph, tracks, allowed)
+    writer = StepWriter(graph, tracks, allowed)
     for node in graph.nodes:
-        apply(writer, node)
+        write_step_node(writer, node)
     outputs = {name: _describe_output(writer, graph, name) for name in graph.outputs}
     memory = writer.memory
     nodes = memory.expand_reads(writer.nodes)
@@ -436,7 +445,7 @@ def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: froze
     return step.with_nodes(nodes), Streaming(hop, times, outputs)
 
 
-def _describe_output(writer: Writer, graph: Graph, name: str) -> StreamedOutput:
+def _describe_output(writer: StepWriter, graph: Graph, name: str) -> StreamedOutput:
     """Describe the frames of an output that a step computes."""
     track, node = writer.track(name), graph.producer().get(name)
     if track is None:

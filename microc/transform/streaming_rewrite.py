@@ -88,7 +88,7 @@ class Window:
         return self.size + self.newest
 
 
-def slide(track: Frames, reach: int, stride: int, before: int, length: int, where: str) -> Window:
+def slide_window(track: Frames, reach: int, stride: int, before: int, length: int, where: str) -> Window:
     """Return the window of ``reach`` frames over a value with ``before`` frames of padding in front (negative: frames left
     out).
 
@@ -185,7 +185,7 @@ class History:
         return (*self.kind.shape[: self.axis], frames, *self.kind.shape[self.axis + 1 :])
 
 
-class Memory:
+class StreamState:
     """The state of a stream: the frames and counters that it keeps, and the nodes that update them."""
 
     def __init__(self, types: dict[str, TensorType], consts: dict[str, Array]) -> None:
@@ -321,7 +321,7 @@ _LOOKAHEAD_HINT = "pad in front only (causal), or not at all; or use stream_allo
 _WINDOW_HINT = "use stream_allow window: every step computes it, and all behind it, again from the last {} frames"
 
 
-class Writer:
+class StepWriter:
     """Builder of the graph of a step. Values keep their names; ``tracks`` maps them to their dependency on time."""
 
     def __init__(self, graph: Graph, tracks: Mapping[str, Frames], allowed: frozenset[str]) -> None:
@@ -329,7 +329,7 @@ class Writer:
         self.tracks: dict[str, Track] = dict(tracks)
         self.types: dict[str, TensorType] = dict(graph.types)
         self.consts: dict[str, Array] = dict(graph.consts)
-        self.memory = Memory(self.types, self.consts)
+        self.memory = StreamState(self.types, self.consts)
         self.nodes: list[Node | Read] = []
         self.masked: dict[tuple[str, float], str] = {}
         self.ages: dict[tuple[int, int], str] = {}

@@ -34,7 +34,7 @@ def compose_axes(first: Sequence[int], second: Sequence[int]) -> Axes:
     return tuple(first[axis] for axis in second)
 
 
-def permute(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
+def permute_items(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
     """Return the shape, or any sequence with an item for each axis, after transposing by ``axes``."""
     return tuple(shape[axis] for axis in axes)
 
@@ -51,7 +51,7 @@ def permute_type(kind: TensorType, axes: Sequence[int]) -> TensorType:
     quant = kind.quant
     if quant is not None and quant.axis is not None:
         quant = replace(quant, axis=tuple(axes).index(quant.axis))
-    return TensorType(permute(kind.shape, axes), kind.dtype, quant)
+    return TensorType(permute_items(kind.shape, axes), kind.dtype, quant)
 
 
 AXIS_KINDS = frozenset(("axis", "axes", "axes in order", "ints by axis", "pairs by axis"))
@@ -72,7 +72,7 @@ def permute_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -
         if kind == "axis":
             result[name] = axes[as_given % len(axes)]
         elif kind.endswith("by axis"):
-            result[name] = permute(as_given, invert_axes(axes))
+            result[name] = permute_items(as_given, invert_axes(axes))
         else:
             original_axes = tuple(axes[axis % len(axes)] for axis in as_given)
             if kind == "axes in order" and list(original_axes) != sorted(original_axes):
@@ -145,7 +145,7 @@ def _order_wanted_axes(merged: Sequence[tuple[list[int], int]], wanted: Shape) -
         run_of.append(current)
     first_axis = {number: min(group) for number, (group, _) in enumerate(merged)}
     order = sorted(range(len(wanted)), key=lambda axis: (first_axis.get(run_of[axis], -1), axis))
-    return permute(wanted, order), invert_axes(order)
+    return permute_items(wanted, order), invert_axes(order)
 
 
 # ---- Rules that absorb transpositions into an integer ``matmul`` as its attributes ``axes_a`` and ``axes_b``.

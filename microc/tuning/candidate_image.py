@@ -15,10 +15,16 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.compiler.lowering.graph_to_module import argument, describe
+from microc.compiler.lowering.graph_to_module import argument_name, describe_loop_steps
 from microc.compiler.lowering.kernel_maker import KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
-from microc.compiler.lowering.module_builder import Builder, fingerprint, make_value, register, workspaces
+from microc.compiler.lowering.module_builder import (
+    ModuleBuilder,
+    declare_workspaces,
+    firmware_fingerprint,
+    module_value,
+    register_kernel,
+)
 from microc.compiler.options import make_options
 from microc.compiler.tuned.measured_regions import OURS, OwnCode, RegionTask, best_own_code, replay_own_code
 from microc.compiler.tuned.records import SOURCES, UNTUNED, Record, Task
@@ -32,8 +38,8 @@ from microc.schedule.schedule import Schedule
 from microc.target import SPEED
 from microc.tir import ir, statements
 from microc.tir.ir import Buffer, Expr, For, PrimFunc, Stmt, Store, Var
-from microc.tuning.runner import foreign
-from microc.tuning.search_space import Candidate, Point, Whole
+from microc.tuning.runner import is_external_code
+from microc.tuning.search_space import Candidate, Point, RegionData
 
 # ---- Regions that other people's code can compute, while they are measured: theirs beside ours, and ours once more
 # when its kernels have better schedules.
@@ -52,9 +58,9 @@ class RegionSpace:
         self.task = task
         by_body: dict[object, Candidate] = {}
         for ours in task.ours:
-            candidate = ours_candidate(task, ours, ((UNTUNED, ours.goal.name),))
+            candidate = own_code_candidate(task, ours, ((UNTUNED, ours.goal.name),))
             by_body.setdefault(candidate.choice.func.body, candidate)
-        self.candidates = [*by_body.values(), theirs_candidate(task)]
+        self.candidates = [*by_body.values(), backend_code_candidate(task)]
 
     @property
     def points(self) -> Sequence[Point]:
@@ -117,22 +123,22 @@ class RegionSearch:
         task = self.task
         best = best_own_code(task, records)
         if all(known.choice.schedule.trace != best.trace for known in self.space.candidates[:-1]):
-            candidate = ours_candidate(task, best, _TUNED)
+            candidate = own_code_candidate(task, best, _TUNED)
             self.space.candidates.insert(-1, candidate)
             self.waiting.append(candidate)
 
 
-def region_candidate(task: RegionTask, record: Record) -> Candidate:
+def candidate_of_region_record(task: RegionTask, record: Record) -> Candidate:
     """Return the candidate that a region's record names, to be measured again; MicrocError if its schedule steps do not
     apply."""
     return (
-        theirs_candidate(task)
+        backend_code_candidate(task)
         if record.theirs
-        else ours_candidate(task, replay_own_code(task, record.trace), record.decisions)
+        else own_code_candidate(task, replay_own_code(task, record.trace), record.decisions)
     )
 
 
-def ours_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
+def own_code_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
     """Return microc's code for a region as a candidate. ``decisions``: those that its record stores."""
     func, params = ours.control.func, ours.control.params
     cost = estimate(func, task.target)
@@ -140,17 +146,19 @@ def ours_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[str, 
     choice = Choice(Schedule(func, ours.trace, ours.rule), func)
     workspace = sum(each.nbytes for each in scratch)
     point = Point(OURS, ours.rule, decisions)
-    return Candidate(point, 0, choice, cost.instructions, cost.code_bytes, ours.constants, workspace, Whole(params))
+    return Candidate(
+        point, 0, choice, cost.instructions, cost.code_bytes, ours.constants, workspace, RegionData(params)
+    )
 
 
-def theirs_candidate(task: RegionTask) -> Candidate:
+def backend_code_candidate(task: RegionTask) -> Candidate:
     """Return the backend's code for a region as a candidate."""
     taken, code = task.taken, task.taken.code
     func, external = region_function(taken)
     inputs = [Param(f"in_{k}", name) for k, name in enumerate(task.graph.nodes[0].inputs)]
     data = [Param(role, "", array.reshape(-1)) for role, array in code.data.items()]
     bound = inf if code.differs else taken.backend.bound
-    whole = Whole((*inputs, *data), external, code.align, bound)
+    whole = RegionData((*inputs, *data), external, code.align, bound)
     decisions: tuple[tuple[str, Any], ...] = ((SOURCES, task.digest), ("version", task.sources.version))
     point = Point(taken.backend.name, taken.entry.name, decisions)
     constants = sum(array.nbytes for array in code.data.values())
@@ -169,14 +177,14 @@ _MULTIPLIER = 0x01000193  # the prime of FNV-1a
 _WIPED = 0x55  # what memory of workspaces holds in the interpreter, too
 
 
-def wipe_func(dtype: str, elements: int) -> PrimFunc:
+def make_wipe_func(dtype: str, elements: int) -> PrimFunc:
     """Make a function that fills the buffer ``values`` with a pattern that a previous candidate is unlikely to have left."""
     values, i = Buffer("values", (elements,), dtype), Var("i")
     wiped = ir.const(dtype == "bool" or _WIPED, dtype)
     return PrimFunc("wipe", (values,), For(i, ir.const(elements, "int32"), Store(values, (i,), wiped)))
 
 
-def digest_func(dtype: str, elements: int) -> PrimFunc:
+def make_digest_func(dtype: str, elements: int) -> PrimFunc:
     """Make a function that computes ``digest[0]`` of the buffer ``values``: ``digest * multiplier + word`` over the words
     of all elements, in order."""
     values, digest, i = Buffer("values", (elements,), dtype), Buffer("digest", (1,), WORD), Var("i")
@@ -190,7 +198,7 @@ def digest_func(dtype: str, elements: int) -> PrimFunc:
     return PrimFunc("digest", (values, digest), statements.seq(begin, For(i, ir.const(elements, "int32"), steps)))
 
 
-def digest_of(values: Array) -> int:
+def digest_of_array(values: Array) -> int:
     """Return the digest of an array, as the function of :func:`digest_func` computes it on the board."""
     bits = 8 * values.dtype.itemsize
     raw = values.reshape(-1) if values.dtype.kind == "i" else values.reshape(-1).view(f"u{bits // 8}")
@@ -219,7 +227,7 @@ OBJECTS = Path("build", "runtime")
 """Folder of a project in which ``make`` puts objects that do not depend on its networks."""
 
 
-class RuntimeObjects:
+class RuntimeObjectCache:
     """Cache of the runtime's object files, kept while this object lives; for projects of one board, whose runtimes are the
     same."""
 
@@ -250,14 +258,14 @@ DIGESTS = "digests"
 """Output of the image: the digest of each output of each candidate."""
 
 
-def image_module(
+def make_candidates_module(
     task: Task, candidates: Sequence[Candidate], *, digested: bool = False, given: Sequence[Array] = ()
 ) -> Module:
     """Make the planned module that calls every candidate once, in order.
     ``digested``: every output is wiped before its candidate runs and digested afterwards; the output :data:`DIGESTS`
     holds the digests, in order. ``given``: contents of the inputs, which then are state of the image instead of inputs."""
     graph, target = task.graph, task.target
-    builder = Builder(graph, KernelBuilder(graph, target, SPEED))
+    builder = ModuleBuilder(graph, KernelBuilder(graph, target, SPEED))
     arrays: Sequence[Array | None] = given or [None] * len(graph.inputs)
     storage = "state" if given else "input"
     inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))
@@ -282,21 +290,23 @@ def image_module(
         starts=starts,
         source=task.name,
         options=chosen,
-        sources=(region.sources,) if region is not None and any(map(foreign, candidates)) else (),
+        sources=(region.sources,) if region is not None and any(map(is_external_code, candidates)) else (),
     )
     module = add_estimates(module, target)
     module = plan_module(module, io_in_arena=False, like=module)
-    return replace(module, fingerprint=fingerprint(module, target))
+    return replace(module, fingerprint=firmware_fingerprint(module, target))
 
 
-def _candidate_call(builder: Builder, task: Task, candidate: Candidate, candidate_number: int, *, last: bool) -> Call:
+def _candidate_call(
+    builder: ModuleBuilder, task: Task, candidate: Candidate, candidate_number: int, *, last: bool
+) -> Call:
     """Return the call of candidate ``number`` as a kernel of its own, which writes values of its own. ``last``: these are
     the module's outputs."""
     schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{candidate_number}"
     region = candidate.whole
     external, align = (region.external, region.align) if region is not None else (None, 0)
     kernel = Kernel(func, (str(candidate.point),), external=external)
-    name = register(builder, kernel, stem, verified=candidate.choice.verified)
+    name = register_kernel(builder, kernel, stem, verified=candidate.choice.verified)
     if region is not None:
         params, macs = region.params, sum(node_macs(task.graph, node) for node in task.graph.nodes)
         args = [
@@ -306,16 +316,16 @@ def _candidate_call(builder: Builder, task: Task, candidate: Candidate, candidat
     else:
         group = task.lowered[candidate.number]
         params, macs = group.params, group.macs
-        args = [argument(builder, group, schedule, position, stem) for position in range(len(params))]
+        args = [argument_name(builder, group, schedule, position, stem) for position in range(len(params))]
     results = []
     for k, output in enumerate(task.graph.outputs):
         result = (
             builder.end(f"result_{candidate_number}_{k}") if last else builder.unique(f"result_{candidate_number}_{k}")
         )
         storage = "output" if last else "intermediate"
-        builder.values[result] = make_value(result, task.graph.types[output], storage, output)
+        builder.values[result] = module_value(result, task.graph.types[output], storage, output)
         results.append(result)
-    scratch = workspaces(builder, stem, func.params[len(args) + len(results) :], align)
+    scratch = declare_workspaces(builder, stem, func.params[len(args) + len(results) :], align)
     reads = tuple(dict.fromkeys(builder.name_of(p.value) for p in params if p.array is None))
     return Call(
         name,
@@ -326,12 +336,12 @@ def _candidate_call(builder: Builder, task: Task, candidate: Candidate, candidat
         layer=f"{candidate_number}",
         op=task.op,
         macs=macs,
-        schedule=describe(schedule.trace),
+        schedule=describe_loop_steps(schedule.trace),
         rule=schedule.rule,
     )
 
 
-def _add_wipe_and_digest_calls(builder: Builder, calls: Sequence[Call]) -> list[Call]:
+def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) -> list[Call]:
     """Surround every call by calls that wipe its outputs before and digest them afterwards."""
     results = [result for call in calls for result in call.writes]
     builder.values[DIGESTS] = Value(DIGESTS, (len(results),), WORD, "output")
@@ -342,15 +352,15 @@ def _add_wipe_and_digest_calls(builder: Builder, calls: Sequence[Call]) -> list[
         for result in call.writes:
             value, digest = builder.values[result], digests[result]
             kind = value.dtype, prod(value.shape)
-            wipe = register(builder, Kernel(wipe_func(*kind)), "wipe")
+            wipe = register_kernel(builder, Kernel(make_wipe_func(*kind)), "wipe")
             wipes.append(Call(wipe, (result,), (), (result,), op="wipe"))
-            reading = register(builder, Kernel(digest_func(*kind)), "digest")
+            reading = register_kernel(builder, Kernel(make_digest_func(*kind)), "digest")
             digest_calls.append(Call(reading, (result, digest), (result,), (digest,), op="digest"))
         surrounded += [*wipes, call, *digest_calls]
     return surrounded
 
 
-def _declare_digest_view(builder: Builder, index: int) -> str:
+def _declare_digest_view(builder: ModuleBuilder, index: int) -> str:
     """Declare a view of the digest at ``index`` in the output :data:`DIGESTS`; return its name."""
     name = builder.unique(f"digest_{index}")
     builder.values[name] = Value(name, (1,), WORD, "intermediate")

@@ -14,7 +14,7 @@ from typing import Any
 from microc import __version__
 from microc.compiler.lowering.kernel_selection import group_algorithms
 from microc.compiler.tuned.records import FAILED, NAME, OK, WRONG, Task
-from microc.device.board_info import printable
+from microc.device.board_info import make_printable
 from microc.device.boards import list_boards, load_board
 from microc.errors import DeviceError, MicrocError, UsageError
 from microc.frontend.graph_file import read_graph_file
@@ -22,8 +22,8 @@ from microc.graph.file import to_bytes
 from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.runner import Meter, Result
-from microc.tuning.search_space import Candidate, Point, candidate_of
+from microc.tuning.runner import MeasuredResult, Meter
+from microc.tuning.search_space import Candidate, Point, replay_candidate
 
 # ---- What a worker of a fleet does: a batch of candidates, as plain data, measured on a board of its desk.
 #
@@ -34,7 +34,7 @@ PORT = "MICROC_PORT"
 """Environment variable that names the port of a worker's boards; without it they are emulated."""
 
 
-def describe_board(board: str) -> str:
+def describe_worker_board(board: str) -> str:
     """Describe what measures ``board`` on this worker, as JSON: ``unit``, ``toolchain``, ``version``; or ``error``."""
     return _answer_as_json(
         lambda: {
@@ -45,7 +45,7 @@ def describe_board(board: str) -> str:
     )
 
 
-def measure_batch(job: str, graph: bytes) -> str:
+def measure_batch_on_worker(job: str, graph: bytes) -> str:
     """Measure a batch of candidates on this worker and return JSON: ``results``, or ``error`` if this worker cannot
     measure.
     ``job``: JSON of the ``board``, the ``features`` of the target, the kernel's ``key``, ``name`` and ``op``, and
@@ -69,7 +69,7 @@ def _measure_job(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
     """Measure the candidates of a batch on this worker; return the results as plain data."""
     runner, task = _worker_board_runner(job["board"]), _task_of_job(job, graph)
     candidates = [
-        candidate_of(
+        replay_candidate(
             task,
             Point(entry["algorithm"], entry["rule"], ()),
             tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in entry["steps"]),
@@ -100,7 +100,8 @@ def _worker_board_runner(board: str) -> BoardRunner:
     """Return the runner that measures on a board of this worker, one per process. UsageError for an unknown board."""
     if board not in list_boards():
         raise UsageError(
-            f"fleet: {printable(board)} is no board that comes with microc", hint="choose one that microc boards lists"
+            f"fleet: {make_printable(board)} is no board that comes with microc",
+            hint="choose one that microc boards lists",
         )
     return BoardRunner(load_board(board), os.environ.get(PORT, ""))
 
@@ -149,14 +150,14 @@ class Fleet(Meter):
         """Workers whose boards failed."""
         return [f"{worker}: {why}" for worker, why in list(self._failed.items())]
 
-    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         job, graph = self._job_json(task, candidates), to_bytes(task.graph)
         while True:
             answer, worker = self._measure_on_some_worker(job, graph)
             if "error" not in answer:
                 return _checked_results(candidates, answer)
             with self._changing:
-                self._failed[worker] = printable(str(answer["error"]), 200)
+                self._failed[worker] = make_printable(str(answer["error"]), 200)
 
     def stop(self) -> None:
         """Send no more batches; results of those that run are ignored."""
@@ -172,7 +173,9 @@ class Fleet(Meter):
     def _common_toolchain(self, workers: Sequence[str]) -> tuple[str, str]:
         """Query unit and toolchain of all workers and return them; UsageError if workers differ or one cannot measure."""
         futures = [
-            self._client.submit(describe_board, self.board, workers=[worker], resources={self.board: 1}, pure=False)
+            self._client.submit(
+                describe_worker_board, self.board, workers=[worker], resources={self.board: 1}, pure=False
+            )
             for worker in workers
         ]
         answers = [json.loads(text) for text in self._client.gather(futures)]
@@ -180,19 +183,19 @@ class Fleet(Meter):
             if "error" in answer or answer["version"] != __version__:
                 why = answer.get("error") or f"got microc {answer['version']}, expected {__version__}"
                 raise UsageError(
-                    f"fleet: a worker cannot measure: {printable(why, 200)}",
+                    f"fleet: a worker cannot measure: {make_printable(why, 200)}",
                     where=worker,
                     hint="repair or stop the worker",
                 )
             if (answer["unit"], answer["toolchain"]) != (answers[0]["unit"], answers[0]["toolchain"]):
                 raise UsageError(
                     "fleet: workers have different compilers or units; "
-                    f"got {printable(answer['toolchain'], 200)} in {printable(answer['unit'])}, "
-                    f"expected {printable(answers[0]['toolchain'], 200)} in {printable(answers[0]['unit'])}",
+                    f"got {make_printable(answer['toolchain'], 200)} in {make_printable(answer['unit'])}, "
+                    f"expected {make_printable(answers[0]['toolchain'], 200)} in {make_printable(answers[0]['unit'])}",
                     where=worker,
                     hint="use workers of one kind at a time",
                 )
-        return printable(answers[0]["unit"]), printable(answers[0]["toolchain"], 200)
+        return make_printable(answers[0]["unit"]), make_printable(answers[0]["toolchain"], 200)
 
     def _measure_on_some_worker(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
         """Return a worker's answer to a batch, and the worker's address; DeviceError if there is no worker for GRACE
@@ -217,7 +220,9 @@ class Fleet(Meter):
         from distributed import TimeoutError as Late
 
         resources = {self.board: 1}
-        future = self._client.submit(measure_batch, job, graph, workers=list(workers), resources=resources, pure=False)
+        future = self._client.submit(
+            measure_batch_on_worker, job, graph, workers=list(workers), resources=resources, pure=False
+        )
         while True:
             try:
                 return str(future.result(timeout=POLL))
@@ -258,7 +263,7 @@ class Fleet(Meter):
         )
 
 
-def _checked_results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[Result]:
+def _checked_results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[MeasuredResult]:
     """Convert a worker's answer to the results of a batch, after checking it: a worker is trusted no more than a board."""
     answers = answer["results"]
     if len(answers) != len(candidates) or any(entry["status"] not in (OK, WRONG, FAILED) for entry in answers):
@@ -267,8 +272,12 @@ def _checked_results(candidates: Sequence[Candidate], answer: Mapping[str, Any])
             hint="install the same version of microc everywhere",
         )
     return [
-        Result(
-            candidate, entry["status"], float(entry["ticks"]), int(entry["code"]), printable(str(entry["detail"]), 200)
+        MeasuredResult(
+            candidate,
+            entry["status"],
+            float(entry["ticks"]),
+            int(entry["code"]),
+            make_printable(str(entry["detail"]), 200),
         )
         for candidate, entry in zip(candidates, answers, strict=True)
     ]

@@ -18,7 +18,7 @@ import numpy as np
 from microc.run.desktop.library import Library
 from microc.run.verification import random_inputs
 from microc.tuning.on_host import LIBRARY, TAKEN
-from microc.tuning.timed import bind
+from microc.tuning.timed import bind_process_to_core
 
 SECONDS = 1.0
 """Seconds during which new rounds are started."""
@@ -35,7 +35,7 @@ def main(place: int, folders: Sequence[Path]) -> None:
     """Time networks in rounds, and write the nanoseconds of every round and network to the first folder."""
     networks = [_load_network_with_inputs(folder) for folder in folders]
     if "threads" not in networks[0].manifest["options"]:  # which are not to share a core
-        bind(place)
+        bind_process_to_core(place)
     counts = [_runs_per_visit(network) for network in networks]
     end, rounds = time.perf_counter() + SECONDS, list[list[Taken]]()
     while len(rounds) < ROUNDS or time.perf_counter() < end:

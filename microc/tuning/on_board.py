@@ -13,21 +13,29 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.codegen.project.firmware import runtime_sources
 from microc.compiler.api import Program
-from microc.compiler.lowering.module_builder import fingerprint
-from microc.compiler.single_function import function_module
+from microc.compiler.lowering.module_builder import firmware_fingerprint
+from microc.compiler.single_function import compile_function
 from microc.compiler.tuned.records import FAILED, FROM_RAM, OK, WRONG, Task
 from microc.device.emulators import ELF
-from microc.device.toolchain import Sizes, find_compiler
+from microc.device.toolchain import LinkedSizes, find_compiler
 from microc.errors import DeviceError, FitError, UsageError
 from microc.module import Module
 from microc.run import board_project
 from microc.run.board_project import Project, open_project
 from microc.run.profile import Clock
-from microc.run.session import PATIENCE, Device, Loaded, Loader, flash_project
+from microc.run.session import PATIENCE, CodeLoader, Device, LoadedKernels, flash_project
 from microc.schedule.schedule import Schedule
 from microc.target import Board, Target
-from microc.tuning.candidate_image import DIGESTS, RuntimeObjects, digest_of, image_module
-from microc.tuning.runner import Result, Runner, bound_of, check_device, disagreement, sample, wrong_bytes
+from microc.tuning.candidate_image import DIGESTS, RuntimeObjectCache, digest_of_array, make_candidates_module
+from microc.tuning.runner import (
+    MeasuredResult,
+    Runner,
+    check_board_health,
+    describe_disagreement,
+    float_tolerance_of,
+    inverted_first_bytes,
+    sample_inputs_and_outputs,
+)
 from microc.tuning.search_space import Candidate
 
 # ---- Measuring on a board: an emulator, hardware on a serial line, or any program that acts as one.
@@ -52,32 +60,32 @@ class BoardRunner(Runner):
         self.board = board.name
         self.unit = Clock(board, 1, emulated=emulated and not port).unit
         self.toolchain = find_compiler(board).version
-        self._objects = RuntimeObjects()
+        self._objects = RuntimeObjectCache()
         self._read = set[str]()
         """Kernels of which an output that is digested as the right one was read, and is right."""
 
     def check(self) -> None:
         find_compiler(self._board)
-        check_device(self._board, self._open_device_with_program)
+        check_board_health(self._board, self._open_device_with_program)
 
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         """Measure all candidates in one image."""
-        arrays, wanted = sample(task)
+        arrays, wanted = sample_inputs_and_outputs(task)
         fits_flash = HELD * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
-        module = image_module(task, candidates, digested=True, given=arrays if fits_flash else ())
+        module = make_candidates_module(task, candidates, digested=True, given=arrays if fits_flash else ())
         with self._open_device_with_program(Program(module, self._board)) as (device, sizes):
             if not fits_flash:
                 device.set_inputs(*arrays)
             return self._measure_on_device(device, sizes, task, candidates, wanted)
 
     @contextmanager
-    def _open_device_with_program(self, program: Program) -> Iterator[tuple[Device, Sizes]]:
+    def _open_device_with_program(self, program: Program) -> Iterator[tuple[Device, LinkedSizes]]:
         """Build a program and bring it onto the board; yield the device and the program's sizes."""
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as folder:
             program.write(folder)
             project = open_project(folder)
             self._objects.give(project.folder)
-            sizes = board_project.build(project).sizes
+            sizes = board_project.build_project(project).sizes
             self._objects.take(project.folder)
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
@@ -89,31 +97,33 @@ class BoardRunner(Runner):
         return self._port.replace(ELF, str(Path(project.elf).resolve()))
 
     def _measure_on_device(
-        self, device: Device, sizes: Sizes, task: Task, candidates: Sequence[Candidate], wanted: Sequence[Array]
-    ) -> list[Result]:
+        self, device: Device, sizes: LinkedSizes, task: Task, candidates: Sequence[Candidate], wanted: Sequence[Array]
+    ) -> list[MeasuredResult]:
         """Measure all candidates of an image in one run on the device; ``wanted``: the right outputs.
         Among outputs with equal digests one is read and compared. Outputs with the digest of the right result are read
         once per kernel over all images."""
         code = {symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols}  # of clones, too: f.constprop.0
-        ends, right = len(wanted), tuple(map(digest_of, wanted))
+        ends, right = len(wanted), tuple(map(digest_of_array, wanted))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()
         digests = device.read(DIGESTS).reshape(-1, ends).tolist()
         verdicts: dict[tuple[float, ...], str] = {}
         results = []
         for candidate, number, digest in zip(candidates, numbers, map(tuple, digests), strict=True):
-            kernel, bound = device.kernels[number], bound_of(candidate)
+            kernel, bound = device.kernels[number], float_tolerance_of(candidate)
             verdict_key = (bound, *digest)
             is_known = verdict_key in verdicts or (digest == right and task.key in self._read)
             if not is_known:
                 device.client.run(number - ends, number)
-                verdicts[verdict_key] = disagreement(wanted, kernel["outputs"], device.read, bound)
+                verdicts[verdict_key] = describe_disagreement(wanted, kernel["outputs"], device.read, bound)
             if digest == right and not verdicts.get(verdict_key):
                 self._read.add(task.key)
             mismatch, amount = verdicts.get(verdict_key, ""), float(device.clock.amount(ticks[number]))
             size = code.get(kernel["function"], 0)
             results.append(
-                Result(candidate, WRONG, detail=mismatch) if mismatch else Result(candidate, OK, amount, size)
+                MeasuredResult(candidate, WRONG, detail=mismatch)
+                if mismatch
+                else MeasuredResult(candidate, OK, amount, size)
             )
         return results
 
@@ -136,10 +146,10 @@ class LoadRunner(BoardRunner):
         runtime_sources(board, PROTOCOL)
         self.board = board.name + FROM_RAM
         self._stack = ExitStack()
-        self._desk: Desk | None = None
+        self._desk: TuningBoard | None = None
         self._busy = threading.Lock()
 
-    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         with self._busy:
             try:
                 return super().measure(task, candidates)
@@ -157,12 +167,12 @@ class LoadRunner(BoardRunner):
         find_compiler(self._board)
         self._open_tuning_board().restart()
 
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         """Load candidates into RAM and measure them one by one."""
-        module = image_module(task, candidates)
+        module = make_candidates_module(task, candidates)
         desk = self._open_tuning_board()
         loaded = desk.load(module)
-        arrays, wanted = sample(task)
+        arrays, wanted = sample_inputs_and_outputs(task)
         loaded.set_inputs(*arrays)
         results = []
         for number, candidate in enumerate(candidates):
@@ -176,44 +186,44 @@ class LoadRunner(BoardRunner):
         return results
 
     def _measure_loaded_candidate(
-        self, desk: Desk, loaded: Loaded, candidate: Candidate, number: int, wanted: Sequence[Array]
-    ) -> Result:
+        self, desk: TuningBoard, loaded: LoadedKernels, candidate: Candidate, number: int, wanted: Sequence[Array]
+    ) -> MeasuredResult:
         """Measure loaded candidate ``number``. Each output is made wrong before, so that a result left by another
         candidate is not taken for its own."""
         call = loaded.module.calls[number]
         try:
             for name, array in zip(call.writes, wanted, strict=True):
-                loaded.spoil(name, wrong_bytes(array))
+                loaded.spoil(name, inverted_first_bytes(array))
             ticks = loaded.run(number, timeout=self._patience).min
             equal = all(loaded.holds(name, array) for name, array in zip(call.writes, wanted, strict=True))
-            wrong = "" if equal else disagreement(wanted, call.writes, loaded.read)
+            wrong = "" if equal else describe_disagreement(wanted, call.writes, loaded.read)
         except DeviceError as error:
             desk.restart()
-            return Result(candidate, FAILED, detail=str(error.what))
+            return MeasuredResult(candidate, FAILED, detail=str(error.what))
         if wrong:
-            return Result(candidate, WRONG, detail=wrong)
-        return Result(candidate, OK, float(desk.device.clock.amount(ticks)), loaded.code_of(call.kernel))
+            return MeasuredResult(candidate, WRONG, detail=wrong)
+        return MeasuredResult(candidate, OK, float(desk.device.clock.amount(ticks)), loaded.code_of(call.kernel))
 
-    def _open_tuning_board(self) -> Desk:
+    def _open_tuning_board(self) -> TuningBoard:
         """Return the board, after building the tuning firmware and starting it there if necessary."""
         if self._desk is None:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="microc-tune-"))
-            Program(firmware_module(self._board.target), self._board).write(folder)
+            Program(make_tuning_firmware_module(self._board.target), self._board).write(folder)
             project = open_project(folder)
-            board_project.build(project)
+            board_project.build_project(project)
             hardware = bool(self._port) and ELF not in self._port
-            self._desk = Desk(project, self._port_with_elf(project), self._patience, hardware=hardware)
+            self._desk = TuningBoard(project, self._port_with_elf(project), self._patience, hardware=hardware)
             self._stack.callback(self._desk.close)
         return self._desk
 
 
-class Desk:
+class TuningBoard:
     """A board that runs the tuning firmware, and the candidates that are loaded into its memory.
     ``hardware``: it is flashed, and may reset itself."""
 
     def __init__(self, project: Project, port: str, patience: float, *, hardware: bool) -> None:
         self._project, self._port, self._patience, self._hardware = project, port, patience, hardware
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedKernels | None = None
         self._start_firmware()
 
     def _start_firmware(self) -> None:
@@ -221,9 +231,9 @@ class Desk:
         if self._hardware:
             flash_project(self._project, port=self._port)
         self.device = Device(self._project, self._port, patience=self._patience)
-        self._loader = Loader(self.device.client, self._project.board)
+        self._loader = CodeLoader(self.device.client, self._project.board)
 
-    def load(self, module: Module, *, afresh: bool = False) -> Loaded:
+    def load(self, module: Module, *, afresh: bool = False) -> LoadedKernels:
         """Load candidates in place of the previous ones. Constants already on the board stay, unless ``afresh``."""
         if afresh:
             self._loader.clear()
@@ -242,7 +252,7 @@ class Desk:
             if not self._hardware:
                 raise DeviceError("an emulator is started again")  # caught below
             self.device.client.hello()
-            self._loader = Loader(self.device.client, self._project.board)
+            self._loader = CodeLoader(self.device.client, self._project.board)
         except DeviceError:
             self.close()
             self._start_firmware()
@@ -251,10 +261,10 @@ class Desk:
         self.device.close()
 
 
-def firmware_module(target: Target) -> Module:
+def make_tuning_firmware_module(target: Target) -> Module:
     """Make the module of the tuning firmware itself: it copies one byte."""
     x = te.placeholder((1,), "int8", "x")
     y = te.compute((1,), lambda i: x[i], "y", ("i",))
-    module = function_module(Schedule(te.create_prim_func("tuning", [x], [y])).named("as written"), target, {})
+    module = compile_function(Schedule(te.create_prim_func("tuning", [x], [y])).named("as written"), target, {})
     module = replace(module, options={**module.options, "protocol": PROTOCOL})
-    return replace(module, fingerprint=fingerprint(module, target))
+    return replace(module, fingerprint=firmware_fingerprint(module, target))

@@ -22,12 +22,18 @@ from microc import __version__
 from microc.codegen.c.source import shared_files
 from microc.compiler.tuned.records import OK, WRONG, Task
 from microc.device.boards import load_board
-from microc.device.toolchain import find_compiler, host_compiler, machine_flags
+from microc.device.toolchain import find_compiler, flags_if_machine_available, host_compiler
 from microc.errors import DeviceError
 from microc.run.desktop.load import compile_sources
 from microc.target import Target
-from microc.tuning.candidate_image import image_module
-from microc.tuning.runner import Result, Runner, bound_of, disagreement, sample
+from microc.tuning.candidate_image import make_candidates_module
+from microc.tuning.runner import (
+    MeasuredResult,
+    Runner,
+    describe_disagreement,
+    float_tolerance_of,
+    sample_inputs_and_outputs,
+)
 from microc.tuning.search_space import Candidate
 
 PATIENCE = 120.0
@@ -51,13 +57,13 @@ class HostRunner(Runner):
     def __init__(self, target: Target, yardsticks: Yardsticks | None = None, place: int = 0) -> None:
         self._yardsticks = {} if yardsticks is None else yardsticks
         self._place = place
-        self._flags = machine_flags(target.core.machine)
+        self._flags = flags_if_machine_available(target.core.machine)
         self.toolchain = find_compiler(load_board("host")).version
 
     def check(self) -> None:
         host_compiler()
 
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         """Measure candidates in one image, beside the kernel's yardstick if there is one."""
         entry = self._yardsticks.get(task.key)
         if entry is not None:
@@ -73,11 +79,11 @@ class HostRunner(Runner):
 
     def _time_image(
         self, task: Task, candidates: Sequence[Candidate], ticks_of: Callable[[Rounds], list[float]]
-    ) -> list[Result]:
+    ) -> list[MeasuredResult]:
         """Build an image of candidates, time it in another process, and check its outputs. ``ticks_of``: computes each
         candidate's ticks from the nanoseconds of all rounds."""
-        module = image_module(task, candidates)
-        arrays, wanted = sample(task)
+        module = make_candidates_module(task, candidates)
+        arrays, wanted = sample_inputs_and_outputs(task)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder = Path(name)
             compile_sources(shared_files(module, __version__), folder, LIBRARY, *self._flags)
@@ -86,7 +92,9 @@ class HostRunner(Runner):
             outputs = np.load(folder / MADE, allow_pickle=False)
             return [
                 _result_of_candidate(
-                    candidate, ticks, disagreement(wanted, call.writes, outputs.__getitem__, bound_of(candidate))
+                    candidate,
+                    ticks,
+                    describe_disagreement(wanted, call.writes, outputs.__getitem__, float_tolerance_of(candidate)),
                 )
                 for candidate, call, ticks in zip(candidates, module.calls, nanoseconds, strict=True)
             ]
@@ -106,19 +114,23 @@ def _ticks_relative_to_first(rounds: Rounds, ticks: float) -> list[float]:
     ]
 
 
-def _result_of_candidate(candidate: Candidate, ticks: float, wrong: str) -> Result:
+def _result_of_candidate(candidate: Candidate, ticks: float, wrong: str) -> MeasuredResult:
     """Return the result of a timed candidate; ``wrong``: how its outputs differ, empty if they are right."""
-    return Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, ticks, candidate.code)
+    return (
+        MeasuredResult(candidate, WRONG, detail=wrong)
+        if wrong
+        else MeasuredResult(candidate, OK, ticks, candidate.code)
+    )
 
 
 def _run_rounds(folder: Path, place: int) -> Rounds:
     """Time the kernels of the library in a folder in another process; return the nanoseconds of every kernel, by round.
     DeviceError as in :func:`run_timer`."""
-    run_timer("microc.tuning.timed", place, folder)
+    run_timing_process("microc.tuning.timed", place, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
 
 
-def run_timer(module: str, place: int, *folders: Path) -> None:
+def run_timing_process(module: str, place: int, *folders: Path) -> None:
     """Run a timing module on some folders in a process of its own, on the core of ``place``; DeviceError if it fails or
     takes too long."""
     command = [sys.executable, "-m", module, str(place), *map(str, folders)]

@@ -15,12 +15,12 @@ from microc.compiler.tuned.records import FROM_RAM, Record, Task, open_records
 from microc.device.emulators import ELF
 from microc.errors import DeviceError, MicrocError, ToolError, UsageError
 from microc.target import Board, Target
-from microc.tuning.candidate_image import region_candidate
+from microc.tuning.candidate_image import candidate_of_region_record
 from microc.tuning.on_board import BoardRunner, LoadRunner
 from microc.tuning.on_host import HostRunner, Yardsticks
-from microc.tuning.runner import Meter, Result
-from microc.tuning.search_space import Candidate, Point, candidate_of
-from microc.tuning.tuner import place_of, regions_for, tasks_for
+from microc.tuning.runner import MeasuredResult, Meter
+from microc.tuning.search_space import Candidate, Point, replay_candidate
+from microc.tuning.tuner import board_and_core_of, options_and_tasks, regions_open_to_external_code
 
 # ---- Several places that measure side by side: boards on several ports, or as many emulators.
 #
@@ -28,7 +28,7 @@ from microc.tuning.tuner import place_of, regions_for, tasks_for
 # is measured at another one from the start: what it had measured of it is forgotten, so that nothing is told twice.
 
 
-class Pool(Meter):
+class MeterPool(Meter):
     """Meter that distributes batches over several meters, which measure in parallel; ``runners``: their names for
     messages, and they. All must have one board name, unit and compiler."""
 
@@ -52,7 +52,7 @@ class Pool(Meter):
         self._stopped = False
         self.lost: list[str] = []
 
-    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         while True:
             place = self._free.get()
             if place is None:
@@ -128,7 +128,7 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
 
 def _one_meter_or_pool(named_meters: Sequence[tuple[str, Meter]]) -> Meter:
     """Return the meter if there is only one, else a pool of them. ``runners``: names and meters."""
-    return Pool(named_meters) if len(named_meters) > 1 else named_meters[0][1]
+    return MeterPool(named_meters) if len(named_meters) > 1 else named_meters[0][1]
 
 
 # ---- One record's schedule, measured once more.
@@ -144,7 +144,7 @@ def measure_record(
     record: str,
     port: str = "",
     **options: Any,
-) -> tuple[Record, Result, str]:
+) -> tuple[Record, MeasuredResult, str]:
     """Measure the schedule of the record whose id begins with ``record`` again; return the record, the new result, and the
     unit.
 
@@ -157,9 +157,9 @@ def measure_record(
             where=str(records),
             hint=f"choose one that is listed: microc tune --show {shlex.quote(str(records))}",
         )
-    place, core = place_of(target, board)
-    chosen, tasks = tasks_for(model, core, place, options)
-    all_tasks = (*tasks, *regions_for(model, core, chosen))
+    place, core = board_and_core_of(target, board)
+    chosen, tasks = options_and_tasks(model, core, place, options)
+    all_tasks = (*tasks, *regions_open_to_external_code(model, core, chosen))
     task = next((each for each in all_tasks if each.key == matching[-1].key), None)
     if task is None:
         raise UsageError(
@@ -175,5 +175,5 @@ def measure_record(
 def _candidate_of_record(task: Task, record: Record) -> Candidate:
     """Return the candidate of a kernel or region that a record names, to be measured again."""
     if isinstance(task, RegionTask):
-        return region_candidate(task, record)
-    return candidate_of(task, Point(record.algorithm, record.rule, record.decisions), record.trace)
+        return candidate_of_region_record(task, record)
+    return replay_candidate(task, Point(record.algorithm, record.rule, record.decisions), record.trace)

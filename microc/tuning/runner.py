@@ -15,13 +15,13 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.compiler.api import Program, compile
 from microc.compiler.tuned.records import FAILED, UNBUILT, Task
-from microc.device.toolchain import Sizes
+from microc.device.toolchain import LinkedSizes
 from microc.errors import DeviceError, FitError, ToolError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import TensorType
 from microc.ops.meaning import evaluate
-from microc.run.reference.agreement import TOLERANCES, Tally
-from microc.run.reference.frameworks import draw_inputs
+from microc.run.reference.agreement import TOLERANCES, DifferenceTally
+from microc.run.reference.frameworks import draw_input_arrays
 from microc.run.session import Device
 from microc.target import Board
 from microc.tuning.search_space import Candidate
@@ -39,18 +39,18 @@ Read = Callable[[str], Array]
 """Function that returns a tensor of the image by name."""
 
 
-def foreign(candidate: Candidate) -> bool:
+def is_external_code(candidate: Candidate) -> bool:
     """Test whether a candidate is external code."""
     return candidate.whole is not None and candidate.whole.external is not None
 
 
-def bound_of(candidate: Candidate) -> float:
+def float_tolerance_of(candidate: Candidate) -> float:
     """Return the tolerance of a candidate's floats, as in :class:`Whole`; 0 for microc's code."""
     return candidate.whole.bound if candidate.whole is not None else 0.0
 
 
 @frozen
-class Result:
+class MeasuredResult:
     """The result of measuring a candidate: ``status`` as in records, ``ticks`` in the meter's unit, ``code`` bytes of its
     function, ``detail`` in words if it failed."""
 
@@ -74,7 +74,7 @@ class Meter(ABC):
     lost: Sequence[str] = ()
 
     @abstractmethod
-    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         """Return the result of every candidate of a task, in order; MicrocError if nothing can be measured at all."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Runner(Meter):
 
     _stopped = False
 
-    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         if not candidates:
             return []
         if self._stopped:
@@ -100,8 +100,8 @@ class Runner(Meter):
             if not isinstance(error, FitError):
                 self.check()
             if len(candidates) == 1:
-                unbuilt = foreign(candidates[0]) and not isinstance(error, DeviceError)
-                return [Result(candidates[0], UNBUILT if unbuilt else FAILED, detail=str(error.what))]
+                unbuilt = is_external_code(candidates[0]) and not isinstance(error, DeviceError)
+                return [MeasuredResult(candidates[0], UNBUILT if unbuilt else FAILED, detail=str(error.what))]
         half = len(candidates) // 2
         return [*self.measure(task, candidates[:half]), *self.measure(task, candidates[half:])]
 
@@ -113,15 +113,15 @@ class Runner(Meter):
         """Check that the place itself works, before candidates are blamed; MicrocError if not."""
 
     @abstractmethod
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         """Measure candidates in one image; FitError, ToolError or DeviceError if the image fails as a whole."""
 
 
-def sample(task: Task) -> tuple[list[Array], list[Array]]:
+def sample_inputs_and_outputs(task: Task) -> tuple[list[Array], list[Array]]:
     """Return random inputs of a task, the same in every image, and the outputs of the operators' references."""
     graph = task.graph
     tensors = [_input_description(graph.types[name]) for name in graph.inputs]
-    arrays = draw_inputs({}, tensors, graph, 1, seed=0)[0]
+    arrays = draw_input_arrays({}, tensors, graph, 1, seed=0)[0]
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
 
@@ -136,20 +136,20 @@ def _input_description(type_: TensorType) -> Mapping[str, Any]:
     return spec | ({"range": INNER} if type_.dtype in ("int32", "int64") and not type_.quant else {})
 
 
-def wrong_bytes(expected: Array) -> bytes:
+def inverted_first_bytes(expected: Array) -> bytes:
     """Return the inverted first bytes of an output's right result, to be written there before a candidate runs: a previous
     candidate may have left a right output."""
     return bytes(~np.ascontiguousarray(expected).reshape(-1).view(np.uint8)[:SPOILT])
 
 
-def disagreement(expected: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
+def describe_disagreement(expected: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
     """Describe how a candidate's outputs differ from the expected ones; empty if they agree. ``names``: of the outputs;
     ``read``: returns one by name; ``bound``: tolerance of floats as in :class:`Whole`."""
     if bound == inf:
         return ""
     for array, name in zip(expected, names, strict=True):
         dtype = str(array.dtype)
-        tally = Tally(name, dtype, max(bound, TOLERANCES[dtype]) if dtypes.is_float(dtype) else 0)
+        tally = DifferenceTally(name, dtype, max(bound, TOLERANCES[dtype]) if dtypes.is_float(dtype) else 0)
         tally.add(read(name).reshape(array.shape), array)
         agreement = tally.agreement()
         if not agreement.agrees:
@@ -165,7 +165,9 @@ COUNT = 16
 """Elements of the health check's input."""
 
 
-def check_device(board: Board, running: Callable[[Program], AbstractContextManager[tuple[Device, Sizes]]]) -> None:
+def check_board_health(
+    board: Board, running: Callable[[Program], AbstractContextManager[tuple[Device, LinkedSizes]]]
+) -> None:
     """Run a network of one operator on a board, as a health check; DeviceError unless it answers correctly.
     ``running``: brings a program onto the board."""
     data = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)

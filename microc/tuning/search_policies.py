@@ -40,7 +40,7 @@ _SETTINGS: Mapping[str, Any] = {
 _ROUNDS = 80
 
 
-class Model(Protocol):
+class RankingModel(Protocol):
     """Model that ranks candidates of any task by predicted ticks, which are right up to a factor per task."""
 
     def predict(self, task: Task, candidate: Candidate) -> float: ...
@@ -48,7 +48,7 @@ class Model(Protocol):
     def tell(self, task: Task, measured: Sequence[tuple[Candidate, float]]) -> None: ...
 
 
-class Analytic:
+class AnalyticModel:
     """Ranks candidates by the instructions of the cost model; learns nothing."""
 
     def predict(self, task: Task, candidate: Candidate) -> float:
@@ -58,7 +58,7 @@ class Analytic:
         """Ignore measurements."""
 
 
-class Learned:
+class LearnedModel:
     """Ranks candidates by the cost model's instructions, corrected by a learned prediction of its error: ridge regression
     after a few measurements, plus gradient-boosted trees (LightGBM, if ``trees``) on its residuals after more."""
 
@@ -146,7 +146,7 @@ def _candidate_features(task: Task, candidate: Candidate) -> dict[str, float]:
     return features
 
 
-def guess_of(prices: Mapping[Point, float]) -> Callable[[Point], float]:
+def fit_price_guess(prices: Mapping[Point, float]) -> Callable[[Point], float]:
     """Fit a linear model over one-hot decisions to the known prices of points; return a function that guesses the
     logarithm of any point's price.
     Points without a kernel have the price infinity and are left out."""
@@ -163,14 +163,14 @@ def _one_hot_decisions(point: Point) -> dict[str, float]:
     return {f"{name} {value}": 1.0 for name, value in point.values}
 
 
-def model_for(name: str) -> Model:
+def ranking_model_by_name(name: str) -> RankingModel:
     """Return a model that ranks candidates by its name: ``analytic``, ``learned``, or ``auto``: the learned one, without
     trees if LightGBM is not installed. UsageError if trees are requested without LightGBM."""
     if name == "analytic":
-        return Analytic()
+        return AnalyticModel()
     trees = find_spec("lightgbm") is not None
     if trees or name == "auto":
-        return Learned(trees=trees)
+        return LearnedModel(trees=trees)
     raise UsageError(
         "--model learned: LightGBM is not installed",
         hint="install it: pip install 'microc[tune]'; or use --cost-model analytic",
@@ -208,7 +208,7 @@ class GridSearch:
     """Search over the space of one kernel: default candidates first, then all points in order. The same seed proposes the
     same points."""
 
-    def __init__(self, space: Space, seed: int, model: Model) -> None:
+    def __init__(self, space: Space, seed: int, model: RankingModel) -> None:
         self.space, self.model = space, model
         self.draw = random.Random(f"{seed} {space.task.key}")
         self.untuned = list(space.untuned)
@@ -298,7 +298,7 @@ class EvolutionarySearch(RandomSearch):
     Priced candidates that were not good enough to be measured stay for later batches. Prices so far tell which points
     are worth pricing."""
 
-    def __init__(self, space: Space, seed: int, model: Model) -> None:
+    def __init__(self, space: Space, seed: int, model: RankingModel) -> None:
         super().__init__(space, seed, model)
         self.priced: dict[object, Candidate] = {}
         self.prices: dict[Point, Candidate | None] = {}
@@ -346,7 +346,7 @@ class EvolutionarySearch(RandomSearch):
             prices = {
                 p: self._predicted_ticks(c) if c else inf for p, c in self.prices.items()
             }  # as the model has it by now
-            points = sorted(points, key=guess_of(prices))
+            points = sorted(points, key=fit_price_guess(prices))
         for point in points:
             if len(children) >= PRICED * count and len(self.prices) >= KNOWN:
                 break
@@ -383,6 +383,6 @@ def _kernel_identity(candidate: Candidate) -> object:
     return candidate.number, candidate.choice.func.body, candidate.point.flags
 
 
-SEARCHES: Mapping[str, Callable[[Space, int, Model], GridSearch]] = MappingProxyType(
+SEARCHES: Mapping[str, Callable[[Space, int, RankingModel], GridSearch]] = MappingProxyType(
     {"evolutionary": EvolutionarySearch, "random": RandomSearch, "grid": GridSearch}
 )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.tuned.records import UNTUNED, Record, Task
 from microc.errors import MicrocError, UsageError
-from microc.module import External
+from microc.module import ExternalBody
 from microc.ops.lowering import Param
 from microc.schedule.choose import Choice, constant_bytes
 from microc.schedule.cost.cost_model import estimate
@@ -75,14 +75,14 @@ ScheduleMaker = Callable[[], Schedule | None]
 """Type of a function that makes a point's schedule; None if a decision does not apply to the function."""
 
 
-class Whole(NamedTuple):
+class RegionData(NamedTuple):
     """Additional data of a candidate that computes a region, not a single kernel.
     ``params``: bindings of the parameters, all but results and workspaces; ``external``: external code in place of the
     function's loops, and ``align``, its alignment; ``bound``: the tolerance of floats, a share of the largest
     (infinite: integers may differ by any amount, too)."""
 
     params: tuple[Param, ...]
-    external: External | None = None
+    external: ExternalBody | None = None
     align: int = 0
     bound: float = 0.0
 
@@ -99,7 +99,7 @@ class Candidate(NamedTuple):
     code: int
     constants: int
     workspace: int
-    whole: Whole | None = None
+    whole: RegionData | None = None
 
 
 class Space:
@@ -302,7 +302,7 @@ def _priced_candidate(task: Task, point: Point, algorithm_index: int, choice: Ch
 # ---- A kernel's schedule by its steps alone, as records and batches of a fleet have it.
 
 
-def candidate_of(task: Task, point: Point, trace: Iterable[Step]) -> Candidate:
+def replay_candidate(task: Task, point: Point, trace: Iterable[Step]) -> Candidate:
     """Return the candidate of a kernel's steps, to be measured but not priced; MicrocError if they do not apply."""
     number = next((n for n, name in enumerate(task.algorithms) if name == point.algorithm), None)
     if number is None:

@@ -38,12 +38,12 @@ def main(place: int, folder: Path) -> None:
         library.run_kernel(number)
         outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
     np.savez(folder / MADE, **outputs)
-    bind(place)
+    bind_process_to_core(place)
     rounds = _time_rounds([_kernel_call(library, number) for number in range(len(kernels))])
     (folder / TAKEN).write_text(json.dumps(rounds))
 
 
-def bind(place: int) -> None:
+def bind_process_to_core(place: int) -> None:
     """Bind this process to one core: the last one for place 0, the one before for place 1 ...; with more places than cores,
     cores are reused."""
     with suppress(AttributeError, OSError):  # not every system binds a process to a core

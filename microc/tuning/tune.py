@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Any, Unpack
 from microc.base.immutable import frozen
 from microc.compiler import validation
 from microc.compiler.interaction import with_python_errors
-from microc.compiler.model import registers_plugins, source_of
+from microc.compiler.model import model_source, registers_plugins
 from microc.compiler.options import Options, make_options
-from microc.compiler.representation import table
-from microc.compiler.tuned.measured_choice import measured_together, network_key
+from microc.compiler.representation import html_table
+from microc.compiler.tuned.measured_choice import network_key, network_measurements
 from microc.compiler.tuned.measured_regions import RegionTask
-from microc.compiler.tuned.optimisation_plan import make_plan
-from microc.compiler.tuned.records import Database, Task, list_tasks, open_records
+from microc.compiler.tuned.optimisation_plan import build_plan
+from microc.compiler.tuned.records import Database, Task, list_tuning_tasks, open_records
 from microc.errors import UsageError
 from microc.target import Board
 from microc.tuning.candidate_image import RegionSpace
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Meter
-from microc.tuning.search_policies import SEARCHES, model_for
+from microc.tuning.search_policies import SEARCHES, ranking_model_by_name
 from microc.tuning.search_space import Space
 from microc.tuning.tuner import (
-    Event,
-    Limits,
+    SearchLimits,
     TunedKernel,
     TunedNetwork,
     TunedRegion,
     Tuner,
-    compiled_for,
-    in_our_code,
-    place_of,
-    regions_for,
+    TuningEvent,
+    board_and_core_of,
+    compile_for_tuning,
+    options_and_tasks,
+    regions_open_to_external_code,
     require_decided_code,
     select_layers,
-    tasks_for,
+    without_optional_external_code,
 )
 from microc.tuning.whole_network import NetworkSearch
 
@@ -81,7 +81,7 @@ class Tuning:
 
     def _repr_html_(self) -> str:
         rows = [(k.task.name, f"{k.default or 0:,.0f} -> {k.best:,.0f}, {k.tried} tried") for k in self.kernels]
-        return table(f"{self.unit} on {self.board}", rows)
+        return html_table(f"{self.unit} on {self.board}", rows)
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -129,7 +129,7 @@ def tune(
     fleet: str = "",
     layers: Iterable[str] = (),
     runner: Meter | None = None,
-    callback: Callable[[Event], None] | None = None,
+    callback: Callable[[TuningEvent], None] | None = None,
     **options: Unpack[CompileOptions],
 ) -> Tuning:
     """Measure schedules of a network's kernels, and keep the results in ``records`` (a file, which grows, or a database).
@@ -148,23 +148,23 @@ def tune(
     and in microc's; kernels are those of the network in microc's code. Compile with ``tuned=FILE`` to use the records. Every
     error is a :class:`~microc.errors.MicrocError`.
     """
-    trials = validation.integer("trials", trials)
-    seconds = validation.number("time", time, 0.0, 1e9, "seconds")
-    ports = (port,) if isinstance(port, str) else validation.names("port", port)
-    jobs, seed = validation.integer("jobs", jobs, 1, 64), validation.integer("a seed", seed)
+    trials = validation.as_integer("trials", trials)
+    seconds = validation.as_number("time", time, 0.0, 1e9, "seconds")
+    ports = (port,) if isinstance(port, str) else validation.as_names("port", port)
+    jobs, seed = validation.as_integer("jobs", jobs, 1, 64), validation.as_integer("a seed", seed)
     _check_one_of("search", search, tuple(SEARCHES))
     _check_one_of("cost_model", cost_model, MODELS)
-    validation.call("callback", callback)
-    board_, core = place_of(target, board)
+    validation.as_function_or_none("callback", callback)
+    board_, core = board_and_core_of(target, board)
     begin = monotonic()
-    resolved, all_tasks = tasks_for(model, core, board_, options)
+    resolved, all_tasks = options_and_tasks(model, core, board_, options)
     compile_seconds, limit = monotonic() - begin, seconds or float("inf")
-    regions = regions_for(model, core, resolved)
+    regions = regions_open_to_external_code(model, core, resolved)
     key = network_key(all_tasks, resolved.threads)
     # As a whole a network is only timed on this computer; with regions open its code is not decided yet.
     measures_network = trials > 0 and board_ is None and runner is None and not regions
     tasks, regions = select_layers(all_tasks, regions, tuple(layers))
-    load = validation.boolean("load", load)
+    load = validation.as_boolean("load", load)
     if regions and (fleet or load):
         raise UsageError(
             f"external cannot be combined with {'fleet' if fleet else 'load'}: such code is measured as part of a firmware",
@@ -172,7 +172,7 @@ def tune(
         )
     if fleet:
         runner = _meter_of_fleet(
-            validation.text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved
+            validation.as_text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved
         )
     runner = runner or meter_for(board_, core, ports, jobs, load=load)
     database = records if isinstance(records, Database) else Database(records)
@@ -180,7 +180,7 @@ def tune(
         tasks,
         runner,
         database,
-        model=model_for(cost_model),
+        model=ranking_model_by_name(cost_model),
         search=search,
         seed=seed,
         event=callback,
@@ -189,10 +189,10 @@ def tune(
     try:
         begin = monotonic()
         # Compilations of combinations take part of the time limit, too: so much is kept for them, but not the larger part.
-        tuner.run(Limits(trials, limit - (min(WHOLE * compile_seconds, limit / 2) if measures_network else 0)))
+        tuner.run(SearchLimits(trials, limit - (min(WHOLE * compile_seconds, limit / 2) if measures_network else 0)))
         # Without new measurements the recorded combination still holds.
         if measures_network and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
-            NetworkSearch(source_of(model, resolved), core, resolved, database, runner).run(begin + limit)
+            NetworkSearch(model_source(model, resolved), core, resolved, database, runner).run(begin + limit)
     except KeyboardInterrupt as end:
         raise Interrupted(_tuning_results(tuner, all_tasks, key)) from end
     finally:
@@ -217,7 +217,9 @@ def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, o
 def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning:
     """Return the results of a search. ``every``: all kernels of the network; ``key``: the network's key in records."""
     runner = tuner.runner
-    combinations = measured_together(key, all_tasks[0].target.cpu, tuner.database, runner.board) if all_tasks else None
+    combinations = (
+        network_measurements(key, all_tasks[0].target.cpu, tuner.database, runner.board) if all_tasks else None
+    )
     network = TunedNetwork(key, combinations, all_tasks) if combinations else None
     return Tuning(tuple(tuner.kernels), tuner.database, runner.unit, runner.board, tuner.region_verdicts(), network)
 
@@ -235,17 +237,17 @@ def tuning_plan(
     """Return the optimisation plan of a network: for each kernel the schedule that a compilation with ``tuned=records``
     takes, the reason, and the alternatives.
     ``write_plan`` writes it to a file. UsageError if measurements decide whose code computes a region."""
-    path = validation.path("records", records)
+    path = validation.as_path("records", records)
     chosen = make_options(**options, tuned=path)
     require_decided_code(chosen)
-    board_, core = place_of(target, board)
+    board_, core = board_and_core_of(target, board)
     name = board_.name if board_ is not None else "host"
-    compiled_network = compiled_for(model, core, chosen, board_)
-    return make_plan(compiled_network, open_records(path), board=name, optimize=chosen.optimize, records=path.name)
+    compiled_network = compile_for_tuning(model, core, chosen, board_)
+    return build_plan(compiled_network, open_records(path), board=name, optimize=chosen.optimize, records=path.name)
 
 
 @registers_plugins
-def describe_spaces(
+def describe_search_spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
     """Return the search spaces of a network's kernels without measuring: layers, points, and every decision with its values.
@@ -253,9 +255,9 @@ def describe_spaces(
     With ``external`` also those of regions, which have one decision, ``code``.
     """
     chosen = make_options(**options)
-    board_, core = place_of(target, board)
-    compiled_network = compiled_for(model, core, in_our_code(chosen), board_)
-    tasks = (*list_tasks(compiled_network), *regions_for(model, core, chosen))
+    board_, core = board_and_core_of(target, board)
+    compiled_network = compile_for_tuning(model, core, without_optional_external_code(chosen), board_)
+    tasks = (*list_tuning_tasks(compiled_network), *regions_open_to_external_code(model, core, chosen))
     return [
         {
             "layers": list(task.layers),

@@ -15,28 +15,28 @@ from microc.base.immutable import frozen
 from microc.compiler import validation
 from microc.compiler.fit.budget import goal_ladder
 from microc.compiler.fit.footprint import board_capacity
-from microc.compiler.lowering.kernel_maker import Compiled
-from microc.compiler.model import source_of
+from microc.compiler.lowering.kernel_maker import CompiledNetwork
+from microc.compiler.model import model_source
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network, external_regions
 from microc.compiler.tuned.measured_choice import NetworkMeasurements
-from microc.compiler.tuned.measured_regions import OURS, RegionTask, Verdict, region_verdict
-from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tasks
-from microc.device.board_info import printable
+from microc.compiler.tuned.measured_regions import OURS, RegionTask, RegionVerdict, region_verdict
+from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tuning_tasks
+from microc.device.board_info import make_printable
 from microc.device.boards import load_board
 from microc.device.toolchain import native_core
 from microc.errors import UsageError
 from microc.target import SIZE, SPEED, Board, Target, target_for
 from microc.tuning.candidate_image import RegionSearch
-from microc.tuning.runner import Meter, Result, foreign
-from microc.tuning.search_policies import SEARCHES, Model
+from microc.tuning.runner import MeasuredResult, Meter, is_external_code
+from microc.tuning.search_policies import SEARCHES, RankingModel
 from microc.tuning.search_space import Candidate, Point, Space
 
 # ---- What is tuned: the kernels of a network on a board or this computer, and its regions that other people's code
 # can compute.
 
 
-def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
+def board_and_core_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
     """Return the board to measure on and its core, or None and the core of this computer that ``target`` names. UsageError
     if both are given."""
     if board is not None:
@@ -45,46 +45,46 @@ def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | Non
                 f"board and target cannot be combined, since a board has its own core; got target {target!r}",
                 hint="give a board, or a target of this computer",
             )
-        loaded = board if isinstance(board, Board) else load_board(validation.path("a board", board))
+        loaded = board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
         return loaded, loaded.target
-    name = validation.text("a target", target) or "native"
+    name = validation.as_text("a target", target) or "native"
     return None, target_for(native_core() if name == "native" else name)
 
 
-def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
+def compile_for_tuning(model: Any, target: Target, options: Options, board: Board | None) -> CompiledNetwork:
     """Compile a network; return the module together with what its kernels were made from."""
     room = board_capacity(board, external=bool(options.external)) if board else None
-    return compile_network(source_of(model, options), target, options, room=room)
+    return compile_network(model_source(model, options), target, options, room=room)
 
 
-def tasks_for(
+def options_and_tasks(
     model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
 ) -> tuple[Options, tuple[Task, ...]]:
     """Return the parsed options, and the kernels of a network under them as tasks: in microc's code only, unless all
     external code is requested."""
     chosen = make_options(**options)
-    compiled_network = compiled_for(model, target, in_our_code(chosen), board)
-    return chosen, list_tasks(
+    compiled_network = compile_for_tuning(model, target, without_optional_external_code(chosen), board)
+    return chosen, list_tuning_tasks(
         compiled_network,
         (SPEED, goal_ladder(compiled_network.make.graph, make_options(), compiled_network.make.target)[0], SIZE),
     )
 
 
-def is_open(options: Options) -> bool:
+def measurements_choose_code(options: Options) -> bool:
     """Test whether measurements, not the user, decide whose code computes a region."""
     return bool(options.external) and options.external_choice == "cost"
 
 
-def in_our_code(options: Options) -> Options:
+def without_optional_external_code(options: Options) -> Options:
     """Return the options of the network whose kernels are tuned: without external code that measurements may choose."""
-    return replace(options, external={}) if is_open(options) else options
+    return replace(options, external={}) if measurements_choose_code(options) else options
 
 
-def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
+def regions_open_to_external_code(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """Return the regions of a network that external code can compute, if measurements decide whether it does."""
-    if not is_open(options):
+    if not measurements_choose_code(options):
         return ()
-    return external_regions(source_of(model, options), target, options)
+    return external_regions(model_source(model, options), target, options)
 
 
 def select_layers(
@@ -111,7 +111,7 @@ def select_layers(
 
 def require_decided_code(options: Options) -> None:
     """Raise UsageError if measurements decide whose code computes a region, since a plan does not cover that."""
-    if is_open(options):
+    if measurements_choose_code(options):
         raise UsageError(
             "a plan cannot say whose code computes a region; "
             f"got external_choice {options.external_choice}, expected all",
@@ -134,7 +134,7 @@ ENOUGH = 0.002
 """Relative gain that justifies going on."""
 
 
-class Candidates(Protocol):
+class CandidateSpace(Protocol):
     """Candidates among which a search chooses: a space of schedules, or whose code computes a region."""
 
     @property
@@ -146,12 +146,12 @@ class Candidates(Protocol):
     def candidate_of(self, record: Record) -> Candidate | None: ...
 
 
-class Search(Protocol):
+class SearchPolicy(Protocol):
     """Interface of a search: it proposes candidates and takes their measurements, as
     :class:`microc.tuning.search_policies.GridSearch` does."""
 
     @property
-    def space(self) -> Candidates: ...
+    def space(self) -> CandidateSpace: ...
 
     @property
     def spent(self) -> bool: ...
@@ -170,7 +170,7 @@ class TunedKernel:
     ``history``: the best ticks after every batch."""
 
     task: Task
-    search: Search
+    search: SearchPolicy
     tried: int = 0
     failed: int = 0
     default: float | None = None
@@ -229,7 +229,7 @@ class TunedRegion:
 
     task: RegionTask
     tuned: TunedKernel
-    verdict: Verdict
+    verdict: RegionVerdict
 
     @property
     def taken(self) -> str:
@@ -300,7 +300,7 @@ class TunedNetwork:
 
 
 @frozen
-class Event:
+class TuningEvent:
     """Event that a batch was measured.
     ``kernel``: the state of its kernel; ``measured`` of at most ``trials`` in this run; ``seconds`` since the
     beginning; ``left``: seconds left at this pace, at most; ``lost``: places that failed, in words."""
@@ -335,7 +335,7 @@ LONGEST_NAME = 200
 
 
 @frozen
-class Limits:
+class SearchLimits:
     """Limits of a search: number of measurements of all kernels together, and seconds."""
 
     trials: int
@@ -354,10 +354,10 @@ class Tuner:
         runner: Meter,
         database: Database,
         *,
-        model: Model,
+        model: RankingModel,
         search: str = "evolutionary",
         seed: int = 0,
-        event: Callable[[Event], None] | None = None,
+        event: Callable[[TuningEvent], None] | None = None,
         regions: Sequence[RegionTask] = (),
     ) -> None:
         self.runner, self.database, self.seed, self.event = runner, database, seed, event
@@ -366,7 +366,7 @@ class Tuner:
         self.regions = [TunedKernel(search.task, search) for search in self._searches]
         self.spent = 0
 
-    def run(self, limits: Limits) -> None:
+    def run(self, limits: SearchLimits) -> None:
         """Measure until a limit, or until nothing is left to gain.
 
         All measurements are in the database, whatever ends the run.
@@ -386,14 +386,14 @@ class Tuner:
             self.runner.stop()
 
     def _measure_batches(
-        self, among: Sequence[TunedKernel], limits: Limits, begin: float, trials: int, seconds: float
+        self, among: Sequence[TunedKernel], limits: SearchLimits, begin: float, trials: int, seconds: float
     ) -> None:
         """Measure batches of the kernels ``among`` until ``trials`` measurements in all, or ``seconds`` after the
         beginning.
         One batch more than there are places is proposed, so that no place waits while the next batch is lowered."""
         end = begin + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:
-            running: dict[Future[list[Result]], TunedKernel] = {}
+            running: dict[Future[list[MeasuredResult]], TunedKernel] = {}
             try:
                 while True:
                     while len(running) <= self.runner.places and time.monotonic() < end:
@@ -461,7 +461,7 @@ class Tuner:
                 return tuned, candidates
         return None
 
-    def _keep_results(self, tuned: TunedKernel, results: Sequence[Result]) -> None:
+    def _keep_results(self, tuned: TunedKernel, results: Sequence[MeasuredResult]) -> None:
         """Put a batch's results into the database, into its kernel's search and state."""
         self.database.add(self._record_of_result(tuned.task, result) for result in results)
         good = [result for result in results if result.status == OK]
@@ -472,22 +472,22 @@ class Tuner:
             tuned.keep(result.candidate, result.ticks)
         tuned.history.append(tuned.best)
 
-    def _report_event(self, tuned: TunedKernel, limits: Limits, seconds: float) -> None:
+    def _report_event(self, tuned: TunedKernel, limits: SearchLimits, seconds: float) -> None:
         """Call ``event`` with the state of a kernel after its batch."""
         if self.event is not None:
             measured = sum(kernel.tried for kernel in (*self.kernels, *self.regions))
             left = seconds * (limits.trials - measured) / max(1, measured)
             left = max(0.0, min(left, limits.seconds - seconds))
-            self.event(Event(tuned, measured, limits.trials, seconds, left, tuple(self.runner.lost)))
+            self.event(TuningEvent(tuned, measured, limits.trials, seconds, left, tuple(self.runner.lost)))
 
-    def _record_of_result(self, task: Task, result: Result) -> Record:
+    def _record_of_result(self, task: Task, result: MeasuredResult) -> Record:
         """Make the record of a candidate's result."""
         candidate, runner = result.candidate, self.runner
-        measured = 0 if foreign(candidate) else result.code  # of theirs the kernel's symbol has the call alone
+        measured = 0 if is_external_code(candidate) else result.code  # of theirs the kernel's symbol has the call alone
         return Record(
             key=task.key,
             op=task.op,
-            layer=printable(task.name, LONGEST_NAME),
+            layer=make_printable(task.name, LONGEST_NAME),
             cpu=task.target.cpu,
             board=runner.board,
             toolchain=runner.toolchain,

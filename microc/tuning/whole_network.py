@@ -18,20 +18,30 @@ from time import monotonic
 from microc import __version__
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import code_bytes
-from microc.compiler.lowering.kernel_maker import Compiled
+from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.model import source_name
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.measured_choice import KernelChoice, NetworkMeasurements, measured_together, network_key
+from microc.compiler.tuned.measured_choice import KernelChoice, NetworkMeasurements, network_key, network_measurements
 from microc.compiler.tuned.optimisation_plan import choose_independently, workspace_room
-from microc.compiler.tuned.records import NETWORK, OK, PART, UNTUNED, Database, Record, Task, list_tasks, write_records
-from microc.device.board_info import printable
-from microc.device.toolchain import machine_flags
+from microc.compiler.tuned.records import (
+    NETWORK,
+    OK,
+    PART,
+    UNTUNED,
+    Database,
+    Record,
+    Task,
+    list_tuning_tasks,
+    write_records,
+)
+from microc.device.board_info import make_printable
+from microc.device.toolchain import flags_if_machine_available
 from microc.graph.ir import Graph
 from microc.run.desktop.load import compile_sources
 from microc.target import Target
 from microc.tuning.in_place import Taken
-from microc.tuning.on_host import LIBRARY, TAKEN, run_timer
+from microc.tuning.on_host import LIBRARY, TAKEN, run_timing_process
 from microc.tuning.runner import Meter
 
 MOST = 3
@@ -56,7 +66,7 @@ class NetworkSearch:
         self.source, self.target, self.options = source, target, options
         self.database, self.meter = database, meter
         self.untuned = compile_network(source, target, options)
-        self.tasks = list_tasks(self.untuned)
+        self.tasks = list_tuning_tasks(self.untuned)
         self.key = network_key(self.tasks, options.threads)
 
     def run(self, end: float) -> None:
@@ -87,7 +97,7 @@ class NetworkSearch:
                 if not losing or begin + seconds > end:
                     return
 
-    def _compile_combination(self, chosen: Sequence[KernelChoice], path: Path) -> Compiled:
+    def _compile_combination(self, chosen: Sequence[KernelChoice], path: Path) -> CompiledNetwork:
         """Compile the network with a combination of schedules, through a file of records as a compilation reads it, at
         ``path``."""
         parts = [record for each in chosen for record in (each.default, each.record) if record is not None]
@@ -95,10 +105,10 @@ class NetworkSearch:
         write_records(path, [*parts, *whole])
         return compile_network(self.source, self.target, replace(self.options, tuned=path))
 
-    def _build(self, made: Compiled, folder: Path) -> Path:
+    def _build(self, made: CompiledNetwork, folder: Path) -> Path:
         """Build a network's library in a folder and return the folder."""
         folder.mkdir()
-        flags = machine_flags(self.target.core.machine)
+        flags = flags_if_machine_available(self.target.core.machine)
         compile_sources(shared_files(made.module, __version__), folder, LIBRARY, *flags)
         return folder
 
@@ -108,7 +118,7 @@ class NetworkSearch:
         ids = known.beaten if known else ()
         return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
 
-    def _record_combination(self, combination_network: Compiled, parts: Parts, rounds: Rounds) -> None:
+    def _record_combination(self, combination_network: CompiledNetwork, parts: Parts, rounds: Rounds) -> None:
         """Record a combination's ticks: its ratio to the network without records, times that network's first ticks."""
         known = self._earlier_measurements()
         ratio = median(tuned[0] / plain[0] for plain, tuned in rounds)
@@ -123,9 +133,9 @@ class NetworkSearch:
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
         here.add(r for r in self.database.of(self.key) if (r.board, r.unit, r.toolchain) == where)
-        return measured_together(self.key, self.target.cpu, here, meter.board)
+        return network_measurements(self.key, self.target.cpu, here, meter.board)
 
-    def _is_no_faster(self, made: Compiled, task: Task, rounds: Rounds) -> bool:
+    def _is_no_faster(self, made: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
         """Test whether a kernel is not faster than without records, by the median over all rounds."""
         before, after = (_call_numbers_of(task, each) for each in (self.untuned, made))
 
@@ -134,14 +144,14 @@ class NetworkSearch:
 
         return bool(before) and median(kernel_time(t, after) / kernel_time(p, before) for p, t in rounds) >= 1
 
-    def _network_record(self, made: Compiled, parts: Parts, ticks: float) -> Record:
+    def _network_record(self, made: CompiledNetwork, parts: Parts, ticks: float) -> Record:
         """Make the record of a combination; ``parts`` is empty for the network without records."""
         plan = made.module.plan
         assert plan is not None
         return Record(
             key=self.key,
             op=NETWORK,
-            layer=printable(source_name(self.source), 200),
+            layer=make_printable(source_name(self.source), 200),
             cpu=self.target.cpu,
             board=self.meter.board,
             toolchain=self.meter.toolchain,
@@ -163,7 +173,7 @@ def _parts(chosen: Sequence[KernelChoice]) -> Parts:
     return tuple((each.task.key, each.record.id) for each in chosen if each.record is not None)
 
 
-def _call_numbers_of(task: Task, made: Compiled) -> list[int]:
+def _call_numbers_of(task: Task, made: CompiledNetwork) -> list[int]:
     """Return the numbers of the calls that run a kernel, or a loop that contains it."""
     layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
     return [number for number, call in enumerate(made.module.calls) if call.layer in layers]
@@ -173,7 +183,7 @@ def _time_interleaved(*folders: Path) -> Rounds:
     """Time the networks in some folders interleaved, in rounds of several processes."""
     begin, rounds = monotonic(), list[list[Taken]]()
     for _ in range(PROCESSES):
-        run_timer("microc.tuning.in_place", 0, *folders)
+        run_timing_process("microc.tuning.in_place", 0, *folders)
         rounds += json.loads((folders[0] / TAKEN).read_text())
         if monotonic() - begin > LONG:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from microc.cli.catalogue import board_row
+from microc.cli.catalogue import board_data
 from microc.device.boards import list_boards, load_board
 
 TRIED: Mapping[str, str] = MappingProxyType(
@@ -27,7 +27,7 @@ Written by `make docs` from `boards/*.toml`. What the words mean, and how a boar
 
 def page() -> str:
     """Markdown: a table for each of :data:`TRIED`."""
-    rows = [board_row(load_board(name)) for name in list_boards()]
+    rows = [board_data(load_board(name)) for name in list_boards()]
     parts = [BEGIN]
     for tried, title in TRIED.items():
         found = [row for row in rows if row["tried"] == tried]

@@ -85,7 +85,7 @@ def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = N
 
 def _parts(vector: str) -> tuple[str, int]:
     """Element and lanes of a type."""
-    kind, bits, lanes = dtypes.info(vector)
+    kind, bits, lanes = dtypes.dtype_parts(vector)
     return f"{kind}{bits}", lanes
 
 

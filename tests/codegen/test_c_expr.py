@@ -153,7 +153,7 @@ def test_operators_at_their_edges(op: str, tmp_path: Path, capfd: pytest.Capture
     for dtype in PAIRS[op]:
         pairs = [(a, b) for a in edges(dtype) for b in edges(dtype)]
         if op in ("shl", "shr"):
-            bits = dtypes.info(dtype).bits
+            bits = dtypes.dtype_parts(dtype).bits
             pairs = [(a, b) for a in edges(dtype) for b in (0, 1, bits // 2, bits - 2, bits - 1)]
         kind = dtypes.to_numpy(dtype)
         left, right, out = (ir.Buffer(name, (1,), dtype) for name in ("left", "right", "result"))
@@ -164,7 +164,7 @@ def test_operators_at_their_edges(op: str, tmp_path: Path, capfd: pytest.Capture
         folder.mkdir()
         library = build([func], folder, "-O0", UNDEFINED)
         for pair in pairs:
-            if op.endswith("mod") and pair == (-(1 << (dtypes.info(dtype).bits - 1)), -1):
+            if op.endswith("mod") and pair == (-(1 << (dtypes.dtype_parts(dtype).bits - 1)), -1):
                 continue  # undefined in C, as the quotient does not fit
             a, b = (np.array([value], kind) for value in pair)
             try:
@@ -178,7 +178,7 @@ def test_operators_at_their_edges(op: str, tmp_path: Path, capfd: pytest.Capture
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_constant_shifts_to_the_left(dtype: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Negative numbers and every count, without undefined behaviour."""
-    bits, funcs = dtypes.info(dtype).bits, []
+    bits, funcs = dtypes.dtype_parts(dtype).bits, []
     x, out = ir.Buffer("x", (1,), dtype), ir.Buffer("result", (1,), dtype)
     for count in range(bits):
         value = ir.Bin("shl", x[0], ir.const(count, dtype))

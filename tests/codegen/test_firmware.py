@@ -17,13 +17,13 @@ from microc.codegen.c.resources import (
     flash_around_networks,
     library_bytes,
 )
-from microc.compiler.fit.footprint import footprint
+from microc.compiler.fit.footprint import firmware_footprint
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import list_boards, load_board
 from microc.module import Module
 from microc.project.model_check import check_model
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 from tests.device.smoke import needs
 from tests.support import digits
 
@@ -58,7 +58,7 @@ def test_boards_without_a_row_are_between_those_of_their_core() -> None:
 def test_float_support_is_the_library_s(board: str, least: int) -> None:
     """A core without an FPU links sums, products and comparisons of floats."""
     module = compiled(board)
-    need = footprint((module,), load_board(board))
+    need = firmware_footprint((module,), load_board(board))
     assert library_bytes((module,)) >= least
     assert need.least_flash < need.flash
     assert need.code == flash_around_networks(load_board(board), "rpc")[1] + library_bytes((module,)) + code_bound(
@@ -82,8 +82,8 @@ def test_static_ram_is_estimated_as_it_is_linked(
 ) -> None:
     """The arena is aligned beyond its size: up to 8 bytes. On AVR, constants of some kernels are variables: up to 64."""
     program = microc.compile(digits.INT8, board=board, protocol=protocol)
-    linked = build(open_project(program.write(tmp_path / board))).sizes.static_ram
-    estimated = footprint((program.module,), program.board).static_ram
+    linked = build_project(open_project(program.write(tmp_path / board))).sizes.static_ram
+    estimated = firmware_footprint((program.module,), program.board).static_ram
     assert 0 <= linked - estimated <= (64 if board == "arduino-mega" else 8)
 
 
@@ -92,7 +92,7 @@ def test_without_a_compiler_a_network_fits_with_a_reserve(
     room: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The estimate is no proof: networks are known whose firmware is larger."""
-    monkeypatch.setattr("microc.project.model_check.linked_sizes", lambda *_: None)
+    monkeypatch.setattr("microc.project.model_check.link_and_read_sizes", lambda *_: None)
     board = load_board(digits.small_board(tmp_path, 1 << 20, 1 << 17))
     need = check_model(digits.FLOAT, Options(), board, exact=True).need
     assert need is not None

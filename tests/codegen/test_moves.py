@@ -10,11 +10,11 @@ import pytest
 
 from microc.base.dtypes import Array, to_numpy
 from microc.isa import SCALAR
-from microc.schedule.rules.movement import LEAST, move_runs
+from microc.schedule.rules.movement import LEAST, vectorize_copy_loops
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
-from microc.tir.lower import lower_kinds
+from microc.tir.lower import lower_annotated_loops
 from tests.support.native import UNDEFINED, build, call
 
 MOVES = [name for name in SCALAR if name.startswith("move_")]
@@ -53,8 +53,8 @@ def lowered(dtype: str, size: int, cpu: str) -> tuple[ir.PrimFunc, str]:
     """A copy for a core, and the text of its loops."""
     i, x, out = ir.Var("i"), ir.Buffer("x", (size,), dtype), ir.Buffer("out", (size,), dtype)
     loop = ir.loops([(i, size)], ir.Store(out, (i,), x[i]))
-    func = move_runs(Schedule(ir.PrimFunc("copy", (x, out), loop)), target_for(cpu)).func
-    body = lower_kinds(func.body)
+    func = vectorize_copy_loops(Schedule(ir.PrimFunc("copy", (x, out), loop)), target_for(cpu)).func
+    body = lower_annotated_loops(func.body)
     return replace(func, body=body), str(body)
 
 

@@ -19,12 +19,12 @@ TEMPLATE = "project/model.h.j2"
 def compiled(monkeypatch: pytest.MonkeyPatch, *, html: bool = False, writing: bool = True) -> int:
     """How many templates Jinja compiles in a new process that takes one."""
     monkeypatch.setattr(sys, "dont_write_bytecode", not writing)
-    render.environment.cache_clear()
+    render.template_environment.cache_clear()
     with mock.patch.object(
         jinja2.Environment, "_compile", autospec=True, side_effect=jinja2.Environment._compile
     ) as made:
-        render.environment(html=html).get_template(TEMPLATE)
-    render.environment.cache_clear()
+        render.template_environment(html=html).get_template(TEMPLATE)
+    render.template_environment.cache_clear()
     return made.call_count
 
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     spec.cached = str(tmp_path / "render.pyc")
     monkeypatch.setattr(render, "__spec__", spec)
     yield tmp_path
-    render.environment.cache_clear()
+    render.template_environment.cache_clear()
 
 
 def test_templates_are_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,5 +64,5 @@ def test_a_folder_that_cannot_be_written_costs_time_alone(folder: Path, monkeypa
 
 
 def test_strangers_templates_are_not_kept(tmp_path: Path) -> None:
-    assert render.environment(tmp_path).bytecode_cache is None
-    assert render.environment().bytecode_cache is not None
+    assert render.template_environment(tmp_path).bytecode_cache is None
+    assert render.template_environment().bytecode_cache is not None

@@ -18,7 +18,7 @@ import microc
 from microc.codegen.c.resources import stack_bound, stack_bounds
 from microc.codegen.c.source import network_files
 from microc.device.boards import load_board
-from microc.device.emulators import find_program
+from microc.device.emulators import find_program_or_simulator
 from microc.device.toolchain import run_make
 from microc.errors import FitError, UnsupportedError
 from microc.run.board_project import open_project
@@ -157,7 +157,7 @@ def painted(network: Any, board: str, level: str, folder: Path) -> tuple[int, in
 def test_painted_stacks_keep_within_the_bound(name: str, board: str, level: str, tmp_path: Path) -> None:
     target = load_board(board)
     skip_without(target)
-    if target.simulated and not find_program(target.raw["simulator"]["argv"][0]):
+    if target.simulated and not find_program_or_simulator(target.raw["simulator"]["argv"][0]):
         pytest.skip("the simulator is absent")
     try:
         found, bound = painted(NETWORKS[name](), board, level, tmp_path)

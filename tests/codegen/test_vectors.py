@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import HALF, Array, to_numpy
-from microc.device.toolchain import machine_flags
+from microc.device.toolchain import flags_if_machine_available
 from microc.isa import CORES, SCALAR
 from microc.isa.vocabulary.scalar_words import COPIED
 from microc.isa.vocabulary.vector_lanes import SCALABLE
@@ -100,7 +100,7 @@ def compare(library: ctypes.CDLL | Calls, names: Sequence[str]) -> None:
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("cpu", HERE)
 def test_instructions_compute_what_words_mean(cpu: str, compiler: str, tmp_path: Path) -> None:
-    flags = machine_flags(CORES[cpu].machine)
+    flags = flags_if_machine_available(CORES[cpu].machine)
     if not flags:
         pytest.skip(f"this computer is no {cpu}")
     funcs = [function(name) for name in words(cpu)]

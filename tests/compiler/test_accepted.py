@@ -19,7 +19,7 @@ from microc.compiler.api import Program
 from microc.compiler.options import OPTIONS, Bound, Options, make_options
 from microc.errors import FitError, InternalError, MicrocError, UsageError
 from microc.run.desktop.library import Library
-from microc.run.verification import verify
+from microc.run.verification import compare_board_with_host
 from tests.exports.programs import awkward, program
 from tests.support import digits
 
@@ -128,7 +128,7 @@ def entries(folder: Path) -> dict[str, Callable[[Any], object]]:
         "run_kernel": lambda x: library().run_kernel(x),
         "time_evaluator": lambda x: library().time_evaluator(x, 1) if x not in (7, 3) and bad(x) else None,
         "export_library": lambda x: library().export_library(target(x)),
-        "verify": lambda x: verify(None, None, [], tolerance=x) if bad(x) else None,  # type: ignore[arg-type]
+        "verify": lambda x: compare_board_with_host(None, None, [], tolerance=x) if bad(x) else None,  # type: ignore[arg-type]
     }
 
 

@@ -10,7 +10,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.errors import UsageError
 from microc.graph.ir import Graph
-from microc.run.against import build_host_kernels
+from microc.run.against import build_kernels_for_host
 from microc.target import target_for
 from tests.support import digits
 from tests.transform.network import Network, evaluate, random_inputs
@@ -74,6 +74,6 @@ def test_half_goes_by_rows_where_memory_is_short() -> None:
     for ram in (0, 24000):
         options = make_options(math="half", ram=ram, io_in_arena=False, cache=False)
         assert len(compile_model(graph, target_for("cortex-m55"), options).calls) == (1 if ram else 3)
-        results.append(np.asarray(build_host_kernels(graph, options, target_for("cortex-m55"))(x)))
+        results.append(np.asarray(build_kernels_for_host(graph, options, target_for("cortex-m55"))(x)))
     whole, by_rows = results
     np.testing.assert_array_equal(whole, by_rows)

@@ -12,7 +12,7 @@ import microc
 from microc.compiler import pipeline
 from microc.compiler.fit import search
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compile_model, optimise
+from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Module
@@ -64,7 +64,7 @@ def test_numbers_are_those_of_the_operators() -> None:
     library = microc.compile(graph, "cortex-m4")
     assert compile_model(graph, M4, Options()).calls[0].op == "loop"
     inputs = random_inputs(graph)
-    expected = evaluate(optimise(graph, Options()), inputs)[0][0]
+    expected = evaluate(optimise_graph(graph, Options()), inputs)[0][0]
     np.testing.assert_allclose(library(*inputs.values()), expected, rtol=2e-6, atol=1e-6)
 
 

@@ -10,7 +10,7 @@ import microc
 from microc.compiler.fit.budget import flash_bytes, goal_ladder, larger_boards, region_bytes
 from microc.compiler.model import read_model
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compile_model, optimise
+from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.device.boards import load_board
 from microc.errors import FitError, UsageError
 from microc.module import Module
@@ -23,7 +23,7 @@ def compiled(**options: object) -> Module:
 
 
 def test_goals_end_with_size_and_prices_rise() -> None:
-    graph = optimise(read_model(digits.INT8, Options()), Options())
+    graph = optimise_graph(read_model(digits.INT8, Options()), Options())
     target = target_for("cortex-m4")
     ladder = goal_ladder(graph, Options(optimize="speed"), target)
     prices = [goal.price for goal in ladder]
@@ -34,7 +34,7 @@ def test_goals_end_with_size_and_prices_rise() -> None:
 
 
 def test_flash_is_worth_nothing_on_a_computer_but_in_a_budget() -> None:
-    graph = optimise(read_model(digits.INT8, Options()), Options())
+    graph = optimise_graph(read_model(digits.INT8, Options()), Options())
     assert goal_ladder(graph, Options(), target_for("x86-64-v3")) == goal_ladder(
         graph, Options(optimize="speed"), target_for("cortex-m4")
     )

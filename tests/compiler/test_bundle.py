@@ -13,8 +13,8 @@ from microc.device.client import Client
 from microc.device.transport import PipeTransport
 from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.run.board_project import build, host_library, open_project
-from microc.run.verification import random_input_sets, verify
+from microc.run.board_project import build_host_library, build_project, open_project
+from microc.run.verification import compare_board_with_host, random_input_sets
 from tests.device.smoke import needs
 from tests.support import digits
 
@@ -37,11 +37,13 @@ def programs(board: str) -> tuple[microc.Program, ...]:
 
 def check(folder: Path) -> None:
     """Every network agrees with the host in turn, and one with state keeps it while the others run."""
-    build(open_project(folder))
+    build_project(open_project(folder))
     for name in ("small", "large", "summing"):
         project = open_project(folder, name)
         with microc.Device(project) as device:
-            layers, difference = verify(device, host_library(project), random_input_sets(device, 2))
+            layers, difference = compare_board_with_host(
+                device, build_host_library(project), random_input_sets(device, 2)
+            )
         assert difference is None and layers
 
 
@@ -64,7 +66,7 @@ def test_on_a_board(tmp_path: Path) -> None:
 
 def test_state_outlives_the_turns_of_others(tmp_path: Path) -> None:
     folder = microc.bundle(*programs("host")).write(tmp_path / "firmware")
-    build(open_project(folder))
+    build_project(open_project(folder))
     line = PipeTransport([str(folder / "firmware.elf")])
     devices = []
     for name in ("summing", "large"):

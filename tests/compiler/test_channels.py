@@ -9,7 +9,7 @@ from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import goal_ladder
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.plan.plan import plan_module
 from microc.run.desktop.load import build_library
 from microc.target import target_for
@@ -20,7 +20,7 @@ from tests.transform.network import evaluate, random_inputs
 @pytest.mark.parametrize("seed", range(6))
 def test_random_networks_compile_to_what_they_compute(seed: int) -> None:
     graph = random_network(seed).graph()
-    fused = optimise(graph, Options())
+    fused = optimise_graph(graph, Options())
     cpu = ("host", "cortex-m4", "cortex-m55")[seed % 3]
     module = plan_module(build_module(fused, target_for(cpu), "net", goal_ladder(fused, Options(), target_for(cpu))[0]))
     library = build_library(shared_files(module, "test"))

@@ -67,7 +67,7 @@ def test_a_broken_lightgbm_file(old: str, new: str, tmp_path: Path) -> None:
 
 
 def test_damaged_lightgbm_files() -> None:
-    outcomes = survey(lambda data: sklearn.read_file(data, "model.txt", {}), LIGHTGBM.encode(), 300, seed=3)
+    outcomes = survey(lambda data: sklearn.read_booster_file(data, "model.txt", {}), LIGHTGBM.encode(), 300, seed=3)
     assert outcomes["ModelError"] > 30
 
 

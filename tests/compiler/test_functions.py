@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc import te, tir
-from microc.compiler.single_function import function_module
+from microc.compiler.single_function import compile_function
 from microc.errors import MicrocError, OutputError, ProgramError, UsageError
 from microc.target import target_for
 from tests.device.smoke import needs
@@ -106,7 +106,7 @@ def test_steps_by_hand_that_repack_the_weights() -> None:
     x, weight = data()
     schedule = microc.Schedule(product()).split("j", (None, 4)).reorder("j_0", "i", "k", "j_1")
     schedule = schedule.set_dtype("weight", "int16").transform_layout("weight", ((None, 4), (None,)), (0, 2, 1))
-    module = function_module(schedule, target_for("host"), {"weight": weight})
+    module = compile_function(schedule, target_for("host"), {"weight": weight})
     assert next(v for v in module.values.values() if v.storage == "const").shape == (3, 32, 4)
     library = microc.build(schedule, constants={"weight": weight})
     assert np.array_equal(library(x), x.astype(np.int32) @ weight.T.astype(np.int32))

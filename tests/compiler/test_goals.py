@@ -12,13 +12,13 @@ import pytest
 import microc
 from microc.compiler.fit.budget import flash_bytes, goal_ladder
 from microc.compiler.fit.search import build_network, kernel_builder
-from microc.compiler.lowering.graph_to_module import describe
-from microc.compiler.lowering.kernel_maker import Compiled
+from microc.compiler.lowering.graph_to_module import describe_loop_steps
+from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.records import list_tasks
-from microc.run.against import build_host_kernels
+from microc.compiler.tuned.records import list_tuning_tasks
+from microc.run.against import build_kernels_for_host
 from microc.target import target_for
 from tests.support import digits
 from tests.support.corpus import models
@@ -26,11 +26,11 @@ from tests.support.corpus import models
 CORES, CORE = ("rv32imc", "cortex-m55"), "cortex-m0plus"
 
 
-def made(cpu: str = "rv32imc", source: Path = digits.INT8, **options: Any) -> Compiled:
+def made(cpu: str = "rv32imc", source: Path = digits.INT8, **options: Any) -> CompiledNetwork:
     return compile_network(source, target_for(cpu), make_options(**options))
 
 
-def ladder(cpu: str) -> list[Compiled]:
+def ladder(cpu: str) -> list[CompiledNetwork]:
     """The network at every price of flash, all of it at one."""
     graph, target, options = made(cpu).make.graph, target_for(cpu), make_options()
     makers = (kernel_builder(graph, target, goal, options) for goal in goal_ladder(graph, options, target))
@@ -63,7 +63,7 @@ def test_the_choice_is_exact() -> None:
     assert made(flash=limit).module.instructions == best
 
 
-def weighed(network: Compiled, place: int) -> tuple[int, int]:
+def weighed(network: CompiledNetwork, place: int) -> tuple[int, int]:
     """Bytes of a step's code and constants, and its instructions."""
     call, module = network.module.calls[place], network.module
     values = (module.values[name] for name in set(call.args))
@@ -82,7 +82,9 @@ def test_everything_that_asks_for_a_kernel_gets_that(tmp_path: Path) -> None:
         prices |= {part["price"] for part in explained.to_data()["kernel"]["parts"]}
     assert len(prices) > 1
     schedules = {call.schedule for call in found.module.calls}
-    assert all(describe(task.untuned[0].choice.schedule.trace) in schedules for task in list_tasks(found))
+    assert all(
+        describe_loop_steps(task.untuned[0].choice.schedule.trace) in schedules for task in list_tuning_tasks(found)
+    )
     (tmp_path / "none.jsonl").write_text("")
     tuned = made(flash=limit, tuned=tmp_path / "none.jsonl")
     assert [call.schedule for call in tuned.module.calls] == [call.schedule for call in found.module.calls]
@@ -93,7 +95,7 @@ def test_results_are_the_same(cpu: str) -> None:
     free, small = (made(cpu, optimize=goal) for goal in ("balanced", "size"))
     limit = (flash_bytes(free.module) + flash_bytes(small.module)) // 2
     graph, target = read_model(digits.INT8, make_options()), target_for(cpu)
-    within, plain = (build_host_kernels(graph, make_options(flash=flash), target) for flash in (limit, 0))
+    within, plain = (build_kernels_for_host(graph, make_options(flash=flash), target) for flash in (limit, 0))
     for image in digits.images(4):
         assert np.array_equal(within(image), plain(image))
 

@@ -17,11 +17,11 @@ from microc.cli import main
 from microc.compiler.api import Program
 from microc.compiler.bundle import bundle
 from microc.device.boards import load_board
-from microc.device.toolchain import section_sizes
+from microc.device.toolchain import read_linked_sizes
 from microc.errors import FitError, UsageError
 from microc.reports.firmware_size import measure_firmware
 from microc.run.session import Device
-from microc.run.verification import verify
+from microc.run.verification import compare_board_with_host
 from microc.target import Board
 from tests.models.test_boards import TOOLS
 from tests.support import digits
@@ -135,7 +135,9 @@ def test_kernels_run_where_they_are_planned(base: str, size: int, tmp_path: Path
         inside = begin <= functions[kernel.name]["st_value"] < end
         assert inside == (kernel.name in plan.code.kernels)
     with Device(project) as device:
-        layers, difference = verify(device, program.library(), [[image] for image in digits.images(2)], tolerance=0)
+        layers, difference = compare_board_with_host(
+            device, program.library(), [[image] for image in digits.images(2)], tolerance=0
+        )
     assert difference is None and len(layers) == 6
 
 
@@ -154,7 +156,7 @@ def test_boards_of_ours_link(name: str, tmp_path: Path) -> None:
         section = ELFFile(stream).get_section_by_name(".hot_code")
         place, code = section["sh_addr"], section["sh_size"]
     assert region.origin <= place < place + code <= region.origin + region.size and code > 1000
-    size, sections = measure_firmware(project), section_sizes(project.elf)
+    size, sections = measure_firmware(project), read_linked_sizes(project.elf)
     assert sum(layer.code for layer in size.layers) <= code <= size.data
     assert (size.flash, size.static_ram) == (sections.flash, sections.static_ram)
 

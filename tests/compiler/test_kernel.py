@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.lowering.kernel_maker import Group
+from microc.compiler.lowering.kernel_maker import KernelGroup
 from microc.compiler.lowering.kernel_selection import group_algorithms, memo_key
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model, compile_network
 from microc.graph.ir import Graph, Node, TensorType
-from microc.plan.plan_check import accesses, variables
+from microc.plan.plan_check import accesses, deciding_variables
 from microc.schedule import rules
 from microc.schedule.primitives.selection import THIRDS, select_high_mul
-from microc.schedule.primitives.tensorize import can_pair
-from microc.schedule.primitives.tensorize_bits import can_share, can_shift
+from microc.schedule.primitives.tensorize import can_pair_columns
+from microc.schedule.primitives.tensorize_bits import can_scale_sums, can_share_words
 from microc.schedule.primitives.tree import find_block
 from microc.target import target_for
 from microc.tir import ir
@@ -38,9 +38,9 @@ def test_alike_groups_are_scheduled_once(
 
     def counted(func: ir.PrimFunc, *rest: Any, **limits: Any) -> Any:
         scheduled.append(func.name)
-        return rules.candidates(func, *rest, **limits)
+        return rules.candidate_schedules(func, *rest, **limits)
 
-    monkeypatch.setattr("microc.compiler.lowering.kernel_selection.candidates", counted)
+    monkeypatch.setattr("microc.compiler.lowering.kernel_selection.candidate_schedules", counted)
     monkeypatch.setattr("microc.compiler.lowering.kernel_selection._CHOICES", {})
     name, data = degenerate.chain(form, count)
     path = tmp_path / name
@@ -56,7 +56,7 @@ WEIGHTS = range(-128, 3)
 def test_promises_that_decide_alike_are_told_alike() -> None:
     """Functions of one text have one schedule: what constants promise is the same to all that ask."""
     made = compile_network(digits.INT8, target_for("cortex-m0"), make_options())
-    groups = [origin for origin in made.make.origins.values() if isinstance(origin, Group)]
+    groups = [origin for origin in made.make.origins.values() if isinstance(origin, KernelGroup)]
     lowered = (group_algorithms(made.make.graph, g.nodes, made.make.target, "kernel") for g in groups)
     group = next(each for many in lowered for each in many if SUM_BOUND in memo_key([each])[0])
     decided: dict[tuple[str, ...], object] = {}
@@ -66,7 +66,7 @@ def test_promises_that_decide_alike_are_told_alike() -> None:
             blocks = {s.name: s for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
             four = replace(blocks[ACC], annotations=(*blocks[ACC].annotations, (WEIGHT_BITS, 4)))
             answers = (
-                can_pair(four, 2), can_share(four, 4), *(can_shift(four, bits) for bits in (2, 4)),
+                can_pair_columns(four, 2), can_share_words(four, 4), *(can_scale_sums(four, bits) for bits in (2, 4)),
                 find_block(select_high_mul(func).body, OUT).body,
             )  # fmt: skip
             text = memo_key([replace(group, func=func)])
@@ -94,7 +94,7 @@ def test_a_condition_is_looked_through_once() -> None:
     for _ in range(9):
         value = ir.select(value < ir.const(0, "float32"), -value, value)
     func = ir.PrimFunc("f", (x, out), ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), value)))
-    found = [variables(access) for access in accesses(func)]
+    found = [deciding_variables(access) for access in accesses(func)]
     assert len(found) > 3**8 and all(one == {i} for one in found)
 
 

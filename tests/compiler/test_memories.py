@@ -21,7 +21,7 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.plan.plan_check import check_plan
 from microc.run.session import Device
-from microc.run.verification import verify
+from microc.run.verification import compare_board_with_host
 from tests.models.test_boards import TOOLS
 from tests.support import digits
 from tests.support.memories import SLOW, layers, two_memories
@@ -205,7 +205,9 @@ def test_a_board_with_two_arenas_agrees_in_every_bit(tmp_path: Path) -> None:
     with Device(project) as device:
         for image in digits.images(3):
             assert np.array_equal(device.run(image), host(image))
-        layers, difference = verify(device, program.library(), [[image] for image in digits.images(2)], tolerance=0)
+        layers, difference = compare_board_with_host(
+            device, program.library(), [[image] for image in digits.images(2)], tolerance=0
+        )
     assert difference is None and len(layers) == 6
 
 
@@ -304,5 +306,5 @@ def test_a_board_with_weights_in_ram_agrees(fast: int, tmp_path: Path) -> None:
     microc.build(project)
     x = np.random.default_rng(2).standard_normal((48, 32)).astype(np.float32)
     with Device(project) as device:
-        checked, difference = verify(device, program.library(), [[x], [-x]], tolerance=0)
+        checked, difference = compare_board_with_host(device, program.library(), [[x], [-x]], tolerance=0)
     assert difference is None and len(checked) == 5

@@ -15,7 +15,7 @@ from microc.device.emulators import Emulator
 from microc.device.transport import PipeTransport, Transport, open_transport
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 from tests.device.mlperf_runner import Runner, results
 from tests.device.smoke import needs
 from tests.support import digits
@@ -24,7 +24,7 @@ from tests.support.corpus import cases, models
 
 def flash(model: object, folder: Path, board: str, **options: Any) -> Path:
     project = open_project(microc.compile(model, board=board, protocol="mlperf", **options).write(folder / "firmware"))
-    build(project)
+    build_project(project)
     return project.elf
 
 

@@ -12,7 +12,7 @@ import microc
 from microc.compiler import pipeline
 from microc.compiler.fit import search
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compile_model, optimise
+from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.meaning import evaluate
@@ -39,7 +39,7 @@ def test_balanced_takes_what_is_faster_and_says_so(tmp_path: Path) -> None:
 
 def test_numbers_are_those_of_the_operators() -> None:
     inputs = random_inputs(GRAPH)
-    expected = evaluate(optimise(GRAPH, Options()), inputs)[0]
+    expected = evaluate(optimise_graph(GRAPH, Options()), inputs)[0]
     for found, wanted in zip(microc.compile(GRAPH, "cortex-m4")(*inputs.values()), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.cli.project_context import load_array
+from microc.cli.project_context import load_npy_file
 from microc.errors import ModelError, UsageError
 from microc.frontend import detect
 from microc.run.data import array_files as data_files
-from microc.run.data.pictures import Reader
+from microc.run.data.pictures import PictureReader
 from microc.run.desktop.load import MEMBERS, load_library
 
 
@@ -63,7 +63,7 @@ def test_a_picture_is_none_of_the_kinds_that_pillow_runs_programs_for(tmp_path: 
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n%%EOF\n")
     tensor = {"name": "x", "shape": (1, 4, 4, 3), "dtype": "uint8", "scale": None, "zero_point": None}
     with pytest.raises(UsageError, match="no picture"):
-        Reader(tensor).read(path)
+        PictureReader(tensor).read(path)
 
 
 def header(path: Path, shape: str) -> Path:
@@ -75,7 +75,7 @@ def header(path: Path, shape: str) -> Path:
 
 @pytest.mark.parametrize("shape", ["1 << 50", str(1 << 50), "-1", "__import__('os').getpid()"])
 def test_arrays_that_are_none(shape: str, tmp_path: Path) -> None:
-    for read in (data_files.read_arrays, load_array):
+    for read in (data_files.read_arrays, load_npy_file):
         with pytest.raises(UsageError):
             read(header(tmp_path / "x.npy", shape))
 

@@ -12,7 +12,7 @@ import microc
 from microc.compiler import pipeline
 from microc.compiler.fit import search
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compile_model, optimise
+from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.meaning import evaluate
@@ -40,7 +40,7 @@ def test_speed_takes_what_is_faster_and_says_so(tmp_path: Path) -> None:
 def test_numbers_are_those_of_the_operators() -> None:
     library = microc.compile(GRAPH, "cortex-m4", optimize="speed")
     inputs = random_inputs(GRAPH)
-    expected = evaluate(optimise(GRAPH, Options()), inputs)[0][0]
+    expected = evaluate(optimise_graph(GRAPH, Options()), inputs)[0][0]
     np.testing.assert_allclose(library(*inputs.values()), expected, rtol=2e-5, atol=4e-6)
 
 

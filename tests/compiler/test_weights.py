@@ -15,7 +15,7 @@ from microc.compiler.pipeline import compile_model
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.reports.advice import weight_notes
-from microc.run.against import build_host_kernels
+from microc.run.against import build_kernels_for_host
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from tests.support import digits
@@ -59,10 +59,10 @@ def test_every_layer_is_the_same_in_every_bit(dtype: str, cpu: str) -> None:
     sizes, before = stored(module), stored(wide)
     assert sum(sizes.get(half, 0) for half in HALVES) * 2 + 64 * 4 > before["float32"]
     assert sizes.get("float32", 0) < 64 * 4 * 4
-    library = build_host_kernels(graph, narrow, target)
+    library = build_kernels_for_host(graph, narrow, target)
     x = np.random.default_rng(3).normal(size=(1, 8, 8, 4)).astype(np.float32)
     rounded = network_of_rounded(graph, dtype)
-    want = build_host_kernels(rounded, make_options(optimize="speed", cache=False), target)
+    want = build_kernels_for_host(rounded, make_options(optimize="speed", cache=False), target)
     np.testing.assert_array_equal(np.asarray(library(x)), np.asarray(want(x)))
 
 

@@ -11,12 +11,12 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.compiler.fit.search import choose_within_limits, shrink_workspaces, workspace_limits
-from microc.compiler.lowering.kernel_maker import Compiled, Group
+from microc.compiler.fit.search import choose_within_ram, shrink_workspaces, workspace_limits
+from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import group_algorithms, select_group_schedule
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.records import list_tasks
+from microc.compiler.tuned.records import list_tuning_tasks
 from microc.schedule.choose import workspace_bytes
 from microc.target import target_for
 from tests.support import digits
@@ -25,11 +25,11 @@ from tests.support.corpus import models
 CORES = ("cortex-m0plus", "cortex-m4", "cortex-m55", "x86-64-v3")
 
 
-def made(cpu: str = "cortex-m4", source: Path = digits.INT8, **options: Any) -> Compiled:
+def made(cpu: str = "cortex-m4", source: Path = digits.INT8, **options: Any) -> CompiledNetwork:
     return compile_network(source, target_for(cpu), make_options(**options))
 
 
-def arena(network: Compiled) -> int:
+def arena(network: CompiledNetwork) -> int:
     assert network.module.plan is not None
     return network.module.plan.size
 
@@ -39,7 +39,7 @@ def test_kernels_keep_within_what_they_are_left(cpu: str) -> None:
     """Where any schedule does; the least of all where none does."""
     network = made(cpu)
     for origin in network.make.origins.values():
-        if not isinstance(origin, Group):
+        if not isinstance(origin, KernelGroup):
             continue
         lowered = group_algorithms(network.make.graph, origin.nodes, network.make.target, "kernel")
 
@@ -75,7 +75,7 @@ def test_what_is_measured_is_compared_with_them(tmp_path: Path) -> None:
     """A file of records finds the same schedules to begin with, and fits the same arena."""
     (tmp_path / "none.jsonl").write_text("")
     small = made(ram=1000)
-    assert {task.untuned[0].choice.func.params for task in list_tasks(small)} >= {
+    assert {task.untuned[0].choice.func.params for task in list_tuning_tasks(small)} >= {
         small.module.kernels[k].func.params for k, call in enumerate(small.module.calls) if call.workspace
     }
     tuned = made(ram=1000, tuned=tmp_path / "none.jsonl")
@@ -84,7 +84,7 @@ def test_what_is_measured_is_compared_with_them(tmp_path: Path) -> None:
 
 def test_rooms_of_layers_alike_are_the_least_of_theirs() -> None:
     network = made()
-    tasks = list_tasks(network)
+    tasks = list_tuning_tasks(network)
     rooms = workspace_limits(1000, network.module, tasks)
     assert rooms.keys() == {task.key for task in tasks} and max(rooms.values()) < 1000
     together = [replace(tasks[0], layers=tuple(layer for task in tasks for layer in task.layers))]
@@ -102,7 +102,7 @@ def test_the_least_work_that_fits_is_taken() -> None:
     """Beside rows, if smaller workspaces cost more than a little."""
     network = made()
 
-    def like(size: int, instructions: int) -> Compiled:
+    def like(size: int, instructions: int) -> CompiledNetwork:
         plan = network.module.plan
         assert plan is not None
         module = replace(network.module, plan=replace(plan, size=size), kernels=network.module.kernels)
@@ -112,8 +112,10 @@ def test_the_least_work_that_fits_is_taken() -> None:
     plain, little, slow = like(100, 1000), like(50, 1040), like(50, 1500)
     rows, large = like(40, 1200), like(80, 1100)
 
-    def found(lean: Compiled, streams: dict[int, Compiled], limit: int, flash: tuple[int, ...] = ()) -> Compiled:
-        return choose_within_limits(plain, lambda: lean, lambda base: streams[id(base)], (limit,), flash)
+    def found(
+        lean: CompiledNetwork, streams: dict[int, CompiledNetwork], limit: int, flash: tuple[int, ...] = ()
+    ) -> CompiledNetwork:
+        return choose_within_ram(plain, lambda: lean, lambda base: streams[id(base)], (limit,), flash)
 
     assert found(slow, {}, 100) is plain
     assert found(little, {}, 50) is little

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from microc.device.line_protocol import REPLY, Decoder, Frame, Operation, encode
+from microc.device.line_protocol import REPLY, Frame, FrameDecoder, Operation, encode_frame
 from microc.device.transport import Transport
 
 Lie = Callable[[Frame], bytes]
@@ -30,7 +30,7 @@ class Liar:
         self._lie = lie
         self._flood = flood
         self._pause = pause
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._ready = b""
         self._lied = False
 
@@ -56,7 +56,7 @@ class Liar:
                 said += self._lie(reply)
                 self._lied = True
             else:
-                said += encode(reply)
+                said += encode_frame(reply)
         return said
 
     def write(self, data: bytes) -> None:
@@ -80,26 +80,26 @@ def lies(operation: int) -> dict[str, Lie]:
     """Everything about one reply that may be wrong, by name; a host must end in an error, or have what it asked for."""
     made: dict[str, Lie] = {
         "silence": lambda reply: b"",
-        "another sequence": lambda reply: encode(replace(reply, sequence=(reply.sequence + 1) & 0xFF)),
-        "another session": lambda reply: encode(replace(reply, session=reply.session ^ 1)),
-        "another operation": lambda reply: encode(replace(reply, operation=reply.operation ^ 2)),
-        "another version": lambda reply: encode(replace(reply, version=2)),
-        "a request": lambda reply: encode(replace(reply, operation=reply.operation - REPLY)),
-        "half a frame": lambda reply: encode(reply)[:-5],
-        "half a frame, many times": lambda reply: encode(reply)[:-5] * 500,
+        "another sequence": lambda reply: encode_frame(replace(reply, sequence=(reply.sequence + 1) & 0xFF)),
+        "another session": lambda reply: encode_frame(replace(reply, session=reply.session ^ 1)),
+        "another operation": lambda reply: encode_frame(replace(reply, operation=reply.operation ^ 2)),
+        "another version": lambda reply: encode_frame(replace(reply, version=2)),
+        "a request": lambda reply: encode_frame(replace(reply, operation=reply.operation - REPLY)),
+        "half a frame": lambda reply: encode_frame(reply)[:-5],
+        "half a frame, many times": lambda reply: encode_frame(reply)[:-5] * 500,
         "a long frame": lambda reply: b"\0" + b"\1" * 100_000 + b"\0",
-        "another crc": lambda reply: bytes([*encode(reply)[:-2], encode(reply)[-2] ^ 3 or 1, 0]),
-        "the reply a thousand times": lambda reply: encode(reply) * 1000,
-        "ones": lambda reply: encode(replace(reply, payload=b"\xff" * len(reply.payload))),
-        "zeros": lambda reply: encode(replace(reply, payload=bytes(len(reply.payload)))),
+        "another crc": lambda reply: bytes([*encode_frame(reply)[:-2], encode_frame(reply)[-2] ^ 3 or 1, 0]),
+        "the reply a thousand times": lambda reply: encode_frame(reply) * 1000,
+        "ones": lambda reply: encode_frame(replace(reply, payload=b"\xff" * len(reply.payload))),
+        "zeros": lambda reply: encode_frame(replace(reply, payload=bytes(len(reply.payload)))),
     }
     for status in (1, 2, 127, 128, 250, 255):
-        made[f"status {status}"] = lambda reply, status=status: encode(replace(reply, argument=status))  # type: ignore[misc]
+        made[f"status {status}"] = lambda reply, status=status: encode_frame(replace(reply, argument=status))  # type: ignore[misc]
     for number in range(6):
-        made[f"size {number}"] = lambda reply, number=number: encode(  # type: ignore[misc]
+        made[f"size {number}"] = lambda reply, number=number: encode_frame(  # type: ignore[misc]
             replace(reply, payload=(list(_sizes(reply)) * 6)[number])
         )
     if operation == Operation.MODEL:
         name = b"\x1b]0;owned\x07\x1b[2J\r\n\xe2\x80\xaeabc\x00%s"
-        made["escape sequences"] = lambda reply: encode(replace(reply, payload=reply.payload[:24] + name))
+        made["escape sequences"] = lambda reply: encode_frame(replace(reply, payload=reply.payload[:24] + name))
     return made

@@ -15,7 +15,7 @@ import pytest
 from microc.base import file_access
 from microc.codegen.project.board_files import board_header, linker_script
 from microc.device.boards import list_boards, load_board
-from microc.device.emulators import find_program
+from microc.device.emulators import find_program_or_simulator
 from microc.target import Board
 
 SMOKE = Path(__file__).with_name("smoke_firmware.c")
@@ -50,7 +50,7 @@ def skip_without(board: Board) -> None:
         "make",
     ]
     tools += [board.raw[kind]["argv"][0] for kind in ("emulator", "simulator") if kind in board.raw and board.virtual]
-    missing = [tool for tool in tools if not find_program(tool)]
+    missing = [tool for tool in tools if not find_program_or_simulator(tool)]
     if missing:
         pytest.skip("needs " + ", ".join(missing) + ": run microc doctor")
 

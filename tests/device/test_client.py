@@ -16,7 +16,7 @@ import pytest
 
 from microc.device.board_info import TensorInfo
 from microc.device.client import Client
-from microc.device.line_protocol import REPLY, Decoder, Frame, Link, Operation, encode
+from microc.device.line_protocol import REPLY, Frame, FrameDecoder, Operation, ProtocolSession, encode_frame
 from microc.device.transport import PipeTransport, Transport, open_transport
 from microc.errors import DeviceError, UsageError
 from tests.device.faults import FaultyTransport, Rates
@@ -195,7 +195,7 @@ def test_the_same_seed_damages_alike() -> None:
         sink = Puppet(lambda request: None)
         line = FaultyTransport(sink, Rates(0.2, 0.2, 0.2, 0.2, 0.2), seed)
         for number in range(50):
-            line.write(encode(Frame(1, 2, number)))
+            line.write(encode_frame(Frame(1, 2, number)))
         return sink.written
 
     assert received(4) == received(4)
@@ -217,7 +217,7 @@ def test_an_earlier_session_cannot_answer(firmware: Path) -> None:
     old = Client(line)
     old.write_tensor(A, ints(1))
     old._link.transport.write(
-        encode(Frame(Operation.READ, old._link.session, old._link.sequence + 1, 0, struct.pack("<HIH", A, 0, 4)))
+        encode_frame(Frame(Operation.READ, old._link.session, old._link.sequence + 1, 0, struct.pack("<HIH", A, 0, 4)))
     )
     with Client(line) as new:
         new.write_tensor(A, ints(2))
@@ -249,7 +249,7 @@ class Puppet:
         self.written: list[bytes] = []
         self._serve = serve
         self._version = version
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._answers: list[bytes] = []
 
     def read(self, timeout: float) -> bytes:
@@ -265,7 +265,7 @@ class Puppet:
             if payload is not None:
                 kind = request.operation | REPLY
                 reply = Frame(kind, request.session, request.sequence, 0, payload, self._version)
-                self._answers.append(encode(reply))
+                self._answers.append(encode_frame(reply))
 
     def reopen(self) -> bool:
         return False
@@ -405,5 +405,5 @@ def test_over_a_pty(firmware: Path) -> None:
 def test_a_run_that_never_ends_names_the_loop() -> None:
     """A `while` whose condition stays true: nothing but time tells it from a crash."""
     with pytest.raises(DeviceError, match="no answer to RUN") as caught:
-        Link(Puppet(lambda request: None), 0.02, 1).request(Operation.RUN)
+        ProtocolSession(Puppet(lambda request: None), 0.02, 1).request(Operation.RUN)
     assert "loop" in caught.value.hint and "--timeout" in caught.value.hint

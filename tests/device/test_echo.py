@@ -10,7 +10,7 @@ import pytest
 
 import microc
 from microc.device.client import Client
-from microc.device.line_protocol import REPLY, Decoder, Frame, encode
+from microc.device.line_protocol import REPLY, Frame, FrameDecoder, encode_frame
 from microc.device.transport import PipeTransport, open_transport
 from microc.errors import DeviceError
 from tests.device.faults import EchoTransport, FaultyTransport, Rates
@@ -78,7 +78,7 @@ class Talkative:
 
     def __init__(self, deaf: bool) -> None:
         self._deaf = deaf
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._said = b""
 
     def read(self, timeout: float) -> bytes:
@@ -87,7 +87,7 @@ class Talkative:
     def write(self, data: bytes) -> None:
         for request in self._decoder.feed(data):
             session = request.session + self._deaf
-            self._said = encode(Frame(request.operation | REPLY, session, request.sequence, 0, bytes(8)))
+            self._said = encode_frame(Frame(request.operation | REPLY, session, request.sequence, 0, bytes(8)))
 
     def reopen(self) -> bool:
         return False

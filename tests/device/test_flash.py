@@ -9,7 +9,7 @@ import pytest
 
 from microc.device.boards import load_board
 from microc.device.emulators import Emulator
-from microc.device.flashing import flash, load_emulator
+from microc.device.flashing import flash_image, load_image_into_emulator
 from microc.device.runners import board_runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from tests.device.smoke import FAMILIES, Line, build, needs
@@ -57,7 +57,7 @@ def fake(folder: Path, name: str, script: str) -> None:
     ],
 )
 def test_dry_run(board: str, runner: str, command: tuple[str, ...]) -> None:
-    assert flash(load_board(board), Path("x.elf"), runner=runner, dry_run=True) == (command,)
+    assert flash_image(load_board(board), Path("x.elf"), runner=runner, dry_run=True) == (command,)
 
 
 def test_first_found_wins(programs: Path) -> None:
@@ -72,12 +72,12 @@ def test_first_found_wins(programs: Path) -> None:
 
 def test_wrong_choices(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing to flash"):
-        flash(load_board("host"), Path("x"))
+        flash_image(load_board("host"), Path("x"))
     with pytest.raises(UsageError, match="no runner 'jlink'") as caught:
-        flash(load_board("microbit"), Path("x"), runner="jlink")
+        flash_image(load_board("microbit"), Path("x"), runner="jlink")
     assert caught.value.hint == "known: gdb, pyocd"
     with pytest.raises(UsageError, match="no such image"):
-        flash(load_board("microbit"), tmp_path / "x")
+        flash_image(load_board("microbit"), tmp_path / "x")
 
 
 def test_a_probe_runner(programs: Path, tmp_path: Path) -> None:
@@ -85,14 +85,14 @@ def test_a_probe_runner(programs: Path, tmp_path: Path) -> None:
     image.write_bytes(b"")
     board = load_board("netduinoplus2")
     with pytest.raises(ToolError) as missing:
-        flash(board, image, runner="openocd")
+        flash_image(board, image, runner="openocd")
     assert missing.value.hint.endswith("openocd")
     fake(programs, "openocd", f'echo "$@" > {tmp_path}/said')
-    flash(board, image, runner="openocd", extra=("-d2",))
+    flash_image(board, image, runner="openocd", extra=("-d2",))
     assert (tmp_path / "said").read_text().endswith(f'program "{image}" verify reset exit -d2\n')
     fake(programs, "openocd", "echo 'Error: open failed'; exit 1")
     with pytest.raises(DeviceError, match=r"(?s)no probe answers.*Error: open failed"):
-        flash(board, image, runner="openocd")
+        flash_image(board, image, runner="openocd")
 
 
 def test_a_runner_that_repeats_what_a_board_says(programs: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_runner_that_repeats_what_a_board_says(programs: Path, tmp_path: Path)
     image.write_bytes(b"")
     fake(programs, "openocd", "/usr/bin/head -c 5000000 /dev/zero; printf '\\n\\033[2Jlast\\007\\n'; exit 1")
     with pytest.raises(ToolError) as failed:
-        flash(load_board("netduinoplus2"), image, runner="openocd")
+        flash_image(load_board("netduinoplus2"), image, runner="openocd")
     assert failed.value.what.endswith("\n    ?[2Jlast?") and len(failed.value.what) < 1000
     assert failed.value.what.replace("\n", "").isprintable()
 
@@ -115,7 +115,7 @@ def test_load_into_an_empty_board(name: str, tmp_path: Path) -> None:
     elf = build(board, tmp_path)
     with Emulator(board, None, debug=True) as emulator:
         for argument in (7, 9):  # the second time over a running program
-            assert load_emulator(emulator, elf)[0] == "gdb-multiarch"
+            assert load_image_into_emulator(emulator, elf)[0] == "gdb-multiarch"
             with Line(emulator.url) as line:
                 line.command("M", argument)
                 assert line.words(3) == (0x12345678, 0, argument * 3 // 2)
@@ -126,9 +126,9 @@ def test_load_into_an_empty_board(name: str, tmp_path: Path) -> None:
 @needs("arm-none-eabi-gcc", "qemu-system-arm", "gdb-multiarch")
 def test_an_image_for_another_board_is_noticed(tmp_path: Path) -> None:
     elf = build(load_board("netduinoplus2"), tmp_path)
-    assert flash(load_board("netduinoplus2"), elf)[0][0] == "gdb-multiarch"
+    assert flash_image(load_board("netduinoplus2"), elf)[0][0] == "gdb-multiarch"
     with pytest.raises(ToolError):
-        flash(load_board("mps2-an386"), elf)  # there is no memory at 0x08000000
+        flash_image(load_board("mps2-an386"), elf)  # there is no memory at 0x08000000
 
 
 @pytest.mark.cross
@@ -139,7 +139,7 @@ def test_without_gdb_the_board_restarts(tmp_path: Path, monkeypatch: pytest.Monk
     elf = build(board, tmp_path)
     with Emulator(board, elf, debug=True) as emulator:
         monkeypatch.setattr("microc.device.runners.shutil.which", lambda program: None if "gdb" in program else program)
-        assert "-kernel" in load_emulator(emulator, elf)
+        assert "-kernel" in load_image_into_emulator(emulator, elf)
         with Line(emulator.url) as line:
             line.command("M", 7)
             assert line.words(3) == (0x12345678, 0, 10)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microc.device.line_protocol import OVERHEAD, Decoder, Frame, encode, seal
+from microc.device.line_protocol import OVERHEAD, Frame, FrameDecoder, encode_frame, encode_with_crc
 
 bytes_ = st.integers(0, 255)
 frames = st.builds(
@@ -18,8 +18,8 @@ frames = st.builds(
 
 @given(frames)
 def test_round_trip(frame: Frame) -> None:
-    decoder = Decoder()
-    line = encode(frame)
+    decoder = FrameDecoder()
+    line = encode_frame(frame)
     assert 0 not in line[1:-1]
     assert len(line) <= len(frame.payload) + OVERHEAD + (len(frame.payload) + OVERHEAD) // 254 + 3
     assert decoder.feed(line) == [frame]
@@ -28,8 +28,8 @@ def test_round_trip(frame: Frame) -> None:
 
 @given(st.lists(frames, max_size=5), st.randoms(use_true_random=False))
 def test_any_split_gives_the_same_frames(sent: list[Frame], chance: random.Random) -> None:
-    line = b"".join(map(encode, sent))
-    decoder = Decoder()
+    line = b"".join(map(encode_frame, sent))
+    decoder = FrameDecoder()
     received = []
     while line:
         at = chance.randrange(1, len(line) + 1)
@@ -40,17 +40,17 @@ def test_any_split_gives_the_same_frames(sent: list[Frame], chance: random.Rando
 
 @given(frames, st.integers(0, 10**6), st.integers(0, 7))
 def test_a_flipped_bit_costs_one_frame(frame: Frame, position: int, bit: int) -> None:
-    line = bytearray(encode(frame))
+    line = bytearray(encode_frame(frame))
     line[1 + position % (len(line) - 2)] ^= 1 << bit
-    decoder = Decoder()
+    decoder = FrameDecoder()
     assert decoder.feed(bytes(line)) == []
     assert decoder.bad >= 1
-    assert decoder.feed(encode(frame)) == [frame]
+    assert decoder.feed(encode_frame(frame)) == [frame]
 
 
 def test_noise_before_a_frame_is_skipped() -> None:
-    decoder = Decoder()
-    assert decoder.feed(b"boot: hello\r\n" + encode(Frame(1, 2, 3))) == [Frame(1, 2, 3)]
+    decoder = FrameDecoder()
+    assert decoder.feed(b"boot: hello\r\n" + encode_frame(Frame(1, 2, 3))) == [Frame(1, 2, 3)]
     assert decoder.bad == 1
 
 
@@ -58,17 +58,17 @@ def test_noise_before_a_frame_is_skipped() -> None:
     "body", [b"", b"\x01" * 7, b"\x01\x01\x01\x00\x00\x00\x05\x00"], ids=["empty", "short", "length"]
 )
 def test_a_right_crc_alone_does_not_make_a_frame(body: bytes) -> None:
-    decoder = Decoder()
-    assert decoder.feed(seal(body)) == []
+    decoder = FrameDecoder()
+    assert decoder.feed(encode_with_crc(body)) == []
     assert decoder.bad == 1
 
 
 def test_endless_noise_is_not_kept() -> None:
-    decoder = Decoder()
+    decoder = FrameDecoder()
     for _ in range(100):
         decoder.feed(b"x" * 10000)
     assert len(decoder._pending) < 10000
-    assert decoder.feed(b"\0" + encode(Frame(1, 2, 3))) == [Frame(1, 2, 3)]
+    assert decoder.feed(b"\0" + encode_frame(Frame(1, 2, 3))) == [Frame(1, 2, 3)]
 
 
 def test_status_is_signed() -> None:

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from microc.cli import main
-from microc.device.board_info import printable
+from microc.device.board_info import make_printable
 from microc.device.client import Client
-from microc.device.line_protocol import REPLY, Decoder, Frame, Operation, encode
+from microc.device.line_protocol import REPLY, Frame, FrameDecoder, Operation, encode_frame
 from microc.device.transport import Transport, list_ports
 from microc.errors import DeviceError, MicrocError
 from tests.device.liar import Liar, lies
@@ -80,7 +80,9 @@ def test_every_lie_about_every_answer(name: str, operation: Operation, firmware:
         COMMANDS[name](board)
 
 
-@pytest.mark.parametrize("flood", [b"\0", b"x" * 5000, b"\0\0x", encode(Frame(0x81, 1, 1)), encode(Frame(1, 1, 1))])
+@pytest.mark.parametrize(
+    "flood", [b"\0", b"x" * 5000, b"\0\0x", encode_frame(Frame(0x81, 1, 1)), encode_frame(Frame(1, 1, 1))]
+)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_output_without_end(name: str, flood: bytes, firmware: Path) -> None:
     """Zeros, noise, logs, replies and requests, for ever, in place of an answer."""
@@ -101,7 +103,7 @@ def test_a_byte_now_and_then(name: str, firmware: Path) -> None:
     board = client(line)
     if name != "hello":
         board.hello()
-    board._link.transport = Liar(line, None, encode, pause=0.008)
+    board._link.transport = Liar(line, None, encode_frame, pause=0.008)
     with board:
         bounded(lambda: COMMANDS[name](board))
 
@@ -117,7 +119,7 @@ class Teller:
         self.delay = delay
         self._counts = models, tensors, kernels
         self._nbytes, self._payload = nbytes, payload
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._said: list[bytes] = []
 
     def read(self, timeout: float) -> bytes:
@@ -127,7 +129,7 @@ class Teller:
     def write(self, data: bytes) -> None:
         for request in self._decoder.feed(data):
             kind = request.operation | REPLY
-            self._said.append(encode(Frame(kind, request.session, request.sequence, 0, self._answer(request))))
+            self._said.append(encode_frame(Frame(kind, request.session, request.sequence, 0, self._answer(request))))
 
     def _answer(self, request: Frame) -> bytes:
         models, tensors, kernels = self._counts
@@ -203,7 +205,7 @@ def test_a_tensor_without_end() -> None:
 def test_a_name_cannot_speak_to_the_terminal() -> None:
     name = client(Teller(1, 0, 0)).hello().models[0].name
     assert name.isprintable() and len(name) == 64 and name.startswith("?[31m")
-    assert printable("a\u202eb\x9bc\u2066\x00\x7f\n") == "a?b?c????"
+    assert make_printable("a\u202eb\x9bc\u2066\x00\x7f\n") == "a?b?c????"
 
 
 def test_a_plug_cannot_speak_to_the_terminal(
@@ -264,7 +266,7 @@ def test_any_answer_at_all(said: list[Any], pair: tuple[str, Operation], seed: i
             elif payload is not None:
                 data = bytearray(payload)
             sequence = (reply.sequence + shift) & 0xFF
-            out += encode(
+            out += encode_frame(
                 Frame(
                     reply.operation if kind is None else kind, reply.session, sequence, argument, bytes(data), version
                 )

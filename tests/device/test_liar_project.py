@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc.device.emulators import Control
-from microc.device.line_protocol import Frame, Operation, encode
+from microc.device.emulators import QmpSession
+from microc.device.line_protocol import Frame, Operation, encode_frame
 from microc.device.transport import PipeTransport, Transport
 from microc.errors import DeviceError
-from microc.run.board_project import Project, build, host_library
+from microc.run.board_project import Project, build_host_library, build_project
 from microc.run.desktop.library import Library
 from microc.run.session import Device
-from microc.run.verification import verify
+from microc.run.verification import compare_board_with_host
 from tests.device.liar import Liar, lies
 from tests.device.test_liar import LIMIT, bounded, client
 from tests.support import digits
@@ -30,13 +30,13 @@ from tests.support import digits
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("liar") / "digits"
     found = microc.open_project(microc.compile(digits.INT8, board="host").write(folder))
-    build(found)
+    build_project(found)
     return found
 
 
 @pytest.fixture(scope="module")
 def library(project: Project) -> Library:
-    return host_library(project)
+    return build_host_library(project)
 
 
 def _session(project: Project, library: Library, line: Transport) -> object:
@@ -44,7 +44,7 @@ def _session(project: Project, library: Library, line: Transport) -> object:
         device.run(digits.images(1)[0])
         device.time(3)
         str(device.profile())
-        layers, difference = verify(device, library, [[digits.images(1)[0]]])
+        layers, difference = compare_board_with_host(device, library, [[digits.images(1)[0]]])
         return layers if difference is None else str(difference.error("the line"))
 
 
@@ -61,10 +61,10 @@ def test_tables_of_another_project_are_refused(project: Project, monkeypatch: py
     """A board that has the fingerprint and other kernels or tensors."""
 
     def fewer(reply: Frame) -> bytes:
-        return encode(replace(reply, payload=reply.payload[:22] + b"\1\0" + reply.payload[24:]))
+        return encode_frame(replace(reply, payload=reply.payload[:22] + b"\1\0" + reply.payload[24:]))
 
     def larger(reply: Frame) -> bytes:
-        return encode(replace(reply, payload=b"\xff" + reply.payload[1:]))
+        return encode_frame(replace(reply, payload=b"\xff" + reply.payload[1:]))
 
     for operation, lie in ((Operation.MODEL, fewer), (Operation.TENSORS, larger)):
         with (
@@ -119,7 +119,7 @@ def test_an_emulator_that_lies(answer: bytes, what: str, tmp_path: Path) -> None
 
         thread = threading.Thread(target=serve)
         thread.start()
-        control = Control(tmp_path / "qmp")
+        control = QmpSession(tmp_path / "qmp")
         error = bounded(lambda: control.command("stop"))
         assert error is not None and re.search(what, error.what)
         control.close()

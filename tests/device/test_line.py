@@ -13,8 +13,8 @@ import pytest
 from microc.device import transport
 from microc.device.boards import list_boards, load_board
 from microc.device.client import Client
-from microc.device.line_protocol import Decoder, Operation
-from microc.device.transport import ADAPTERS, PipeTransport, Port, candidate_ports, find_port, open_transport
+from microc.device.line_protocol import FrameDecoder, Operation
+from microc.device.transport import ADAPTERS, PipeTransport, Port, candidate_ports, find_board_port, open_transport
 from microc.errors import DeviceError, UsageError
 from microc.run import board_project
 from tests.device.test_client import DAWDLE, TOTAL, A, first_of, ints, pipe
@@ -48,10 +48,10 @@ def test_the_port_is_found_or_the_refusal_says_what_is_there(
     monkeypatch.setattr(transport, "list_ports", lambda: found)
     board = load_board("nucleo-f401re")
     if not message:
-        assert find_port(board) == NUCLEO.name
+        assert find_board_port(board) == NUCLEO.name
         return
     with pytest.raises(UsageError, match=message) as caught:
-        find_port(board)
+        find_board_port(board)
     assert "--port" in caught.value.hint
 
 
@@ -61,7 +61,7 @@ def test_the_port_is_found_or_the_refusal_says_what_is_there(
 def test_absent_board_has_an_emulated_relative(name: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "list_ports", tuple)
     with pytest.raises(UsageError) as caught:
-        find_port(load_board(name))
+        find_board_port(load_board(name))
     near = load_board(caught.value.hint.rpartition("--board ")[2])
     assert near.virtual and near.target.cpu == core
 
@@ -99,11 +99,11 @@ def test_rates_are_tried_in_turn(firmware: Path, monkeypatch: pytest.MonkeyPatch
         return OneRate(pipe(firmware), rate == 9600)
 
     monkeypatch.setattr(board_project, "open_transport", opened)
-    board_project.open_line("port", (115200, 9600, 300)).close()
+    board_project.open_line_probing_rates("port", (115200, 9600, 300)).close()
     assert tried == [115200, 9600]
     with pytest.raises(DeviceError, match="no answer at any of the rates 115200, 300"):
-        board_project.open_line("port", (115200, 300))
-    board_project.open_line("port", ()).close()
+        board_project.open_line_probing_rates("port", (115200, 300))
+    board_project.open_line_probing_rates("port", ()).close()
     assert tried[-1] == 115200
 
 
@@ -124,7 +124,7 @@ class Restarting:
         return self._inner.read(timeout)
 
     def write(self, data: bytes) -> None:
-        if not self.reset_at and any(f.operation == Operation.RUN for f in Decoder().feed(data)):
+        if not self.reset_at and any(f.operation == Operation.RUN for f in FrameDecoder().feed(data)):
             self._inner.close()
             self._inner = pipe(self._firmware)
             self.reset_at = time.monotonic() + 1.0
@@ -176,7 +176,7 @@ class Plug:
         os.close(self._near)
 
     def _carry(self) -> None:
-        decoder = Decoder()
+        decoder = FrameDecoder()
         while not self._ended.is_set():
             if select.select([self._far], [], [], 0.01)[0]:
                 data = os.read(self._far, 4096)

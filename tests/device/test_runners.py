@@ -12,7 +12,7 @@ import pytest
 
 from microc.base import file_access
 from microc.device.boards import list_boards, load_board
-from microc.device.flashing import flash
+from microc.device.flashing import flash_image
 from microc.device.images import encode_intel_hex, join_segments, read_segments
 from microc.device.runners import board_runners, list_runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
@@ -84,7 +84,7 @@ def empty(folder: Path) -> Path:
 
 @pytest.mark.parametrize(("board", "runner", "command"), COMMANDS, ids=[f"{b}-{r}" for b, r, _ in COMMANDS])
 def test_dry_run(board: str, runner: str, command: str) -> None:
-    commands = flash(load_board(board), Path("x.elf"), runner=runner, port="PORT", dry_run=True)
+    commands = flash_image(load_board(board), Path("x.elf"), runner=runner, port="PORT", dry_run=True)
     assert " ".join(commands[0]) == command
 
 
@@ -96,7 +96,7 @@ def test_all_are_tried() -> None:
 @pytest.mark.parametrize("name", list_boards())
 def test_boards_fill_all_but_what_a_run_knows(name: str) -> None:
     for runner in board_runners(load_board(name)):
-        for command in flash(load_board(name), Path("x.elf"), runner=runner.name, port="PORT", dry_run=True):
+        for command in flash_image(load_board(name), Path("x.elf"), runner=runner.name, port="PORT", dry_run=True):
             left = [word for word in command if "{" in word]
             assert all(word in ("{drive}", "{gdb}", "target remote {gdb}") for word in left), left
 
@@ -104,14 +104,14 @@ def test_boards_fill_all_but_what_a_run_knows(name: str) -> None:
 def test_a_run_is_the_dry_run(programs: Fake, tmp_path: Path) -> None:
     elf = empty(tmp_path)
     said = programs("openocd")
-    commands = flash(load_board("nucleo-f446re"), elf)
+    commands = flash_image(load_board("nucleo-f446re"), elf)
     assert said.read_text() == " ".join(commands[0][1:]) + "\n"
-    assert commands == flash(load_board("nucleo-f446re"), elf, dry_run=True)
+    assert commands == flash_image(load_board("nucleo-f446re"), elf, dry_run=True)
 
 
 def test_two_commands(programs: Fake, tmp_path: Path) -> None:
     said = programs("probe-rs")
-    flash(load_board("nucleo-f446re"), empty(tmp_path))
+    flash_image(load_board("nucleo-f446re"), empty(tmp_path))
     first, second = said.read_text().splitlines()
     assert first.startswith("download") and second == "reset --non-interactive --chip STM32F446RE"
 
@@ -122,12 +122,12 @@ def test_images_are_made(pico: Path, programs: Fake) -> None:
     """The J-Link's commands name a hex file, which holds the program."""
     programs("JLinkExe")
     board = load_board("raspberry-pi-pico")
-    flash(board, pico, runner="jlink")
+    flash_image(board, pico, runner="jlink")
     lines = pico.with_suffix(".jlink").read_text().splitlines()
     assert lines == [f"loadfile {pico.with_suffix('.hex')}", "r", "g", "exit"]
     assert pico.with_suffix(".hex").read_text() == encode_intel_hex(read_segments(pico))
     programs("bossac")
-    flash(load_board("feather-m4"), pico, runner="bossac", port="/dev/ttyACM7")
+    flash_image(load_board("feather-m4"), pico, runner="bossac", port="/dev/ttyACM7")
     assert pico.with_suffix(".bin").read_bytes() == join_segments(read_segments(pico))
 
 
@@ -142,11 +142,11 @@ def test_the_drive_of_a_boot_loader(
     monkeypatch.setenv("MICROC_DRIVES", str(tmp_path / "media"))
     assert select_runner(board).name == "picotool"  # there is no drive
     with pytest.raises(ToolError, match="no drive RPI-RP2") as caught:
-        flash(board, pico, runner="uf2")
+        flash_image(board, pico, runner="uf2")
     assert "BOOTSEL" in caught.value.hint
     (tmp_path / "media" / "RPI-RP2").mkdir(parents=True)
     assert select_runner(board).name == "uf2"
-    flash(board, pico)
+    flash_image(board, pico)
     assert said.read_text() == f"{pico.with_suffix('.uf2')} {tmp_path / 'media' / 'RPI-RP2'}\n"
     assert len(pico.with_suffix(".uf2").read_bytes()) % 512 == 0
 
@@ -154,7 +154,7 @@ def test_the_drive_of_a_boot_loader(
 def test_nothing_is_here(programs: Fake, tmp_path: Path) -> None:
     """All ways are named, with what each of them lacks."""
     with pytest.raises(ToolError) as caught:
-        flash(load_board("nucleo-f446re"), empty(tmp_path))
+        flash_image(load_board("nucleo-f446re"), empty(tmp_path))
     for word in ("openocd is not on PATH", "pip install pyocd", "stlink-tools", "probe.rs", "SEGGER"):
         assert word in caught.value.what
 
@@ -185,14 +185,14 @@ def test_a_missing_board_is_told(
     """Whatever the exit code: st-flash, for one, may report this with 0."""
     programs(program, says=says, code=code)
     with pytest.raises(DeviceError) as caught:
-        flash(load_board(board), pico, runner=program, port="PORT")
+        flash_image(load_board(board), pico, runner=program, port="PORT")
     assert means in caught.value.what and says in caught.value.what and caught.value.hint
 
 
 def test_a_port_is_needed(programs: Fake, tmp_path: Path) -> None:
     programs("avrdude")
     with pytest.raises(UsageError, match="needs the board's serial port") as caught:
-        flash(load_board("arduino-uno"), empty(tmp_path))
+        flash_image(load_board("arduino-uno"), empty(tmp_path))
     assert "microc ports" in caught.value.hint
 
 
@@ -207,12 +207,12 @@ def test_a_runner_that_hangs(programs: Fake, tmp_path: Path, monkeypatch: pytest
     programs("openocd", script="import time\ntime.sleep(60)")
     board = with_runner("nucleo-f446re", 0.5, monkeypatch)
     with pytest.raises(DeviceError, match=r"did not finish in 0\.5 s"):
-        flash(board, empty(tmp_path))
+        flash_image(board, empty(tmp_path))
 
 
 def test_a_command_of_the_boards_own(programs: Fake, tmp_path: Path) -> None:
     said = programs("FVP_Corstone_SSE-300_Ethos-U55")
-    flash(load_board("corstone-300"), empty(tmp_path))
+    flash_image(load_board("corstone-300"), empty(tmp_path))
     assert said.read_text().rstrip().endswith(f"-a {tmp_path / 'x.elf'}")
 
 

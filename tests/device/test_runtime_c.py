@@ -14,7 +14,7 @@ import pytest
 
 from microc.base import file_access
 from microc.device import board_info, line_protocol
-from microc.device.line_protocol import Decoder, Frame, Operation, Status, encode
+from microc.device.line_protocol import Frame, FrameDecoder, Operation, Status, encode_frame
 from tests.device.firmware import make
 
 ORDINARY = [operation for operation in Operation if operation < Operation.REGION]
@@ -36,11 +36,11 @@ def test_frames_agree_with_python(tmp_path: Path) -> None:
     make(f"{tmp_path}/echo", f"BUILD={tmp_path}", "SANITIZE=1")
     chance = Random(1)
     sent = [_frame(chance) for _ in range(5000)]
-    line = b"".join(map(encode, sent))
+    line = b"".join(map(encode_frame, sent))
     echo = subprocess.run([tmp_path / "echo"], input=line, capture_output=True, check=False, timeout=60)
     assert echo.returncode == 0, echo.stderr
     assert echo.stdout == line
-    assert Decoder().feed(echo.stdout) == sent
+    assert FrameDecoder().feed(echo.stdout) == sent
 
 
 def _frame(chance: Random) -> Frame:
@@ -159,20 +159,20 @@ def test_twenty_thousand_random_frames(firmware: Path) -> None:
     asked = 1
     for _ in range(20000):
         request = _hostile(chance, session or 5, last)
-        line = _damage(chance, encode(request))
+        line = _damage(chance, encode_frame(request))
         pieces.append(line)
         dropped = len(request.payload) > 256 or request.operation & line_protocol.REPLY
-        if dropped or Decoder().feed(line + b"\0") != [request]:
+        if dropped or FrameDecoder().feed(line + b"\0") != [request]:
             continue  # the board drops it, and a reply
         asked += 1
         if request.operation == Operation.HELLO and request.session not in (0, session):
             session, last = request.session, request.sequence
         elif request.session == session and request.sequence == (last + 1) & 0xFF:
             last = request.sequence
-    pieces.append(encode(Frame(Operation.HELLO, 6, 0)))
+    pieces.append(encode_frame(Frame(Operation.HELLO, 6, 0)))
     done = subprocess.run([firmware], input=b"".join(pieces), capture_output=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
-    replies = Decoder().feed(done.stdout)
+    replies = FrameDecoder().feed(done.stdout)
     assert len(replies) == asked > 14000
     counts = Counter(reply.status for reply in replies)
     assert set(counts) == {s for s in Status if s > Status.BAD_IMAGE} - {Status.BAD_VERSION, Status.RUN_FAILED}

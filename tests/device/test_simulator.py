@@ -12,10 +12,10 @@ import pytest
 import microc
 from microc.base import file_access
 from microc.device.boards import load_board
-from microc.device.emulators import simulator_line
+from microc.device.emulators import simulator_address
 from microc.device.transport import open_transport
 from microc.errors import ToolError, UsageError
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 from microc.run.session import Device
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
@@ -35,7 +35,7 @@ def test_the_program_is_started_with_the_image(tmp_path: Path) -> None:
     project = open_project(microc.compile(DIGITS, board=simulated_host("env", "{elf}")).write(tmp_path / "project"))
     with pytest.raises(UsageError, match="no such image"):
         Device(project)
-    build(project)
+    build_project(project)
     with Device(project) as device:
         device.set_inputs(np.zeros(device.inputs[0]["shape"], np.int8))
         assert device.time(1).max > 0
@@ -88,7 +88,7 @@ def test_ticks_of_an_avr_are_its_cycles(name: str, tmp_path: Path) -> None:
     program = tmp_path / "delay.c"
     program.write_text(DELAY)
     elf = smoke_firmware(board, tmp_path, program=[program])
-    transport = open_transport(simulator_line(board, elf))
+    transport = open_transport(simulator_address(board, elf))
     for turns in (1, 1, 10, 100, 250):
         transport.write(bytes([turns]))
         answer = b""
@@ -107,7 +107,7 @@ def test_a_network_on_an_avr_takes_the_same_cycles_again(tmp_path: Path) -> None
     board = load_board("arduino-mega")
     skip_without(board)
     project = open_project(microc.compile(DIGITS, board=board).write(tmp_path / "project"))
-    build(project)
+    build_project(project)
     with Device(project) as device:
         rounds = []
         for _ in range(2):  # inputs may be overwritten

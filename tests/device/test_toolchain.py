@@ -9,7 +9,7 @@ import pytest
 
 from microc.base import file_access
 from microc.device.boards import load_board
-from microc.device.toolchain import find_compiler, require, run_make, section_sizes
+from microc.device.toolchain import find_compiler, read_linked_sizes, require_program, run_make
 from microc.errors import ToolError
 from tests.device.smoke import EMULATED, build, needs
 
@@ -24,7 +24,7 @@ def test_missing_program_names_the_package(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ToolError, match="cc is not on PATH"):
         find_compiler(load_board("host"))
     with pytest.raises(ToolError, match="frobnicate is not on PATH"):
-        require("frobnicate")
+        require_program("frobnicate")
 
 
 @needs("cc")
@@ -70,7 +70,7 @@ int main(int argc, char **argv) { (void)argv; return *reach(argc) + filled[argc]
 def test_sizes_of_a_host_program(tmp_path: Path) -> None:
     (tmp_path / "p.c").write_text(PROGRAM)
     subprocess.run(["cc", "-O0", "p.c", "-o", "p"], cwd=tmp_path, check=True)
-    sizes = section_sizes(tmp_path / "p")
+    sizes = read_linked_sizes(tmp_path / "p")
     found = {s.name: (s.section, s.size) for s in sizes.symbols}
     assert found["table"] == (".rodata", 1000)
     assert found["filled"] == (".data", 400)
@@ -80,15 +80,15 @@ def test_sizes_of_a_host_program(tmp_path: Path) -> None:
     assert sizes.flash >= 1400
     assert sizes.reserved_stack == 0
     subprocess.run(["strip", "p"], cwd=tmp_path, check=True)
-    assert section_sizes(tmp_path / "p").symbols == ()
+    assert read_linked_sizes(tmp_path / "p").symbols == ()
 
 
 def test_sizes_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ToolError, match="not an ELF file"):
-        section_sizes(tmp_path / "text")
+        read_linked_sizes(tmp_path / "text")
     with pytest.raises(ToolError, match="cannot read the program"):
-        section_sizes(tmp_path / "absent")
+        read_linked_sizes(tmp_path / "absent")
 
 
 @pytest.mark.cross
@@ -96,7 +96,7 @@ def test_sizes_of_something_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EMULATED)
 def test_firmware_builds_without_warnings(name: str, tmp_path: Path) -> None:
     board = load_board(name)
-    sizes = section_sizes(build(board, tmp_path, "-Wl,--defsym=__stack_size=1024"))
+    sizes = read_linked_sizes(build(board, tmp_path, "-Wl,--defsym=__stack_size=1024"))
     sections = dict(sizes.sections)
     assert sizes.reserved_stack == sections[".stack"] == 1024
     assert sizes.flash == sections[".text"] + sections[".data"]
@@ -113,7 +113,7 @@ def test_the_board_of_the_readme_builds(tmp_path: Path) -> None:
     path.write_text(text.partition("```toml\n")[2].partition("```")[0])
     board = load_board(path)
     assert (board.flash_bytes, board.ram_bytes) == (128 << 10, 32 << 10)
-    assert section_sizes(build(board, tmp_path)).reserved_stack == 4096
+    assert read_linked_sizes(build(board, tmp_path)).reserved_stack == 4096
 
 
 @pytest.mark.cross
@@ -123,6 +123,6 @@ def test_the_board_of_the_readme_builds(tmp_path: Path) -> None:
 )
 def test_ports_are_small(cpu_board: str, limit: int, tmp_path: Path) -> None:
     """Code and tables of startup, console and timer at -Os, in bytes."""
-    sizes = section_sizes(build(load_board(cpu_board), tmp_path))
+    sizes = read_linked_sizes(build(load_board(cpu_board), tmp_path))
     ours = [s for s in sizes.symbols if s.name.startswith("microc_") or s.name.endswith("_Handler")]
     assert sum(s.size for s in ours if s.section == ".text") < limit

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.device.emulators import SIMAVR, find_program, simavr_console
+from microc.device.emulators import SIMAVR, build_simavr_console, find_program_or_simulator
 from microc.isa import CORES
 from tests.support.native import GUARD, WARNINGS, Calls
 
@@ -123,10 +123,10 @@ def running(
     """A program of the sources, which is in their folder and calls the functions ``names`` by their numbers (``call_entry``).
     Warnings are errors. Skips, saying why, where the compiler or the emulator is missing."""
     command, runner = machine.compilers[compiler].split(), machine.runner.split()
-    missing = [tool for tool in (command[0], runner[0], machine.needs) if not find_program(tool)]
+    missing = [tool for tool in (command[0], runner[0], machine.needs) if not find_program_or_simulator(tool)]
     if missing:
         pytest.skip(f"{', '.join(missing)} not on PATH")
-    runner[0] = simavr_console() if runner[0] == SIMAVR else runner[0]
+    runner[0] = build_simavr_console() if runner[0] == SIMAVR else runner[0]
     program = sources[0].with_name("program")
     options = [*CORES[machine.cpu].machine.split(), *WARNINGS, *_OPTIONS, *flags]
     files = [str(path) for path in (program, *sources, machine.server)]

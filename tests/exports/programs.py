@@ -14,7 +14,7 @@ import microc
 from microc.codegen.exports import list_formats
 from microc.codegen.project.project_samples import sample_frames
 from microc.compiler.api import Program
-from microc.device.boards import board_of_core
+from microc.device.boards import make_board_of_core
 from microc.graph.ir import Graph, Loc, Node, TensorType
 from tests.support import digits
 
@@ -57,7 +57,7 @@ def program(which: str = "digits", target: str = "host", io_in_arena: bool = Tru
     """A network compiled for a core; each is compiled once."""
     source = {"awkward": awkward, "kinds": kinds}.get(which, lambda: digits.INT8)()
     name = "math" if which == "math" else ""
-    return microc.compile(source, board=board_of_core(target), io_in_arena=io_in_arena, name=name)
+    return microc.compile(source, board=make_board_of_core(target), io_in_arena=io_in_arena, name=name)
 
 
 @cache

@@ -10,8 +10,8 @@ import pytest
 import microc
 from microc.base import file_access
 from microc.cli import main
-from microc.codegen.exports import Package, export_files
-from microc.device.boards import board_of_core, list_boards, load_board
+from microc.codegen.exports import Package, build_package
+from microc.device.boards import list_boards, load_board, make_board_of_core
 from microc.errors import UsageError
 from microc.target import Board
 from tests.device.smoke import needs
@@ -27,7 +27,7 @@ FQBN = "STMicroelectronics:stm32:Nucleo_64:pnum=NUCLEO_F446RE"
 
 def exported(board: Board | str, name: str) -> Package:
     """An export of the digits for a board; its C is for this computer, which no id depends on."""
-    return export_files(program().module, load_board(board) if isinstance(board, str) else board, name, "test")
+    return build_package(program().module, load_board(board) if isinstance(board, str) else board, name, "test")
 
 
 def test_a_boards_own_names() -> None:
@@ -63,8 +63,8 @@ def test_a_chip_of_esp_idf(board: str, chip: str) -> None:
 
 def test_a_chip_for_cores_without_a_board() -> None:
     for board, chip in (
-        (board_of_core("host"), "esp32s3"),
-        (board_of_core("xtensa-lx6"), "esp32s3"),
+        (make_board_of_core("host"), "esp32s3"),
+        (make_board_of_core("xtensa-lx6"), "esp32s3"),
         (load_board("hazard3-sim"), "esp32c3"),
     ):
         made = exported(board, "esp-idf")
@@ -111,7 +111,7 @@ def test_a_board_without_a_name(name: str, command: str, instead: str) -> None:
     told = str(made.files["README.md"])
     assert "microc knows no name for Stellaris LM3S811" in told and f"the commands are for {instead}." in told
     assert f"The commands are for {instead}; let microc" in str(
-        exported(board_of_core("host"), name).files["README.md"]
+        exported(make_board_of_core("host"), name).files["README.md"]
     )
 
 

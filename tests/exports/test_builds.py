@@ -13,7 +13,7 @@ import pytest
 import microc
 from microc.codegen.exports import load_format
 from microc.codegen.project.project_samples import first_sample
-from microc.device.boards import board_of_core
+from microc.device.boards import make_board_of_core
 from microc.errors import UsageError
 from tests.compiler.sizes.test_family import mlp, saved
 from tests.device.smoke import WARNINGS, needs
@@ -43,7 +43,7 @@ def test_plain_c(tmp_path: Path, which: str, io_in_arena: bool, compiler: str) -
 @needs("gcc", "g++")
 def test_sizes_that_vary(tmp_path: Path) -> None:
     """Examples run at the largest sizes; formats that know none refuse the network."""
-    program = microc.compile(saved(mlp(), tmp_path), board=board_of_core("host"), bounds={"batch": 4}, name="open")
+    program = microc.compile(saved(mlp(), tmp_path), board=make_board_of_core("host"), bounds={"batch": 4}, name="open")
     folder = tmp_path / "net"
     for name in FORMATS:
         if load_format(name).fixed:

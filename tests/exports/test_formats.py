@@ -15,12 +15,12 @@ import pytest
 import microc
 from microc.cli import main
 from microc.codegen.c.source import network_files
-from microc.codegen.exports import TEST_STATUS, export_files, load_format
+from microc.codegen.exports import TEST_STATUS, build_package, load_format
 from microc.codegen.project.firmware import project_files
 from microc.codegen.project.project_samples import first_sample
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
-from microc.device.boards import board_of_core, list_boards, load_board
+from microc.device.boards import list_boards, load_board, make_board_of_core
 from microc.errors import OutputError, UsageError
 from microc.isa import CORES
 from microc.module import Module
@@ -31,7 +31,7 @@ from tests.support import digits
 def test_all_formats_for_all_boards() -> None:
     """Nothing is undefined, left over or empty in any file of any export and of any board's project."""
     modules: dict[object, Module] = {}
-    boards = [load_board(name) for name in list_boards()] + [board_of_core(cpu) for cpu in CORES]
+    boards = [load_board(name) for name in list_boards()] + [make_board_of_core(cpu) for cpu in CORES]
     for board in boards:
         if board.target not in modules:
             modules[board.target] = compile_model(awkward(), board.target, Options())
@@ -43,9 +43,9 @@ def test_all_formats_for_all_boards() -> None:
             unknown = name == "esp-idf" and real and name not in board.ids
             if unknown or (families and board.target.isa not in (*families, "host")):
                 with pytest.raises(UsageError, match=f"the format {name} (has no board|does not build for) "):
-                    export_files(module, board, name, "test")
+                    build_package(module, board, name, "test")
                 continue
-            texts |= {f"{name}/{k}": v for k, v in export_files(module, board, name, "test").files.items()}
+            texts |= {f"{name}/{k}": v for k, v in build_package(module, board, name, "test").files.items()}
         for path, text in texts.items():
             whole = text.decode() if isinstance(text, bytes) else text
             assert whole.strip() and "{{" not in whole.replace("= {{", "") and "{%" not in whole, (board.name, path)
@@ -56,7 +56,7 @@ def test_all_formats_for_all_boards() -> None:
 def test_what_a_person_finds(name: str) -> None:
     """README with two commands, the package's names, licence; a manifest that says what it is."""
     package = program().module
-    made = export_files(package, program().board, name, "test")
+    made = build_package(package, program().board, name, "test")
     readme = made.files["README.md"]
     assert isinstance(readme, str) and len(made.commands) == 2
     assert all(command in readme for command in made.commands) and load_format(name).checked in readme
@@ -73,7 +73,7 @@ def test_one_network_in_all() -> None:
     module = program().module
     network: dict[str, set[str]] = {}
     for name in FORMATS:
-        for path, text in export_files(module, program().board, name, "test").files.items():
+        for path, text in build_package(module, program().board, name, "test").files.items():
             base = path.rpartition("/")[2]
             if base.startswith("digits_int8_model") and base.endswith((".c", ".h")):
                 network.setdefault(base, set()).add(str(text))
@@ -153,7 +153,7 @@ def write_format(folder: Path, text: str = OWN, notes: str = "{{ package }} on {
 
 
 def test_a_format_is_a_folder(tmp_path: Path) -> None:
-    made = export_files(program().module, program().board, write_format(tmp_path / "notes"), "test")
+    made = build_package(program().module, program().board, write_format(tmp_path / "notes"), "test")
     assert made.files["digits_int8_model/digits_int8.txt"] == "digits_int8_model on host\n"
     assert "digits_int8_model/network/digits_int8_model.c" in made.files
     assert "digits_int8_model/digits_int8_model.h" in made.files and made.commands == ("ls digits_int8_model",)

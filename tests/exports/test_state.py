@@ -18,7 +18,7 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.codegen.project.project_samples import sample_frames
-from microc.device.boards import board_of_core
+from microc.device.boards import make_board_of_core
 from microc.errors import UsageError
 from microc.graph import interp
 from microc.graph.ir import Node
@@ -148,7 +148,7 @@ def test_a_wake_word_is_heard(tmp_path: Path) -> None:
 
     wake_word, frontend = _example(), MicroFrontend()
     model, _, _ = wake_word.model_of("okay_nabu")
-    word = microc.compile(model, board=board_of_core("host"), name="word")
+    word = microc.compile(model, board=make_board_of_core("host"), name="word")
     library = word.library()
     (given,) = library.inputs
     sound = wake_word.samples(ROOT / "examples" / "wake_word" / "okay_nabu.wav").tobytes()

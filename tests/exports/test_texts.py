@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from microc.codegen.c.source import network_files
-from microc.codegen.exports import export_files
+from microc.codegen.exports import build_package
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.codegen.render import Text
@@ -106,7 +106,7 @@ def everything(module: Module, board: Board) -> dict[str, str]:
     """All text files of the project and of all exports."""
     files = dict(project_files((module,), board, "test"))
     for name in FORMATS:
-        files |= {f"{name}/{path}": text for path, text in export_files(module, board, name, "test").files.items()}
+        files |= {f"{name}/{path}": text for path, text in build_package(module, board, name, "test").files.items()}
     return {
         path: text for path, text in files.items() if isinstance(text, str) and not path.endswith((".json", "_data.c"))
     }

@@ -11,8 +11,8 @@ import pytest
 
 import microc
 from microc.codegen.project.project_samples import sample_frames
-from microc.device.boards import board_of_core
-from microc.device.toolchain import compile_module
+from microc.device.boards import make_board_of_core
+from microc.device.toolchain import compile_webassembly_module
 from microc.errors import ToolError
 from tests.exports.programs import export, have, program, run
 from tests.support.chromium import Chromium
@@ -23,7 +23,9 @@ CORE = "wasm-simd128"
 
 def needs(*tools: str) -> None:
     try:
-        compile_module({"empty.c": "int empty(void);\nint empty(void) { return 0; }\n"}, board_of_core(CORE).target)
+        compile_webassembly_module(
+            {"empty.c": "int empty(void);\nint empty(void) { return 0; }\n"}, make_board_of_core(CORE).target
+        )
     except ToolError as error:
         pytest.skip(str(error))
     if not have(*tools):
@@ -86,7 +88,7 @@ def test_names_of_strangers(chromium: Chromium, tmp_path: Path) -> None:
     hostile = "</script><img src=x onerror=document.title='run'>"
     net = microc.GraphBuilder()
     graph = net.graph("net", {"out": net.op("relu", net.input(hostile, (1, 4)))})
-    microc.compile(graph, board=board_of_core(CORE)).export("web", tmp_path / "web")
+    microc.compile(graph, board=make_board_of_core(CORE)).export("web", tmp_path / "web")
     page = page_of(tmp_path / "web" / "index.html", chromium)
     assert "<title>net</title>" in page and "<img" not in page and "?/script>?img src=x" in page.replace("&gt;", ">")
 

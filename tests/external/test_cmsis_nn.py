@@ -222,7 +222,7 @@ def test_other_rounding_and_floats_stay_ours() -> None:
 
 def test_cores_compile_three_versions() -> None:
     kinds = {
-        cpu: cmsis_library.library_version(target_for(cpu))
+        cpu: cmsis_library.kernel_variant(target_for(cpu))
         for cpu in ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m33", "cortex-m55")
     }
     assert list(kinds.values()) == ["plain", "plain", "dsp", "dsp", "mve"]

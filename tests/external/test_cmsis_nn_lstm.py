@@ -15,7 +15,7 @@ from microc.cli import main
 from microc.errors import UsageError
 from microc.external.backend import Code
 from microc.external.cmsis_nn import BACKEND
-from microc.external.cmsis_nn.cmsis_library import open_copy
+from microc.external.cmsis_nn.cmsis_library import collect_library_sources
 from microc.external.partition import partition
 from microc.graph.ir import Graph, Quant
 from microc.target import target_for
@@ -97,7 +97,7 @@ def test_recurrent_products_that_do_not_fit_are_theirs_only_where_all_are_asked_
 
 def test_a_copy_that_keeps_no_hidden_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="clears the state") as caught:
-        open_copy(str(copy_of(tmp_path)), target_for("cortex-m4"), ["arm_lstm_unidirectional_s8"])
+        collect_library_sources(str(copy_of(tmp_path)), target_for("cortex-m4"), ["arm_lstm_unidirectional_s8"])
     assert "June 2026" in caught.value.hint
 
 

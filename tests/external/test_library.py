@@ -8,7 +8,7 @@ import pytest
 
 from microc.errors import UsageError
 from microc.external.cmsis_nn import cmsis_library
-from microc.external.cmsis_nn.cmsis_library import FUNCTIONS, open_copy
+from microc.external.cmsis_nn.cmsis_library import FUNCTIONS, collect_library_sources
 from microc.target import target_for
 
 M4 = target_for("cortex-m4")
@@ -43,25 +43,25 @@ def copy_of(folder: Path, inside: str = "", *, state: bool = False) -> Path:
 
 @pytest.mark.parametrize("inside", ["", "CMSIS/NN", "CMSIS-NN"])
 def test_a_copy_is_found_and_only_what_is_needed_is_taken(tmp_path: Path, inside: str) -> None:
-    found = open_copy(str(copy_of(tmp_path, inside)), M4, ["arm_max_pool_s8"])
+    found = collect_library_sources(str(copy_of(tmp_path, inside)), M4, ["arm_max_pool_s8"])
     assert found.compiled == ("Source/A/arm_max_pool_s8.c", "Source/B/deeper.c", "Source/B/helpers.c")
     assert {"Include/Internal/inner.h", "LICENSE"} < set(
         found.files
     ) and "Include/arm_nnfunctions_flt.h" not in found.files
     assert (found.version, found.licence, found.include) == ("7.1.0", "Apache-2.0", ("Include",))
-    added = open_copy(str(tmp_path), M4, ["arm_elementwise_add_s8"])
+    added = collect_library_sources(str(tmp_path), M4, ["arm_elementwise_add_s8"])
     assert added.compiled == ("Source/A/arm_elementwise_add_s8.c", "Source/B/arm_nntables.c")
-    assert open_copy(str(tmp_path), M4, ()).compiled == ()
+    assert collect_library_sources(str(tmp_path), M4, ()).compiled == ()
 
 
 def test_what_is_no_copy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not part of microc") as caught:
-        open_copy("", M4, ())
+        collect_library_sources("", M4, ())
     assert "git clone" in caught.value.hint
     with pytest.raises(UsageError, match="no copy of CMSIS-NN"):
-        open_copy(str(tmp_path), M4, ())
+        collect_library_sources(str(tmp_path), M4, ())
     with pytest.raises(UsageError, match="not for"):
-        open_copy(str(copy_of(tmp_path)), target_for("avr"), ())
+        collect_library_sources(str(copy_of(tmp_path)), target_for("avr"), ())
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_another_release_is_refused_before_c_takes_it_for_something_else(
     header = copy_of(tmp_path) / "Include" / "arm_nnfunctions.h"
     header.write_text(header.read_text().replace(old, new))
     with pytest.raises(UsageError, match=said):
-        open_copy(str(tmp_path), M4, ["arm_max_pool_s8"])
-    open_copy(str(tmp_path), M4, ["arm_softmax_s8"])
+        collect_library_sources(str(tmp_path), M4, ["arm_max_pool_s8"])
+    collect_library_sources(str(tmp_path), M4, ["arm_softmax_s8"])
 
 
 def test_links_and_large_files_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_links_and_large_files_are_not_followed(tmp_path: Path, monkeypatch: pyt
     secret.write_text("int arm_helper(int x) { return 1; }")
     (copy / "Source" / "B" / "helpers.c").unlink()
     (copy / "Source" / "B" / "helpers.c").symlink_to(secret)
-    assert open_copy(str(copy), M4, ["arm_max_pool_s8"]).compiled == ("Source/A/arm_max_pool_s8.c",)
+    assert collect_library_sources(str(copy), M4, ["arm_max_pool_s8"]).compiled == ("Source/A/arm_max_pool_s8.c",)
     monkeypatch.setattr(cmsis_library, "_MOST_BYTES", 10)
     with pytest.raises(UsageError, match="more than 10 bytes"):
-        open_copy(str(copy), M4, ())
+        collect_library_sources(str(copy), M4, ())

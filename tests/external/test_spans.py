@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from microc import GraphBuilder
-from microc.external.backend import Backend, Code, Entry, Region, Span, leave_none
+from microc.external.backend import Backend, Code, Entry, Region, Span, leave_out_no_layer
 from microc.external.partition import ROUNDS, connected_regions, find_span_regions, is_convex, partition
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
@@ -52,7 +52,7 @@ def chance(seed: int, size: int) -> Graph:
     return b.graph("net", {"y": made[-1], "z": made[-2]})
 
 
-def backend(leaves: object = leave_none) -> Backend:
+def backend(leaves: object = leave_out_no_layer) -> Backend:
     def code(region: Region) -> Code:
         return Code(("call(out_0);",))
 

@@ -35,7 +35,7 @@ TFLITE = Format(
     "TFLM",
     len(elements.RECIPES) + len(layers.RECIPES),
     lambda seed: draw.case(elements.RECIPES, layers.RECIPES, seed),
-    tflite.read,
+    tflite.read_tflite,
     (legalize.LEGALIZE_PASS,),
     exact=True,
 )

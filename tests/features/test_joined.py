@@ -14,7 +14,7 @@ from microc.features import Pipeline, Preemphasis, join, log_mel
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 from microc.ops.meaning import evaluate
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 from tests.device.smoke import needs
 from tests.features.sounds import int16, sound
 
@@ -70,7 +70,7 @@ def test_a_board_hears_what_numpy_hears(tmp_path: Path) -> None:
     q = int16(sound(0.2))[: FRONT.samples(6)]
     (want,), _ = evaluate(graph, {"samples": q[None]})
     project = open_project(microc.compile(graph, board="mps2-an386", stream=1).write(tmp_path / "firmware"))
-    build(project)
+    build_project(project)
     with microc.Device(project) as device:
         line = np.concatenate([q, np.zeros(480, np.int16)])[None]
         rows = [np.asarray(device.run(line[:, n : n + 240])).reshape(40) for n in range(0, 7 * 240, 240)]

@@ -8,9 +8,9 @@ from microc import __version__
 from microc.codegen.c.identifiers import network_name
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.search import build_within_flash
-from microc.compiler.lowering.module_builder import fingerprint
+from microc.compiler.lowering.module_builder import firmware_fingerprint
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
 from microc.run.desktop.library import Library
@@ -22,7 +22,7 @@ _PLAIN = Options()
 
 def library(graph: Graph, options: Options = _PLAIN) -> Library:
     target = target_for("host")
-    graph = optimise(replace(graph, name=network_name(graph.name)), options)
+    graph = optimise_graph(replace(graph, name=network_name(graph.name)), options)
     module = build_within_flash(graph, target, "test", options, None, 0).module
     module = plan_module(module, io_in_arena=True)
-    return build_library(shared_files(replace(module, fingerprint=fingerprint(module, target)), __version__))
+    return build_library(shared_files(replace(module, fingerprint=firmware_fingerprint(module, target)), __version__))

@@ -19,7 +19,7 @@ MOST_SECONDS = 5.0
 
 
 def read(name: str, data: bytes) -> Graph:
-    return tflite.read(data, name) if name.endswith(".tflite") else onnx_reader.read_onnx(data, name, {})
+    return tflite.read_tflite(data, name) if name.endswith(".tflite") else onnx_reader.read_onnx(data, name, {})
 
 
 @pytest.mark.parametrize("family", degenerate.FAMILIES, ids=lambda family: family.__name__.strip("_"))

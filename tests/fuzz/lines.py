@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from microc.base import file_access
-from microc.device.line_protocol import Frame, Operation, encode
+from microc.device.line_protocol import Frame, Operation, encode_frame
 from microc.errors import MicrocError
 from tests.device.liar import Liar, lies
 from tests.device.test_liar import COMMANDS, PAIRS, Teller, client
@@ -72,5 +72,5 @@ def _answer(rng: random.Random, reply: Frame) -> bytes:
             for _ in range(rng.randrange(4) if data else 0):
                 data[rng.randrange(len(data))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
             status = rng.choice((0, 0, 0, rng.randrange(256)))
-            said += encode(Frame(reply.operation, reply.session, reply.sequence, status, bytes(data)))
+            said += encode_frame(Frame(reply.operation, reply.session, reply.sequence, status, bytes(data)))
     return said

@@ -33,18 +33,18 @@ import numpy as np
 
 import microc
 from microc.base import file_access
-from microc.cli.project_context import load_array
-from microc.cli.reporting import read_report as read_sizes
+from microc.cli.project_context import load_npy_file
+from microc.cli.reporting import read_json_report as read_sizes
 from microc.codegen.exports import load_format
 from microc.codegen.output_files import read_manifest, write_tree
 from microc.compiler import option_values
-from microc.compiler.cache import Entry
+from microc.compiler.cache import CacheEntry
 from microc.compiler.tuned.optimisation_plan import read_plan
 from microc.compiler.tuned.records import open_records
 from microc.device.board_info import read_blob
 from microc.device.boards import load_board, load_board_copy
 from microc.device.images import cut_pieces, read_segments
-from microc.device.toolchain import section_sizes
+from microc.device.toolchain import read_linked_sizes
 from microc.errors import MicrocError, UsageError
 from microc.features import declared_features
 from microc.frontend.detect import read_model_data as read_model
@@ -55,7 +55,7 @@ from microc.reports.evidence import read_accuracy
 from microc.reports.saved_reports import read_report
 from microc.run.board_project import open_project
 from microc.run.data import array_files as data_files
-from microc.run.data.pictures import Reader
+from microc.run.data.pictures import PictureReader
 from microc.run.desktop.load import MEMBERS, _read_tar
 from microc.schedule.schedule import trace_from_json
 from tests.device.test_blob import BLOB
@@ -305,14 +305,14 @@ _ELF = (
 
 
 def _elf(path: Path) -> None:
-    for read in (read_segments, section_sizes, cut_pieces):
+    for read in (read_segments, read_linked_sizes, cut_pieces):
         with suppress(MicrocError):
             read(path)
 
 
 def _entry() -> Mapping[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        entry = Entry(Path(folder) / "x.entry")
+        entry = CacheEntry(Path(folder) / "x.entry")
         entry.write({"a.c": "int a;", "b/c.bin": b"\0\1"}, {"model": "x"})
         return {"x.entry": entry.path.read_bytes()}
 
@@ -324,7 +324,7 @@ def _sealed_entry(path: Path) -> None:
 
     packed = zlib.compress(path.read_bytes())
     path.write_bytes(b"microc 1 " + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
-    Entry(path).read()
+    CacheEntry(path).read()
 
 
 _RECORD = (
@@ -403,7 +403,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             lambda: {"x.json": b'[["split", "k", [null, 4]], ["x"]]'},
             lambda path: trace_from_json(path.read_text("utf-8", "replace")),
         ),
-        "cache": Target(_entry, lambda path: Entry(path).read()),
+        "cache": Target(_entry, lambda path: CacheEntry(path).read()),
         "cache inside": Target(
             lambda: {"x.entry": b'{"files": [["a.c", true, "int a;"], ["b", false, "00ff"]], "report": {"a": 1}}'},
             _sealed_entry,
@@ -412,12 +412,12 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "report": Target(lambda: {"x.json": b'{"report_version": 1, "totals": {}, "layers": []}'}, read_report),
         "sizes": Target(lambda: {"x.json": b'{"symbols": [{"name": "a", "size": 1}]}'}, read_sizes),
         "accuracy": Target(lambda: {"x.json": json.dumps(_VERIFIED).encode()}, read_accuracy),
-        "evidence": Target(_bundle, lambda path: evidence.read_bundle(path.parent), _facts),
+        "evidence": Target(_bundle, lambda path: evidence.read_evidence_bundle(path.parent), _facts),
         "evidence facts": Target(_facts, lambda path: read_accuracy(path.parent), lambda: {"SHA256SUMS": ""}),
         "arrays": Target(_arrays, data_files.read_arrays),
-        "array": Target(_arrays, load_array),
+        "array": Target(_arrays, load_npy_file),
         "sounds": Target(_sounds, data_files.read_arrays),
-        "pictures": Target(_pictures, lambda path: data_files.read_arrays(path, Reader(_PIXELS, None))),
+        "pictures": Target(_pictures, lambda path: data_files.read_arrays(path, PictureReader(_PIXELS, None))),
         "sources": Target(_tar, _read_tar),
         "program": Target(lambda: {"x.elf": _ELF}, _elf),
         "format": Target(_formats, lambda path: load_format(str(path.parent))),

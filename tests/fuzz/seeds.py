@@ -156,7 +156,7 @@ def _networks() -> dict[str, bytes]:
 
 def _graphs() -> dict[str, bytes]:
     """Graph files of what the others are read as."""
-    read = {name: tflite.read(data, "seed.tflite") for name, data in (_quantised() | _networks()).items()}
+    read = {name: tflite.read_tflite(data, "seed.tflite") for name, data in (_quantised() | _networks()).items()}
     for name, data in list(onnx_models().items())[:20]:
         read[name] = onnx_reader.read_onnx(data, "seed.onnx", {})
     return {name: to_bytes(graph) for name, graph in read.items()}

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from microc.compiler.lowering.derivation import Kernel, derive_kernel
-from microc.compiler.lowering.kernel_maker import Compiled
+from microc.compiler.lowering.derivation import DerivedKernel, derive_kernel
+from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.graph.ir import Graph, TensorType
@@ -173,13 +173,13 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
 
 
 @cache
-def _compiled(name: str) -> Compiled:
+def _compiled(name: str) -> CompiledNetwork:
     cpu, goal, make = CASES[name]
     return compile_network(make(), target_for(cpu), make_options(optimize=goal))
 
 
 @cache
-def derived(name: str) -> Kernel:
+def derived(name: str) -> DerivedKernel:
     """The first kernel of a case."""
     return derive_kernel(_compiled(name), 0)
 

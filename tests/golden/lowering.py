@@ -7,7 +7,7 @@ from functools import partial
 
 from microc.schedule.schedule import Schedule
 from microc.tir import ir
-from microc.tir.lower import PASSES, stages
+from microc.tir.lower import PASSES, lowering_stages
 from microc.tir.text import to_text
 from tests.golden.kernels import derived
 from tests.schedule.functions import matmul
@@ -58,7 +58,7 @@ assert set(CASES) == {name for name, _ in PASSES}
 
 def _text(name: str) -> str:
     before = CASES[name]()
-    for passed, after in stages(before):
+    for passed, after in lowering_stages(before):
         if passed == name and after != before:
             return f"# before {name}\n{to_text(before)}\n# after\n{to_text(after)}"
         before = after

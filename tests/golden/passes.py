@@ -310,7 +310,7 @@ def long_sequence(steps: int) -> Graph:
     y, *after = net.emit_all("lstm", (net.input("x", (1, steps, 4)), *weights, *states), attrs)
     for state, value in zip(states, after, strict=True):
         net.update(state, value)
-    return expand.expand(net.graph("net", {"y": y}), PassContext())
+    return expand.expand_composites(net.graph("net", {"y": y}), PassContext())
 
 
 CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.errors import UsageError
-from microc.graph.cut import cut
+from microc.graph.cut import cut_graph
 from microc.graph.ir import Graph, Node
 from microc.graph.text import to_text
 from microc.graph.verify import verify
@@ -32,33 +32,33 @@ def ops(graph: Graph) -> list[str]:
 
 
 def test_outputs_alone_drop_what_they_do_not_need() -> None:
-    found = cut(chain(), outputs=("bc",))
+    found = cut_graph(chain(), outputs=("bc",))
     assert ops(found) == ["a", "b", "bc"]
     assert (found.inputs, found.outputs, dict(found.consts)) == (("x",), ("bc",), {})
     assert "y" not in found.types
 
 
 def test_inputs_alone_and_their_order() -> None:
-    found = cut(chain(), inputs=("y", "bc"))
+    found = cut_graph(chain(), inputs=("y", "bc"))
     assert ops(found) == ["d", "e"] and found.inputs == ("y", "bc") and found.outputs == ("d", "e")
 
 
 def test_one_of_two_results_becomes_an_input() -> None:
-    found = cut(chain(), ("x", "b"), ("bc",))
+    found = cut_graph(chain(), ("x", "b"), ("bc",))
     assert [node.outputs for node in found.nodes] == [("a",), ("", "c"), ("bc",)]
     verify(found)
 
 
 def test_nothing_named_changes_nothing() -> None:
-    assert to_text(cut(chain())) == to_text(chain())
+    assert to_text(cut_graph(chain())) == to_text(chain())
 
 
 def test_state_stays_with_its_update() -> None:
     graph = diamond(outputs=("a",))
-    assert not cut(graph, outputs=("b",)).state
-    whole = cut(diamond(), outputs=("c",))
+    assert not cut_graph(graph, outputs=("b",)).state
+    whole = cut_graph(diamond(), outputs=("c",))
     assert tuple(whole.state) == ("s",) and whole.updates == {"s": "c"}
-    given = cut(diamond(), inputs=("x", "s"))
+    given = cut_graph(diamond(), inputs=("x", "s"))
     assert not given.state and not given.updates and given.inputs == ("x", "s")
     verify(given)
 
@@ -77,5 +77,5 @@ def test_state_stays_with_its_update() -> None:
 )
 def test_refusals(inputs: tuple[str, ...], outputs: tuple[str, ...], what: str, hint: str) -> None:
     with pytest.raises(UsageError, match=what) as caught:
-        cut(chain(), inputs, outputs)
+        cut_graph(chain(), inputs, outputs)
     assert hint in caught.value.hint and caught.value.where == "net"

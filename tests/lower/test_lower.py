@@ -14,7 +14,7 @@ from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify_stmt
-from microc.tir.lower import PASSES, lower, stages
+from microc.tir.lower import PASSES, lower, lowering_stages
 from microc.tir.lower.cleanup import (
     compact_buffers,
     drop_blocks,
@@ -63,7 +63,7 @@ FUNCTIONS: dict[str, Callable[[], ir.PrimFunc]] = {
 def test_every_stage_keeps_the_meaning(name: str) -> None:
     func = FUNCTIONS[name]()
     want = outputs(func, lowered=False)
-    for stage, made in stages(func):
+    for stage, made in lowering_stages(func):
         np.testing.assert_array_equal(outputs(made, lowered=False), want, err_msg=stage)
     assert made == lower(func)
 

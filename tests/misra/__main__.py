@@ -40,7 +40,7 @@ def main(names: list[str]) -> int:
         sys.stdout.write("\n  ".join([said, *wrong]) + "\n")
         sys.stdout.flush()
     for (rule, part), count in sorted(counts.items()):
-        sys.stdout.write(f"{rule:6} {misra.category(rule):10} {part:10} {count:6}\n")
+        sys.stdout.write(f"{rule:6} {misra.rule_category(rule):10} {part:10} {count:6}\n")
     idle = [
         (row.rule, part)
         for row in misra.REQUIRED_DEVIATIONS + misra.ADVISORY_DEVIATIONS

@@ -24,7 +24,7 @@ class Violation:
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: rule {self.rule} ({misra.category(self.rule)})"
+        return f"{self.file}:{self.line}: rule {self.rule} ({misra.rule_category(self.rule)})"
 
 
 def part_of(file: str) -> str:

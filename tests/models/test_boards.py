@@ -15,7 +15,7 @@ from microc.device.client import Client
 from microc.device.emulators import Emulator
 from microc.device.transport import open_transport
 from microc.errors import FitError
-from microc.run.board_project import Project, build, open_project
+from microc.run.board_project import Project, build_project, open_project
 from microc.run.session import Device
 from tests.device.faults import FaultyTransport, Rates
 from tests.device.smoke import skip_without
@@ -53,7 +53,7 @@ ON_BOARDS = [
 def firmware(path: Path, board: str, folder: Path) -> Project:
     """The model compiled and built for a board."""
     project = open_project(microc.compile(path, board=board).write(folder / "project"))
-    build(project)
+    build_project(project)
     return project
 
 

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
-from microc.device.toolchain import runs_here
+from microc.device.toolchain import is_machine_available
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
 from microc.target import target_for
@@ -106,7 +106,9 @@ def check_floats(pairs: list[tuple[Array, Array]]) -> None:
         assert np.max(np.abs(got - expected)) <= 1e-5 * np.max(np.abs(expected))
 
 
-@pytest.mark.skipif(not runs_here(AVX2) or not shutil.which("clang"), reason="needs clang and a computer with AVX2")
+@pytest.mark.skipif(
+    not is_machine_available(AVX2) or not shutil.which("clang"), reason="needs clang and a computer with AVX2"
+)
 @pytest.mark.parametrize(("path", "build"), BUILDS, ids=lambda part: getattr(part, "stem", None) or " ".join(part))
 def test_compilers_that_vectorise(path: Path, build: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Vector instructions that need an alignment fault where a declaration promises more than the definition keeps."""

@@ -11,13 +11,13 @@ import pytest
 import microc
 from microc.compiler.api import Program
 from microc.device.boards import list_boards, load_board
-from microc.device.emulators import find_program
+from microc.device.emulators import find_program_or_simulator
 from microc.device.toolchain import run_make
 from microc.reports.firmware_size import measure_firmware
-from microc.run.board_project import Project, build, open_project
+from microc.run.board_project import Project, build_project, open_project
 from microc.run.desktop.library import Library
 from microc.run.session import Device
-from microc.run.verification import random_input_sets, verify
+from microc.run.verification import compare_board_with_host, random_input_sets
 from tests.device.smoke import skip_without
 from tests.reports.test_size import size_program
 
@@ -51,14 +51,14 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     program, library = compiled(board.target.cpu)
     project = open_project(Program(program.module, board).write(tmp_path / "project"))
     run_make(project.folder, ("CFLAGS=-Werror",))
-    result = build(project)
+    result = build_project(project)
     assert 0 < result.sizes.flash <= board.flash_bytes
     assert result.sizes.static_ram + result.sizes.reserved_stack <= board.ram_bytes
     assert explained(project) == size_program(project)
-    if not project.emulated and not (board.simulated and find_program(board.raw["simulator"]["argv"][0])):
+    if not project.emulated and not (board.simulated and find_program_or_simulator(board.raw["simulator"]["argv"][0])):
         return
     with Device(project) as device:
-        layers, difference = verify(device, library, random_input_sets(device, 2), tolerance=0)
+        layers, difference = compare_board_with_host(device, library, random_input_sets(device, 2), tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
         image = np.load(DIGITS / "digits_test.npz")["images"][0]
         array = (np.round(image / 16 * 255) - 128).astype(np.int8).reshape(1, 8, 8, 1)

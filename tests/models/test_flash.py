@@ -19,7 +19,7 @@ import pytest
 
 import microc
 from microc.device.boards import load_board
-from microc.run.board_project import build, linked_sizes, open_project
+from microc.run.board_project import build_project, link_and_read_sizes, open_project
 from tests.device.smoke import skip_without
 from tests.models.small_networks import NETWORKS
 from tests.support.campaign import everything
@@ -55,8 +55,8 @@ def flash(family: str, name: str) -> tuple[int, int, int]:
     """Flash of a project: estimated, linked by ``compile``, and built."""
     program = microc.compile(source(name), board=FAMILIES[family])
     with tempfile.TemporaryDirectory() as folder:
-        built = build(open_project(program.write(Path(folder) / "project"))).sizes.flash
-    sizes = linked_sizes(program.files(), program.board)
+        built = build_project(open_project(program.write(Path(folder) / "project"))).sizes.flash
+    sizes = link_and_read_sizes(program.files(), program.board)
     assert sizes is not None
     return program.report()["flash"], sizes.flash, built
 

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.compiler.api import Program
 from microc.device.boards import load_board
 from microc.errors import MicrocError
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 from microc.run.session import Device
 from tests.onnx_nodes.suite import NodeTest, Outcome, compare, compile_test, refusal, suite
 
@@ -52,7 +52,7 @@ def _run(board: str, test: NodeTest, folder: Path) -> Outcome:
         project = open_project(Program(compiled.module, machine).write(folder / "project"))
         if runtime.is_dir():
             shutil.copytree(runtime, project.folder / "build" / "runtime", copy_function=shutil.copyfile)
-        build(project)
+        build_project(project)
         shutil.copytree(project.folder / "build" / "runtime", runtime, dirs_exist_ok=True)
     except MicrocError as error:
         return refusal(test, error)

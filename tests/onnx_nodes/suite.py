@@ -23,7 +23,14 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.runner import Runner as Checker
 
 from microc.errors import InternalError, MicrocError, ToolError
-from microc.run.desktop.onnx_backend import Compiled, Network, Runner, bind, build_batch, compile_proto
+from microc.run.desktop.onnx_backend import (
+    BatchNetwork,
+    CompiledOnnxModel,
+    Runner,
+    bind_inputs_as_constants,
+    build_batch,
+    compile_onnx_proto,
+)
 from tests.onnx_nodes.models import converted, free_inputs, light, simple
 from tests.support.corpus import CORPUS
 
@@ -144,7 +151,7 @@ def run(tests: Sequence[NodeTest], processes: int = 1) -> Iterator[Outcome]:
 def run_batch(tests: Iterable[NodeTest]) -> list[Outcome]:
     """One run of the C compiler for all."""
     outcomes: list[Outcome] = []
-    compiled: list[tuple[NodeTest, Compiled]] = []
+    compiled: list[tuple[NodeTest, CompiledOnnxModel]] = []
     for test in tests:
         try:
             compiled.append((test, compile_test(test)))
@@ -159,9 +166,11 @@ def run_batch(tests: Iterable[NodeTest]) -> list[Outcome]:
     return outcomes
 
 
-def compile_test(test: NodeTest, cpu: str = "host") -> Compiled:
+def compile_test(test: NodeTest, cpu: str = "host") -> CompiledOnnxModel:
     """The kernels of a test's model; MicrocError where microc refuses it."""
-    return compile_proto(bind(suite()[test.name].model, _bound(test)), network_of(test.name), cpu)
+    return compile_onnx_proto(
+        bind_inputs_as_constants(suite()[test.name].model, _bound(test)), network_of(test.name), cpu
+    )
 
 
 def network_of(test: str) -> str:
@@ -174,7 +183,7 @@ def refusal(test: NodeTest, error: MicrocError) -> Outcome:
     return Outcome(test.name, "internal" if isinstance(error, InternalError) else "refused", str(error))
 
 
-def _built(compiled: Sequence[Compiled], outcomes: list[Outcome]) -> Mapping[str, Network]:
+def _built(compiled: Sequence[CompiledOnnxModel], outcomes: list[Outcome]) -> Mapping[str, BatchNetwork]:
     """All networks; where one does not build, one by one, so that it is known which."""
     try:
         return build_batch([one.module for one in compiled])
@@ -197,7 +206,7 @@ def _array(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
-def compare(test: NodeTest, compiled: Compiled, network: Runner) -> Outcome:
+def compare(test: NodeTest, compiled: CompiledOnnxModel, network: Runner) -> Outcome:
     """Run on the test's data and compare, with the tolerances of ONNX's own runner."""
     case = suite()[test.name]
     for inputs, outputs in case.data_sets:

@@ -14,7 +14,7 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.compiler.lowering.kernel_selection import schedule_group
-from microc.device.toolchain import machine_flags
+from microc.device.toolchain import flags_if_machine_available
 from microc.graph.ir import Graph, Node
 from microc.isa import CORES
 from microc.ops.lowering import LoweredGroup
@@ -103,7 +103,7 @@ def assert_compiled(
     written to stderr, and optimised, in the instructions of ``cpu`` where this computer has them. In two libraries: of one that
     is both, the compiler makes three times as much work. A function that is ``built`` is not built again: several cores have
     it. ``optimised``: the cases that are built optimised, too; all by default."""
-    machine, built = machine_flags(CORES[cpu].machine), {} if built is None else built
+    machine, built = flags_if_machine_available(CORES[cpu].machine), {} if built is None else built
     own, printed = cpu if machine else "host", cache(library_source)  # often both libraries are of the same text
     for name, flags, bodies in (("sanitized", ("-O0", UNDEFINED), "host"), ("optimised", ("-O1", *machine), own)):
         part = {

@@ -49,7 +49,7 @@ def tflm(data: bytes, *inputs: Array) -> Array:
 
 def check(data: bytes, *inputs: Array) -> None:
     """TFLite Micro and our references agree bit for bit on a model."""
-    (ours,) = run(tflite.read(data, "one.tflite"), inputs)
+    (ours,) = run(tflite.read_tflite(data, "one.tflite"), inputs)
     np.testing.assert_array_equal(ours, tflm(data, *inputs))
 
 

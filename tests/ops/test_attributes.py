@@ -16,13 +16,13 @@ from microc.ops.attributes import (
     Absent,
     DocumentedEnum,
     Rounding,
+    attribute_error_message,
     choice,
     element_type,
-    fault,
+    int_rows,
     integer,
     integers,
     real,
-    rows,
 )
 from microc.transform.pass_context import Pass, PassContext, run_passes
 
@@ -54,9 +54,9 @@ def test_the_pass_that_made_it_is_named(attrs: dict[str, Attr], said: str) -> No
 @pytest.mark.parametrize("op", sorted(registry.registry()))
 def test_cases_have_what_is_declared(op: str) -> None:
     definition = registry.get(op)
-    assert fault(definition.attrs, definition.defaults) in ("", *_missing(op))
+    assert attribute_error_message(definition.attrs, definition.defaults) in ("", *_missing(op))
     for case in definition.cases():
-        assert not fault(definition.attrs, {**definition.defaults, **case.attrs}), case.name
+        assert not attribute_error_message(definition.attrs, {**definition.defaults, **case.attrs}), case.name
 
 
 def _missing(op: str) -> list[str]:
@@ -71,7 +71,7 @@ def test_what_a_declaration_refuses() -> None:
         "alpha": real("", 1.0),
         "mode": choice("", "a", "b", default="a"),
         "dtype": element_type("", ""),
-        "pairs": rows(""),
+        "pairs": int_rows(""),
         "open": integers("", OPTIONAL),
     }
     whole: dict[str, Any] = {
@@ -82,7 +82,9 @@ def test_what_a_declaration_refuses() -> None:
         "dtype": "int8",
         "pairs": ((1, 2), ()),
     }
-    assert not fault(declared, whole) and not fault(declared, {**whole, "open": (1,)})
+    assert not attribute_error_message(declared, whole) and not attribute_error_message(
+        declared, {**whole, "open": (1,)}
+    )
     wrong: tuple[tuple[str, Any, str], ...] = (
         ("axes", (0,), "has 1 elements, not 2"),
         ("axes", (0, -1), "is less than 0"),
@@ -96,8 +98,8 @@ def test_what_a_declaration_refuses() -> None:
         ("pairs", (1, 2), "is not of kind rows of ints"),
     )
     for name, value, said in wrong:
-        assert fault(declared, {**whole, name: value}) == f"attribute {name}={value!r} {said}"
-    assert fault(declared, {"alpha": 1.0}) == "attribute 'axes' is missing"
+        assert attribute_error_message(declared, {**whole, name: value}) == f"attribute {name}={value!r} {said}"
+    assert attribute_error_message(declared, {"alpha": 1.0}) == "attribute 'axes' is missing"
 
 
 def test_a_reader_refuses_with_the_place() -> None:

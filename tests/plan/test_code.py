@@ -10,7 +10,7 @@ from itertools import combinations
 
 import pytest
 
-from microc.module import External, Module, Plan
+from microc.module import ExternalBody, Module, Plan
 from microc.plan import memories as hot
 from microc.plan.memories import reserved_code_bytes, with_hot_code
 from microc.target import CodeMemory, Fetches, Fetching
@@ -123,7 +123,7 @@ def test_what_gains_nothing_stays() -> None:
     module = network([(64, 1000.0), (64, 1000.0)])
     slow = with_hot_code(module, CodeMemory("sram", 1 << 16, FLASH, FLASH)).plan
     assert slow is not None and slow.code is not None and slow.code.kernels == () and slow.code.saved == 0
-    foreign = replace(module.kernels[0], external=External("acme", (), (), 0, 64))
+    foreign = replace(module.kernels[0], external=ExternalBody("acme", (), (), 0, 64))
     mixed = with_hot_code(replace(module, kernels=(foreign, module.kernels[1])), CodeMemory("m", 1 << 16, FAST, FLASH))
     assert mixed.plan is not None and mixed.plan.code is not None
     assert mixed.plan.code.kernels == (module.kernels[1].name,)

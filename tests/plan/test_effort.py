@@ -16,11 +16,11 @@ from microc.plan.liveness import (
     Overlaps,
     Placement,
     Unit,
+    conflicting_bytes,
     conflicts,
     lower_bound,
     make_demand,
-    pressures,
-    size_of,
+    placement_size,
 )
 from microc.target import target_for
 from tests.plan.modules import Sketch
@@ -56,7 +56,7 @@ def test_what_conflicts_is_counted() -> None:
     wanted = crowd(20)
     pairs = [(a, b) for k, a in enumerate(wanted.units) for b in wanted.units[:k] if a.conflicts(b)]
     assert conflicts(wanted) == len(pairs)
-    assert pressures(wanted) == {
+    assert conflicting_bytes(wanted) == {
         u: sum(v.size for v in wanted.units if v is not u and v.conflicts(u)) for u in wanted.units
     }
 
@@ -76,7 +76,7 @@ def test_beam_search_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = crowd(count)
     placement = beam.beam_search(wanted)
     assert looked <= 3 * effort.BEAM_EFFORT
-    assert (placement is None) == (effort.affordable(wanted, effort.BEAM_EFFORT, beam.WIDTH) == 0)
+    assert (placement is None) == (effort.affordable_repeats(wanted, effort.BEAM_EFFORT, beam.WIDTH) == 0)
     assert placement is None or is_right(wanted, placement)
 
 
@@ -96,20 +96,20 @@ def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planners, "EXACT_EFFORT", 20)
     some = planners.exact(wanted)
     assert looks <= 20 + 2 * len(wanted.units)  # two greedy placements come first
-    assert is_right(wanted, some) and size_of(some) >= size_of(best) >= lower_bound(wanted)
+    assert is_right(wanted, some) and placement_size(some) >= placement_size(best) >= lower_bound(wanted)
 
 
 @pytest.mark.parametrize("count", [10, 40, 200])
 def test_ordering_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders are drawn on by a call so many times, and a wide network comes out no worse than as it was written."""
-    tried, after = 0, plan.Search.after
+    tried, after = 0, plan.OrderSearch.after
 
-    def counted(search: plan.Search, state: plan._PartialOrder, k: int, place: int = 0) -> plan._PartialOrder:
+    def counted(search: plan.OrderSearch, state: plan._PartialOrder, k: int, place: int = 0) -> plan._PartialOrder:
         nonlocal tried
         tried += 1
         return after(search, state, k, place)
 
-    monkeypatch.setattr(plan.Search, "after", counted)
+    monkeypatch.setattr(plan.OrderSearch, "after", counted)
     module = fan(count)
     ordered = plan.order_calls(module, Overlaps(module), io_in_arena=True)
     assert tried <= effort.ORDER_EFFORT + len(module.calls)  # the order as written comes last
@@ -129,7 +129,7 @@ def test_a_smaller_share_leaves_a_good_order(monkeypatch: pytest.MonkeyPatch) ->
     module, peaks = sketch.module(), []
     for ways in (1, 64, 4096):
         monkeypatch.setattr(plan, "ORDER_EFFORT", ways * len(module.calls))
-        peaks.append(plan.Search(module, Overlaps(module), io_in_arena=True).best().peak)
+        peaks.append(plan.OrderSearch(module, Overlaps(module), io_in_arena=True).best().peak)
     assert peaks[0] > 2000 and peaks[1] == peaks[2] < 200
 
 

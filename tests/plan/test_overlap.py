@@ -16,12 +16,12 @@ from microc.module import Module, Plan
 from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, find_safe_offsets, lifetimes
 from microc.plan.plan_check import check_plan
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.rules.movement import move_runs
+from microc.schedule.rules.movement import vectorize_copy_loops
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import compile_func
-from microc.tir.lower import lower, lower_kinds
+from microc.tir.lower import lower, lower_annotated_loops
 from microc.tir.rewrite import walk_stmt
 from tests.plan.kernels import KERNELS, float_to_int, kernel, widen
 from tests.plan.modules import Sketch
@@ -41,7 +41,9 @@ def in_runs(rows: int, kept: int, fresh: int) -> ir.PrimFunc:
     stay = ir.loops([(i, kept)], ir.Store(out, (n, i), x[n, i + fresh]))
     come = ir.loops([(j, fresh)], ir.Store(out, (n, j + kept), new[n, j]))
     func = ir.PrimFunc("shift", (x, new, out), ir.loops([(n, rows)], ir.seq(stay, come)))
-    return replace(func, body=lower_kinds(move_runs(Schedule(func), target_for("cortex-m55")).func.body))
+    return replace(
+        func, body=lower_annotated_loops(vectorize_copy_loops(Schedule(func), target_for("cortex-m55")).func.body)
+    )
 
 
 SCHEDULED: dict[str, Callable[[], ir.PrimFunc]] = {

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.module import Module, Plan
-from microc.plan.liveness import Overlaps, Placement, Unit, demand, lower_bound, make_demand, size_of
+from microc.plan.liveness import Overlaps, Placement, Unit, demand_of_module, lower_bound, make_demand, placement_size
 from microc.plan.placement import (
     EXACT_LIMIT,
     PLANNERS,
@@ -31,7 +31,7 @@ from tests.plan.modules import Sketch, modules, residual
 def planned(module: Module, placement: Placement) -> Module:
     """The module under a placement of its units."""
     offsets = {unit.name: at for unit, at in placement.items()}
-    return module.with_plan(Plan(offsets, size_of(placement), 0, "test"))
+    return module.with_plan(Plan(offsets, placement_size(placement), 0, "test"))
 
 
 @given(modules(), st.booleans())
@@ -51,21 +51,21 @@ def test_plans_are_correct(module: Module, io_in_arena: bool) -> None:
 @given(module=modules(calls=14))
 @settings(max_examples=30, deadline=None)
 def test_every_planner_is_correct(name: str, planner: Planner, module: Module) -> None:
-    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     placement = planner(wanted)
     assert placement is not None and set(placement) == set(wanted.units)
-    assert size_of(placement) >= lower_bound(wanted)
+    assert placement_size(placement) >= lower_bound(wanted)
     check_plan(planned(module, placement))
 
 
 @given(modules(calls=14), st.integers(0, 64))
 @settings(max_examples=30, deadline=None)
 def test_beam_search_finds_the_same_below_a_limit(module: Module, more: int) -> None:
-    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     found = beam_search(wanted)
     assert found is not None
-    assert beam_search(replace(wanted, limit=size_of(found) + 1 + more)) == found
-    assert beam_search(replace(wanted, limit=size_of(found))) is None
+    assert beam_search(replace(wanted, limit=placement_size(found) + 1 + more)) == found
+    assert beam_search(replace(wanted, limit=placement_size(found))) is None
 
 
 def _unit(number: int, parts: tuple[int, int, int, int]) -> Unit:
@@ -82,16 +82,16 @@ unit_sets = st.lists(
 @settings(max_examples=150, deadline=None)
 def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
     wanted = make_demand(found)
-    best = min((size_of(first_fit(wanted, order)) for order in permutations(found)), default=0)
-    assert size_of(exact(wanted)) == best
+    best = min((placement_size(first_fit(wanted, order)) for order in permutations(found)), default=0)
+    assert placement_size(exact(wanted)) == best
     for _, planner in PLANNERS:
-        assert lower_bound(wanted) <= best <= size_of(planner(wanted) or {})
+        assert lower_bound(wanted) <= best <= placement_size(planner(wanted) or {})
 
 
 @given(modules(calls=8), st.integers(0, 8))
 @settings(max_examples=40, deadline=None)
 def test_what_is_placed_is_not_placed_again(module: Module, count: int) -> None:
-    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     whole = first_fit(wanted, wanted.units)
     before = {unit: whole[unit] for unit in wanted.units[:count]}
     assert list(first_fit(wanted, wanted.units, before=before).items()) == list(whole.items())
@@ -100,7 +100,7 @@ def test_what_is_placed_is_not_placed_again(module: Module, count: int) -> None:
 @given(modules(calls=8), st.integers(0, 8), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_many_units_are_placed_as_few_are(module: Module, count: int, dice: random.Random) -> None:
-    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     order = dice.sample(wanted.units, len(wanted.units))
     whole = first_fit(wanted, order)
     shelf = IntervalIndex({unit: whole[unit] for unit in order[:count]})
@@ -122,11 +122,11 @@ def test_thousands_of_units_are_placed_as_few_are() -> None:
 @given(modules(calls=3))
 @settings(max_examples=40, deadline=None)
 def test_exact_is_correct(module: Module) -> None:
-    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     if len(wanted.units) <= EXACT_LIMIT:
         placement = exact(wanted)
         check_plan(planned(module, placement))
-        assert size_of(placement) <= size_of(greedy_by_size(wanted))
+        assert placement_size(placement) <= placement_size(greedy_by_size(wanted))
 
 
 def test_known_optimum() -> None:

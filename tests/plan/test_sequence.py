@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from microc.module import Module
 from microc.plan.liveness import Overlaps
-from microc.plan.plan import Search, order_calls, plan_module, reorder_like
+from microc.plan.plan import OrderSearch, order_calls, plan_module, reorder_like
 from tests.plan.modules import Sketch, modules
 
 
@@ -67,7 +67,7 @@ def test_orders_are_legal_and_no_worse(module: Module, io_in_arena: bool) -> Non
 @given(modules(calls=6))
 @settings(max_examples=60, deadline=None)
 def test_the_best_of_all_orders(module: Module) -> None:
-    search = Search(module, Overlaps(module), io_in_arena=True)
+    search = OrderSearch(module, Overlaps(module), io_in_arena=True)
 
     def every(done: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if len(done) == len(module.calls):

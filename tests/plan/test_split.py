@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from microc.errors import InternalError
 from microc.module import Module
-from microc.plan.liveness import Demand, Unit, make_demand, size_of
+from microc.plan.liveness import Demand, Unit, make_demand, placement_size
 from microc.plan.memories import Homes, Waits, assign_memories, restrict_demand
 from microc.plan.placement import first_fit
-from microc.plan.plan import in_one_arena, plan_module
+from microc.plan.plan import plan_in_one_arena, plan_module
 from microc.plan.plan_check import check_plan
 from microc.target import Memory, Traffic
 from tests.plan.modules import Sketch, modules, residual
@@ -38,7 +38,10 @@ def fitting(wanted: Demand, memories: list[Memory]) -> Iterator[Homes]:
     for homes in product(range(len(memories)), repeat=len(wanted.units)):
         own = [[u for u, home in zip(wanted.units, homes, strict=True) if home == m] for m in range(len(memories))]
         if all(
-            min((size_of(first_fit(restrict_demand(wanted, units), order)) for order in permutations(units)), default=0)
+            min(
+                (placement_size(first_fit(restrict_demand(wanted, units), order)) for order in permutations(units)),
+                default=0,
+            )
             <= memory.size
             for units, memory in zip(own, memories, strict=True)
         ):
@@ -94,7 +97,7 @@ def test_plans_in_several_memories_are_correct(module: Module, data: st.DataObje
     assert plan_module(module, io_in_arena=io_in_arena, memories=memories) == planned
     # Planned again it may find another order of calls, but the waits of before are not added to
     refuse_unsound(plan_module(planned, io_in_arena=io_in_arena, memories=memories))
-    one = in_one_arena(planned)
+    one = plan_in_one_arena(planned)
     assert one.plan is not None and not one.plan.arenas and not any(call.waits or call.cycles for call in one.calls)
 
 

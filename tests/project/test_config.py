@@ -12,9 +12,9 @@ import pytest
 from microc.base import file_access
 from microc.base.file_access import TRUST, is_trusted
 from microc.compiler import option_values
-from microc.compiler.options import OPTIONS, RUN, WRITTEN, Options, make_options, option
+from microc.compiler.options import OPTIONS, RUN, WRITTEN, Options, make_options, option_field
 from microc.errors import OutputError, UsageError
-from microc.project.config import NAMES, check_owner, find_config, format_config, read_config
+from microc.project.config import NAMES, check_config_owner, find_config, format_config, read_config
 
 SPOKEN: dict[str, tuple[str, Any]] = {
     "name": ('"net"', "net"),
@@ -216,7 +216,7 @@ def test_what_is_written_stays_below_the_file(name: str, tmp_path: Path) -> None
 def test_an_option_that_names_a_file_says_what_is_done_with_it() -> None:
     for word in (Path, option_values.parse_path, option_values.read_text_lines, option_values.parse_external):
         with pytest.raises(TypeError, match="declares path"):
-            option(None, option_values.check_folder, "help", flag="--new", word=word)
+            option_field(None, option_values.validated_optional_path, "help", flag="--new", word=word)
     assert {n for n, o in OPTIONS.items() if o.path == WRITTEN} == {"dump", "plan"}
     assert {n for n, o in OPTIONS.items() if o.path == RUN} == {"plugins", "external"}
 
@@ -235,16 +235,16 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "firmware").mkdir()
     (tmp_path / "firmware" / "Makefile").write_text("")
     found = read_config(written(tmp_path, 'board = "b.toml"\n'))
-    check_owner(found)
+    check_config_owner(found)
     for path in (found.path, tmp_path / "b.toml", tmp_path / "firmware" / "Makefile", tmp_path / "firmware"):
         mode = path.stat().st_mode
         os.chmod(path, 0o777)
         with pytest.raises(UsageError) as caught:
-            check_owner(found)
+            check_config_owner(found)
         assert TRUST in caught.value.hint and str(tmp_path) in caught.value.hint and path.name in str(caught.value)
         os.chmod(path, mode)
-    monkeypatch.setattr(file_access, "_users", lambda: frozenset({os.getuid() + 1}))
+    monkeypatch.setattr(file_access, "_trusted_users", lambda: frozenset({os.getuid() + 1}))
     with pytest.raises(UsageError, match="belongs to"):
-        check_owner(found)
+        check_config_owner(found)
     monkeypatch.setenv(TRUST, str(tmp_path))
-    check_owner(found)
+    check_config_owner(found)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, gate, run_over_time
+from microc.frontend.formulas import Gates, State, run_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 
@@ -44,7 +44,7 @@ class Lstm(Cell):
     def step(self, write: GraphBuilder, share: str, old: State) -> State:
         hidden, cell = old
         total = write.emit("add", (share, self.product(write, hidden)))
-        parts = [gate(write, total, k, UNITS) for k in range(4)]
+        parts = [slice_gate(write, total, k, UNITS) for k in range(4)]
         i, f, o = (write.emit("sigmoid", (part,)) for part in parts[:3])
         added = write.emit("mul", (i, write.emit("tanh", (parts[3],))))
         cell = write.emit("add", (write.emit("mul", (f, cell)), added))
@@ -58,7 +58,7 @@ class Gru(Cell):
     def step(self, write: GraphBuilder, share: str, old: State) -> State:
         (hidden,) = old
         own = self.product(write, hidden)
-        z, r, n = ([gate(write, value, k, UNITS) for value in (share, own)] for k in range(3))
+        z, r, n = ([slice_gate(write, value, k, UNITS) for value in (share, own)] for k in range(3))
         update, reset = (write.emit("sigmoid", (write.emit("add", pair),)) for pair in (z, r))
         new = write.emit("tanh", (write.emit("add", (n[0], write.emit("mul", (reset, n[1])))),))
         rest = write.emit("sub", (write.scalar(1.0), update))

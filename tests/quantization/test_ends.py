@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.quantization.network_noise import noise_of
-from microc.quantization.network_structure import End, ends
+from microc.quantization.network_noise import noise_by_change
+from microc.quantization.network_structure import End, find_measured_ends
 from tests.quantization.networks import Net, images
 
 
@@ -35,7 +35,7 @@ def network(*last: str) -> microc.Graph:
 )
 def test_the_end_is_in_front_of_what_saturates(last: tuple[str, ...], axis: int | None) -> None:
     graph = network(*last)
-    (end,) = ends(graph).values()
+    (end,) = find_measured_ends(graph).values()
     saturates = axis is not None or "sigmoid" in last
     assert graph.producer()[end.value].op == "dense" if saturates else end.value == graph.outputs[0]
     assert end.axis == axis
@@ -44,9 +44,9 @@ def test_the_end_is_in_front_of_what_saturates(last: tuple[str, ...], axis: int 
 def test_what_all_classes_share_is_no_noise() -> None:
     """A number added to all logits changes no answer; one added to a class does."""
     graph = network("softmax")
-    (end,) = ends(graph).values()
+    (end,) = find_measured_ends(graph).values()
     row = np.array([[1.0, 0.0, 0.0, 0.0, 0.0]])
-    found = noise_of(
+    found = noise_by_change(
         graph,
         [(image,) for image in images(3)],
         {

@@ -7,8 +7,8 @@ import pytest
 
 import microc
 from microc.graph.ir import Graph
-from microc.quantization.calibration_data import observe
-from microc.quantization.network_structure import Units
+from microc.quantization.calibration_data import observe_activations
+from microc.quantization.network_structure import ChannelUnits
 from microc.quantization.quantisation_points import find_quantisation_points
 from microc.quantization.repairs import equalise_channels
 from tests.quantization.networks import Net, images
@@ -29,7 +29,7 @@ def residual(flat: bool) -> Graph:
 
 def rescaled(graph: Graph, seed: int = 5) -> Graph:
     """The same function with channels in units between 1/10 and 10."""
-    units = Units(graph)
+    units = ChannelUnits(graph)
     factors = np.where(units.free, 10.0 ** np.random.default_rng(seed).uniform(-1, 1, units.count), 1.0)
     return units.apply(factors)
 
@@ -62,9 +62,9 @@ def test_what_is_in_good_units_stays() -> None:
     """Equalising twice changes nothing more, and inputs and outputs keep their units."""
     graph, data = residual(False), images(10)
     rows = [(x,) for x in data]
-    once = equalise_channels(graph, observe(graph, find_quantisation_points(graph).values, rows, 0))
-    assert equalise_channels(once, observe(once, find_quantisation_points(once).values, rows, 0)) is once
-    units = Units(graph)
+    once = equalise_channels(graph, observe_activations(graph, find_quantisation_points(graph).values, rows, 0))
+    assert equalise_channels(once, observe_activations(once, find_quantisation_points(once).values, rows, 0)) is once
+    units = ChannelUnits(graph)
     assert not units.free[units.of("x")].any() and not units.free[units.of("y")].any()
 
 
@@ -72,5 +72,5 @@ def test_what_is_in_good_units_stays() -> None:
 def test_functions_fix_the_unit(op: str) -> None:
     net = Net((1, 12, 12, 3))
     x = net.conv(net.x, 4)
-    units = Units(net.graph(net.conv(net.op(op, x), 2)))
+    units = ChannelUnits(net.graph(net.conv(net.op(op, x), 2)))
     assert not units.free[units.of(x)].any()

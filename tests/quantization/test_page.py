@@ -12,13 +12,13 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.quantize import paragraphs
+from microc.cli.quantize import quantization_paragraphs
 from microc.compiler.options import Options
 from microc.graph.ir import Loc
 from microc.quantization.decisions import normalise_float_graph
 from microc.quantization.quantisation_points import find_quantisation_points
 from microc.quantization.quantised_page import stored_bits, to_html
-from microc.quantization.quantised_report import rows
+from microc.quantization.quantised_report import group_into_layers
 from tests.quantization.networks import Net, classifier, images
 from tests.run.test_profile import EVIL, Page
 
@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_layers_are_what_the_model_has() -> None:
     """Functions of elements belong to the layer before, where its result is not stored; pools, sums and joins stand alone."""
     graph = normalise_float_graph(classifier(), Options())
-    assert [row.ops for row in rows(graph, find_quantisation_points(graph).values)] == [
+    assert [row.ops for row in group_into_layers(graph, find_quantisation_points(graph).values)] == [
         "input", "conv2d+relu", "conv2d+clip", "conv2d", "add", "conv2d", "sigmoid", "concat", "max_pool2d", "mean", "dense",
         "softmax",
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_names_of_models_are_text(tmp_path: Path) -> None:
 def test_terminal(report: dict[str, Any], full: bool) -> None:
     """Tables are cut, unless all is asked for."""
     layers = [{**report["layers"][1], "layer": f"layer {k}"} for k in range(20)]
-    said = "\n\n".join(paragraphs({**report, "layers": layers}, "net.mcg", "out.mcg", full))
+    said = "\n\n".join(quantization_paragraphs({**report, "layers": layers}, "net.mcg", "out.mcg", full))
     assert [words in said for words in ("layer 19", "8 more layers", "--full")] == [full, not full, not full]
     for words in (
         "accuracy  ",

@@ -12,7 +12,7 @@ from PIL import Image
 import microc
 from microc.base.dtypes import Array
 from microc.compiler.options import make_options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.graph.ir import Graph
 from microc.quantization import Quantized
 from tests.transform.network import Network
@@ -32,7 +32,7 @@ def quantised(**options: Any) -> Quantized:
 
 
 def lowered(found: Quantized) -> tuple[list[str], Graph]:
-    graph = optimise(found.graph, make_options())
+    graph = optimise_graph(found.graph, make_options())
     return [node.op for node in graph.nodes], graph
 
 
@@ -84,7 +84,7 @@ def test_a_quantised_network_is_prepared_later_too() -> None:
     real = (FRAMES / 255).astype(np.float32)
     found = microc.quantize(network(), real)
     options = make_options(input_normalize=(0, 255))
-    graph = optimise(microc.load(found.graph, input_normalize=(0, 255)), options)
+    graph = optimise_graph(microc.load(found.graph, input_normalize=(0, 255)), options)
     assert [node.op for node in graph.nodes][:2] == ["lookup", "conv2d"]
     prepared, plain = microc.compile(found.graph, input_normalize=(0, 255)), microc.compile(found.graph)
     np.testing.assert_array_equal(prepared(FRAMES[0]), plain((FRAMES[0] * np.float32(1 / 255)).astype(np.float32)))

@@ -8,7 +8,7 @@ import pytest
 import microc
 from microc.graph.ir import Graph
 from microc.quantization import decisions, network_noise, repairs
-from microc.quantization.network_structure import Units, flatten_graph
+from microc.quantization.network_structure import ChannelUnits, flatten_graph
 from tests.quantization.networks import classifier, images
 from tests.quantization.recurrent import network, sequences
 
@@ -59,7 +59,7 @@ def test_units_that_do_not_help_are_dropped(monkeypatch: pytest.MonkeyPatch) -> 
     """Channels in units of any size are the same function with more noise."""
 
     def worse(graph: Graph, *others: object) -> Graph:
-        units = Units(graph)
+        units = ChannelUnits(graph)
         sizes = 10 ** np.random.default_rng(0).uniform(-1.5, 1.5, units.count)
         return units.apply(np.where(units.free, sizes, 1.0))
 

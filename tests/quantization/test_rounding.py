@@ -11,12 +11,12 @@ import microc
 from microc.graph.ir import Graph
 from microc.quantization.integer_scheme import (
     fit_to_stored_factors,
-    levels,
     quantise_weights,
     round_weights_for_output,
     shrink_moments,
+    weight_levels,
 )
-from microc.quantization.network_structure import layers
+from microc.quantization.network_structure import find_matrix_layers
 from tests.quantization.networks import Net
 
 
@@ -43,7 +43,7 @@ def test_rounding_lowers_the_noise_of_answers(bits: int, groups: int) -> None:
     def noise(stored: np.ndarray) -> float:
         return float(np.square(x @ (stored.reshape(w.shape) - w).swapaxes(1, 2)).sum())
 
-    assert levels(bits)[0] <= found.data.min() and found.data.max() <= levels(bits)[1]
+    assert weight_levels(bits)[0] <= found.data.min() and found.data.max() <= weight_levels(bits)[1]
     assert noise(found.real) < noise(nearest.real) / 2
 
 
@@ -84,7 +84,7 @@ def conv(op: str = "conv2d", **attrs: object) -> Graph:
 def test_reads_are_what_a_convolution_multiplies(op: str, attrs: dict[str, object]) -> None:
     graph = conv(op, **attrs)
     data = np.random.default_rng(0).normal(size=(1, 9, 8, 4)).astype(np.float32)
-    (layer,) = layers(graph, frozenset(graph.consts))
+    (layer,) = find_matrix_layers(graph, frozenset(graph.consts))
     reads = layer.reads(data, 1 << 20, np.random.default_rng(0)).of(data)
     sums = np.moveaxis(reads @ layer.rows.swapaxes(1, 2), 0, 1).reshape(reads.shape[1], -1) + layer.bias
     expected = np.asarray(microc.compile(graph, check=False)(data))
@@ -94,5 +94,5 @@ def test_reads_are_what_a_convolution_multiplies(op: str, attrs: dict[str, objec
 def test_few_places_are_drawn() -> None:
     graph = conv()
     data = np.zeros((1, 9, 8, 4), np.float32)
-    (layer,) = layers(graph, frozenset(graph.consts))
+    (layer,) = find_matrix_layers(graph, frozenset(graph.consts))
     assert layer.reads(data, 7, np.random.default_rng(0)).of(data).shape == (1, 7, 36)

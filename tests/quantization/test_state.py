@@ -109,7 +109,7 @@ def test_a_window_has_the_scale_of_its_frames() -> None:
 
 def test_state_of_a_file_of_tflite() -> None:
     """A resource variable is summed up."""
-    graph = tflite.read(variables(np.array([[0.5, 0.5, -0.5]], np.float32)), "state.tflite")
+    graph = tflite.read_tflite(variables(np.array([[0.5, 0.5, -0.5]], np.float32)), "state.tflite")
     rows = frames(40, 2, (1, 3)) - frames(40, 3, (1, 3))
     found = microc.quantize(graph, rows)
     assert [found.graph.types[state].dtype for state in found.graph.state] == ["int16"]

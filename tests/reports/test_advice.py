@@ -12,12 +12,12 @@ import microc
 from microc.cli import main
 from microc.compiler.options import Options
 from microc.device.boards import load_board
-from microc.project.model_check import Check, check_model
+from microc.project.model_check import ModelCheck, check_model
 from microc.reports.advice import estimate_speeds
 from tests.support import digits
 
 
-def looked(model: Path, board: str, requantize: str = "float") -> Check:
+def looked(model: Path, board: str, requantize: str = "float") -> ModelCheck:
     return check_model(model, Options(requantize=requantize), load_board(board))
 
 

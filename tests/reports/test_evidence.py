@@ -22,7 +22,7 @@ MODEL = str(FOLDER / "digits_float.onnx")
 
 def facts(folder: Path) -> dict[str, Any]:
     """What a bundle says, which fits its own schema."""
-    found = evidence.read_bundle(folder)
+    found = evidence.read_evidence_bundle(folder)
     jsonschema.validate(found, json.loads((folder / "evidence.schema.json").read_text()))
     return found
 
@@ -45,7 +45,7 @@ def test_a_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([*words, str(folder)]) == 2, "evidence is never written over"
     (folder / "evidence.md").write_text("all is well")
     with pytest.raises(OutputError, match=r"evidence\.md was changed"):
-        evidence.read_bundle(folder)
+        evidence.read_evidence_bundle(folder)
 
 
 def test_a_difference_is_evidence_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_difference_is_evidence_too(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Path, "write_bytes", full)
     other = tmp_path / "other"
     with pytest.raises(OutputError):
-        evidence.write_bundle(other, found)
+        evidence.write_evidence_bundle(other, found)
     assert not other.exists() and len(list(tmp_path.iterdir())) == 1, "nothing is half written"
 
 
@@ -105,6 +105,6 @@ def test_texts_are_inert_on_the_page(tmp_path: Path) -> None:
         "evaluation": None,
         "failure": evil,
     }
-    evidence.write_bundle(tmp_path / "evidence", said)
+    evidence.write_evidence_bundle(tmp_path / "evidence", said)
     text = (tmp_path / "evidence" / "evidence.md").read_text()
     assert "<" not in text and "](" not in text and "javascript:y) `" not in text

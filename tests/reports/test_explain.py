@@ -14,7 +14,7 @@ from microc.cli import main
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.errors import UsageError
-from microc.reports.explain import find_layer
+from microc.reports.explain import find_step_of_layer
 from microc.target import target_for
 from microc.tir.text import from_text, to_text
 from tests.compiler.sizes import test_family as test_sizes
@@ -37,7 +37,7 @@ MODULE = compile_model(digits.INT8, target_for("cortex-m4"), make_options())
     ],
 )
 def test_a_layer_is_found(wanted: str, step: int) -> None:
-    assert find_layer(MODULE, wanted) == step
+    assert find_step_of_layer(MODULE, wanted) == step
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_layer_is_found(wanted: str, step: int) -> None:
 )
 def test_other_layers_are_refused(wanted: str, what: str, hint: str) -> None:
     with pytest.raises(UsageError, match=what) as refusal:
-        find_layer(MODULE, wanted)
+        find_step_of_layer(MODULE, wanted)
     assert hint in refusal.value.hint and refusal.value.where == "digits_int8.tflite"
 
 

@@ -10,16 +10,16 @@ import pytest
 
 from microc.cli import main
 from microc.errors import GrowthError, UsageError
-from microc.reports.firmware_size import Growth, compute_growth, growth_error, read_figures
+from microc.reports.firmware_size import Growth, compute_growth, growth_error, read_growth_figures
 
 SIZE = {"totals": {"flash": 1000, "ram": 200, "text": 5}}
 PROFILE = {"time": 50, "kernels": [], "flash": 1000, "ram": 200, "board": "b", "unit": "ticks"}
 
 
 def test_reports_have_figures() -> None:
-    assert read_figures(SIZE, "") == {"flash": 1000, "ram": 200}
-    assert read_figures(PROFILE, "") == {"flash": 1000, "ram": 200, "time": 50, "unit": "b ticks"}
-    assert "flash" not in read_figures({**PROFILE, "flash": None}, "")
+    assert read_growth_figures(SIZE, "") == {"flash": 1000, "ram": 200}
+    assert read_growth_figures(PROFILE, "") == {"flash": 1000, "ram": 200, "time": 50, "unit": "b ticks"}
+    assert "flash" not in read_growth_figures({**PROFILE, "flash": None}, "")
     strangers: list[Any] = [
         [],
         {},
@@ -31,7 +31,7 @@ def test_reports_have_figures() -> None:
     ]
     for data in strangers:
         with pytest.raises(UsageError, match="no report of a firmware"):
-            read_figures(data, "file")
+            read_growth_figures(data, "file")
 
 
 def test_bounds_are_shares_of_what_was() -> None:
@@ -47,7 +47,7 @@ def test_bounds_are_shares_of_what_was() -> None:
 
 
 def test_only_what_both_have_is_compared() -> None:
-    size, profile = read_figures(SIZE, ""), read_figures(PROFILE, "")
+    size, profile = read_growth_figures(SIZE, ""), read_growth_figures(PROFILE, "")
     assert [each.what for each in compute_growth(size, profile, {"": 0.0})] == ["flash", "ram"]
     with pytest.raises(UsageError, match="no time in both"):
         compute_growth(size, profile, {"time": 0.1})

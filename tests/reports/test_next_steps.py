@@ -15,7 +15,7 @@ import microc
 from microc.cli import main
 from microc.compiler.model import load
 from microc.device.boards import load_board
-from microc.reports.advice import ADVICES, Situation, advice_for, option_words, rewrite_command
+from microc.reports.advice import ADVICES, Situation, advice_for, report_option_flags, rewrite_command
 from microc.reports.making import report
 from tests.graph.graphs import diamond
 from tests.support import digits
@@ -152,7 +152,7 @@ def test_options_are_repeated() -> None:
         "opt_level": 3,
     }
     data = report(digits.INT8, board="microbit", **options).data
-    words = shlex.split(option_words(data))
+    words = shlex.split(report_option_flags(data))
     assert words[:2] == ["--board", "microbit"] and "--no-shipped" in words
     for pair in (["--opt-level", "3"], ["--ram", "65536"], ["--optimize", "size"], ["--input-dtype", "*=float32"]):
         assert words[words.index(pair[0]) + 1] == pair[1]

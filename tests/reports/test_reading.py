@@ -10,10 +10,10 @@ import pytest
 
 import microc
 from microc.errors import UsageError
-from microc.reports.evidence import accuracy_words, read_accuracy
+from microc.reports.evidence import accuracy_sentences, read_accuracy
 from microc.reports.making import report
 from microc.reports.saved_reports import compare_reports, is_report, read_report
-from microc.reports.text_tables import change_words, milliseconds_text, quant_words
+from microc.reports.text_tables import dequantization_formula, milliseconds_text, percent_change_text
 from tests.support import digits
 
 
@@ -93,9 +93,9 @@ def test_accuracy_of_verify(made: microc.Report, tmp_path: Path) -> None:
     path = tmp_path / "verify.json"
     path.write_text(json.dumps(verified()))
     found = read_accuracy(path)
-    words = list(accuracy_words(found, "ab"))
+    words = list(accuracy_sentences(found, "ab"))
     assert words[0] == "3 of 4 samples are right, 75.00 % (y)." and "every bit" in words[1] and "RMSE 0.1" in words[2]
-    assert "another build" in next(accuracy_words(found, "cd"))
+    assert "another build" in next(accuracy_sentences(found, "cd"))
     text = report(digits.INT8, board="netduinoplus2", accuracy=found).html()
     assert "75.00 %" in text and text.count("<g><title>") >= 4 and "1 of class 0 answered 1" in text
 
@@ -154,12 +154,15 @@ def test_words() -> None:
         "0.361 ms",
         "0.0123 \u00b5s",
     ]
-    assert [change_words(*pair) for pair in ((2, 3), (4, 3), (3, 3), (0, 2), (None, 1))] == [
+    assert [percent_change_text(*pair) for pair in ((2, 3), (4, 3), (3, 3), (0, 2), (None, 1))] == [
         "+50.0 %",
         "\u221225.0 %",
         "same",
         "new",
         "",
     ]
-    assert quant_words({"scale": None}) == "" and quant_words({"scale": 0.5, "zero_point": 3}) == "0.5 (q \u2212 3)"
-    assert quant_words({"scale": 0.5, "zero_point": 0}) == "0.5 q"
+    assert (
+        dequantization_formula({"scale": None}) == ""
+        and dequantization_formula({"scale": 0.5, "zero_point": 3}) == "0.5 (q \u2212 3)"
+    )
+    assert dequantization_formula({"scale": 0.5, "zero_point": 0}) == "0.5 q"

@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc.device.images import cut_pieces
 from microc.errors import ToolError, UsageError
-from microc.reports.firmware_size import SizeReport, compare_sizes, divide_evenly, live_bytes, measure_firmware
+from microc.reports.firmware_size import SizeReport, compare_sizes, divide_evenly, live_arena_bytes, measure_firmware
 from microc.run import board_project
 from tests.device.smoke import needs
 from tests.support import digits
@@ -20,7 +20,7 @@ from tests.transform.network import Network
 
 def built(folder: Path, board: str, **options: Any) -> board_project.Project:
     project = board_project.open_project(microc.compile(digits.INT8, board=board, **options).write(folder / board))
-    board_project.build(project)
+    board_project.build_project(project)
     return project
 
 
@@ -92,7 +92,7 @@ def test_live_bytes_count_what_overlaps_once() -> None:
         {"offset": 5, "bytes": 10, "first": 0, "last": 1},
         {"offset": 40, "bytes": 2, "first": 1, "last": 1},
     ]
-    assert live_bytes({"memory": memory, "kernels": [{}, {}]}) == [15, 12]
+    assert live_arena_bytes({"memory": memory, "kernels": [{}, {}]}) == [15, 12]
 
 
 def test_functions_that_layers_share(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_functions_that_layers_share(tmp_path: Path) -> None:
     net = Network(x=(1, 16))
     graph = net.graph(net.op("relu", net.dense(net.op("relu", net.dense("x", 16)), 16)))
     project = board_project.open_project(microc.compile(graph, board="host").write(tmp_path / "twins"))
-    board_project.build(project)
+    board_project.build_project(project)
     report = measure_firmware(project)
     shared = [s for s in report.symbols if s.part == "kernels" and len(s.steps) == 2]
     size = sum(s.size for s in shared)
@@ -117,7 +117,7 @@ def test_several_networks(tmp_path: Path) -> None:
         microc.compile(digits.INT8, board="host", name="small", optimize="balanced", opt_level=1),
         microc.compile(digits.FLOAT, board="host", name="real"),
     ).write(tmp_path / "all")
-    board_project.build(board_project.open_project(folder))
+    board_project.build_project(board_project.open_project(folder))
     report = measure_firmware(board_project.open_project(folder, "small"))
     assert report == measure_firmware(board_project.open_project(folder, "plain"))
     code, weights = 0, 0

@@ -17,9 +17,9 @@ from microc.compiler.options import Options
 from microc.errors import ToolError, UsageError, VerificationError
 from microc.run import against
 from microc.run.reference import engines, frameworks
-from microc.run.reference.agreement import Tally
+from microc.run.reference.agreement import DifferenceTally
 from microc.run.reference.framework_choice import AGAINST
-from microc.run.reference.frameworks import draw_inputs
+from microc.run.reference.frameworks import draw_input_arrays
 from microc.target import target_for
 from tests.frontend.onnx_model import node, proto, read
 from tests.frontend.tflite_model import Op, Tensor, quantised
@@ -40,9 +40,9 @@ def test_tflite_micro() -> None:
     assert [layer.tensor for layer in found.layers] == ["conv1", "depthwise2", "conv4", "dense5", "probabilities"]
 
     options = Options(rounding="single")
-    library = against.build_host_kernels(DIGITS / "digits_int8.tflite", options, target_for("host"))
+    library = against.build_kernels_for_host(DIGITS / "digits_int8.tflite", options, target_for("host"))
     reference = against.load_reference(DIGITS / "digits_int8.tflite", "tflm", options)
-    sets = against.draw_input_sets(library, None, 3, 20)
+    sets = against.draw_random_input_sets(library, None, 3, 20)
     first = against.compare_library(library, reference, sets, options, None).first
     assert first is not None and first.largest == 1 and first.dtype == "int8"
     assert against.compare_library(library, reference, sets, options, None, quanta=1).first is None
@@ -94,7 +94,7 @@ def test_scikit_learn_and_lightgbm(tmp_path: Path) -> None:
 
 def test_ties_are_not_differences() -> None:
     """Two trees of one vote each: which class wins is decided by rounding, which is not counted."""
-    found = Tally("label", "int32", 0.0)
+    found = DifferenceTally("label", "int32", 0.0)
     found.add(np.array([0, 1, 1]), np.array([0, 0, 1]), np.array([False, True, False]))
     agreement = found.agreement()
     assert (agreement.differing, agreement.wrong, agreement.undecided) == (1, 0, 1)
@@ -166,7 +166,7 @@ def test_not_a_number_agrees_with_itself_only() -> None:
         ([nan, inf, 1.0], [1.0, -inf, nan], 3),
         ([1.0, 2.0, 3.0], [1.0, inf, 3.0], 1),
     ):
-        tally = Tally("x", "float32", 1e-4)
+        tally = DifferenceTally("x", "float32", 1e-4)
         tally.add(np.array(mine, np.float32), np.array(theirs, np.float32))
         assert tally.agreement().wrong == wrong
 
@@ -180,7 +180,7 @@ def test_random_numbers_that_choose_stay_within_their_tables() -> None:
         outputs=("y",),
     )
     tensor = {"name": "x", "dtype": "int64", "shape": [1, 50], "scale": None, "zero_point": None}
-    for arrays in draw_inputs({}, [tensor], read(made), 4, 0):
+    for arrays in draw_input_arrays({}, [tensor], read(made), 4, 0):
         assert arrays[0].min() >= 0 and arrays[0].max() < 7
 
 
@@ -274,7 +274,7 @@ def test_litert_falls_back_to_the_next_set_of_kernels(
     monkeypatch: pytest.MonkeyPatch, has: set[int], own: bool, asked: list[int], words: str
 ) -> None:
     monkeypatch.setattr(engines, "import_framework", lambda *names: FakeLiteRT)
-    monkeypatch.setattr(engines, "version_of", lambda name: "2")
+    monkeypatch.setattr(engines, "package_version", lambda name: "2")
     monkeypatch.setattr(FakeLiteRT, "has", has)
     FakeLiteRT.asked.clear()
     data = single(Op("ELU", ("x",), ("y",)), (Tensor("x", (1, 4)), Tensor("y", (1, 4))))

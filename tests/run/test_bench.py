@@ -15,7 +15,7 @@ from microc.cli import main
 from microc.device.boards import list_boards
 from microc.errors import ToolError, UsageError
 from microc.run.bench import select_boards
-from microc.run.profile import Reading, run_meter, split_command
+from microc.run.profile import MeterReading, run_meter, split_meter_command
 from tests.support import digits
 
 PYTHON = shlex.quote(sys.executable)
@@ -102,6 +102,6 @@ def test_a_meter_that_measures_nothing_is_told(command: str, said: str) -> None:
 
 def test_power_without_a_time_is_no_energy() -> None:
     with pytest.raises(ToolError, match="measured power"):
-        Reading(watts=0.1).per_inference(None)
+        MeterReading(watts=0.1).per_inference(None)
     with pytest.raises(UsageError, match="names no program"):
-        split_command(" ")
+        split_meter_command(" ")

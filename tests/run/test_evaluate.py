@@ -12,9 +12,9 @@ import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.run import board_project
-from microc.run.data.pictures import quantise
+from microc.run.data.pictures import quantise_to_tensor
 from microc.run.data.samples import read_samples
-from microc.run.verification import classify, closeness, run_samples
+from microc.run.verification import classify, measure_closeness, run_samples_on_both
 from tests.support import digits
 
 
@@ -57,7 +57,7 @@ def test_reals_are_quantised(tmp_path: Path) -> None:
     samples = read_samples([X], [Y], saved(tmp_path / "x.npy", real))
     assert samples.inputs[0].reshape(-1).tolist() == [-3, -2, -4, -2, 127, -128, -1, -4]
     assert "quantised by 0.5, -3" in samples.notes[0]
-    assert quantise(np.array([1e30]), X).tolist() == [127]
+    assert quantise_to_tensor(np.array([1e30]), X).tolist() == [127]
     with pytest.raises(UsageError, match="NaN"):
         read_samples([X], [Y], saved(tmp_path / "x.npy", real * np.nan))
 
@@ -195,17 +195,17 @@ def test_classes() -> None:
 
 def test_closeness() -> None:
     stored = tensor("y", "int8", (2,), 0.5, 1)
-    near = closeness(np.array([[3, 1], [1, 5]], np.int8), stored, np.array([[1.0, 0.0], [0.0, 1.0]]))
+    near = measure_closeness(np.array([[3, 1], [1, 5]], np.int8), stored, np.array([[1.0, 0.0], [0.0, 1.0]]))
     assert near.rmse == 0.5 and near.largest == 1 and near.cosine == pytest.approx(3 / np.sqrt(10))
-    same = closeness(np.array([[3, 4]], np.int8), stored, np.array([[3, 4]]))
+    same = measure_closeness(np.array([[3, 4]], np.int8), stored, np.array([[3, 4]]))
     assert (same.rmse, same.cosine) == (0, 1)
-    assert closeness(np.zeros((1, 2)), Y, np.ones((1, 2))).cosine is None
+    assert measure_closeness(np.zeros((1, 2)), Y, np.ones((1, 2))).cosine is None
 
 
 def test_a_board_on_the_test_set(tmp_path: Path) -> None:
     """The example's network has the accuracy that its reference states, and is as near to the float network as int8 allows."""
     project = board_project.open_project(microc.compile(digits.INT8, board="host").write(tmp_path / "out"))
-    board_project.build(project)
+    board_project.build_project(project)
     np.savez(tmp_path / "data.npz", image=digits.images(60), labels=digits.labels(60))
     float_network = microc.compile(digits.FLOAT)
     with np.load(digits.FOLDER / "digits_test.npz") as data:
@@ -215,11 +215,11 @@ def test_a_board_on_the_test_set(tmp_path: Path) -> None:
     inputs, outputs = ([project.tensors[n] for n in project.manifest[k]] for k in ("inputs", "outputs"))
     samples = read_samples(inputs, outputs, tmp_path / "data.npz", "labels", tmp_path / "y.npy")
     with microc.Device(project) as device:
-        answers = run_samples(device, board_project.host_library(project), samples)
+        answers = run_samples_on_both(device, board_project.build_host_library(project), samples)
     assert answers.differing == () and answers.deviation == 0
     found = classify(answers.outputs, project.tensors, digits.labels(60))
     assert found.accuracy > 0.95 and found.confusion.sum() == 60
-    near = closeness(
+    near = measure_closeness(
         answers.outputs["probabilities"], project.tensors["probabilities"], samples.expected["probabilities"]
     )
     assert near.rmse < 0.05 and near.cosine is not None and near.cosine > 0.99

@@ -24,7 +24,7 @@ from microc.device.boards import load_board
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
 from microc.project.model_check import check_model
 from microc.run import board_project
-from microc.run.verification import compare, random_input_sets, verify
+from microc.run.verification import compare_arrays, compare_board_with_host, random_input_sets
 from tests.device.smoke import needs
 from tests.support import digits
 from tests.support.corpus import models
@@ -36,7 +36,7 @@ EMULATED = ("netduinoplus2", "mps2-an385", "mps2-an386", "mps2-an500", "mps3-an5
 def host(tmp_path_factory: pytest.TempPathFactory) -> board_project.Project:
     program = microc.compile(digits.INT8, board="host")
     project = board_project.open_project(program.write(tmp_path_factory.mktemp("digits") / "host"))
-    board_project.build(project)
+    board_project.build_project(project)
     return project
 
 
@@ -65,7 +65,9 @@ def test_profile(device: microc.Device) -> None:
 
 
 def test_verify_agrees(host: board_project.Project, device: microc.Device) -> None:
-    layers, difference = verify(device, board_project.host_library(host), random_input_sets(device, 2))
+    layers, difference = compare_board_with_host(
+        device, board_project.build_host_library(host), random_input_sets(device, 2)
+    )
     assert difference is None
     assert [layer.kernel for layer in layers] == list(range(len(device.kernels)))
     assert all(layer.elements > 0 and layer.error == 0 for layer in layers)
@@ -73,17 +75,17 @@ def test_verify_agrees(host: board_project.Project, device: microc.Device) -> No
 
 def test_floats_are_given_a_tolerance() -> None:
     x = np.array([1.0, -8.0, np.nan, np.inf, 0.0], np.float32)
-    assert compare(x, x, 0.0) == compare(x, x, 1e-6)
+    assert compare_arrays(x, x, 0.0) == compare_arrays(x, x, 1e-6)
     near = x.copy()
     near[0] += np.float32(2**-23)
-    assert compare(near, x, 0.0).wrong == 1
-    close = compare(near, x, 1e-6)
+    assert compare_arrays(near, x, 0.0).wrong == 1
+    close = compare_arrays(near, x, 1e-6)
     assert close.wrong == 0 and close.error == 2**-23
     for k, value in enumerate((1.1, -7.9, 0.0, -np.inf, 0.1)):
         far = x.copy()
         far[k] = value
-        assert (compare(far, x, 1e-6).wrong, compare(far, x, 1e-6).first) == (1, k)
-    assert compare(np.array([1, 2], np.int32), np.array([1, 3], np.int32), 0.5).wrong == 1
+        assert (compare_arrays(far, x, 1e-6).wrong, compare_arrays(far, x, 1e-6).first) == (1, k)
+    assert compare_arrays(np.array([1, 2], np.int32), np.array([1, 3], np.int32), 0.5).wrong == 1
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
@@ -92,9 +94,11 @@ def test_floats_are_given_a_tolerance() -> None:
 def test_float_models_agree_on_a_board(tmp_path: Path) -> None:
     """Every kernel but the softmax, which calls the C library's expf, agrees in every bit."""
     project = board_project.open_project(microc.compile(digits.FLOAT, board="mps2-an386").write(tmp_path / "float"))
-    board_project.build(project)
+    board_project.build_project(project)
     with microc.Device(project) as device:
-        layers, difference = verify(device, board_project.host_library(project), random_input_sets(device, 2))
+        layers, difference = compare_board_with_host(
+            device, board_project.build_host_library(project), random_input_sets(device, 2)
+        )
     assert difference is None
     assert all(layer.error == 0 or "softmax" in layer.op for layer in layers)
 
@@ -105,8 +109,8 @@ def test_verify_finds_the_first_difference(host: board_project.Project, device: 
     text = data.read_text()
     start = text.index("{", text.index("depthwise2_bias"))
     data.write_text(text[: start + 1] + "99999," + text[text.index(",", start) + 1 :])
-    library = board_project.host_library(board_project.open_project(other))
-    _, difference = verify(device, library, random_input_sets(device, 2))
+    library = board_project.build_host_library(board_project.open_project(other))
+    _, difference = compare_board_with_host(device, library, random_input_sets(device, 2))
     assert difference is not None and difference.sample == 0
     assert difference.tensor == "depthwise2" and difference.board != difference.host
     assert 0 < difference.count < difference.elements and difference.index[-1] == 0
@@ -119,10 +123,10 @@ def test_state_lives_from_run_to_run(tmp_path: Path) -> None:
     """A streaming network: its state goes on between samples on both sides, and a reset forgets it."""
     (path,) = models("mww_v2_vad.tflite")
     project = board_project.open_project(microc.compile(path, board="host").write(tmp_path / "vad"))
-    board_project.build(project)
+    board_project.build_project(project)
     with microc.Device(project) as device:
         arrays = random_input_sets(device, 4)
-        _, difference = verify(device, board_project.host_library(project), arrays)
+        _, difference = compare_board_with_host(device, board_project.build_host_library(project), arrays)
         assert difference is None
         device.reset()
         first = [np.asarray(device.run(*a)).tolist() for a in arrays]
@@ -177,7 +181,7 @@ def test_a_broken_source_is_shown(host: board_project.Project, tmp_path: Path) -
     other = shutil.copytree(host.folder, tmp_path / "other")
     (other / "main.c").write_text("int main(void) { return nonsense; }\n")
     with pytest.raises(ToolError, match="nonsense"):
-        board_project.build(board_project.open_project(other))
+        board_project.build_project(board_project.open_project(other))
 
 
 @pytest.fixture
@@ -242,7 +246,7 @@ def test_the_linker_has_the_last_word(tmp_path: Path) -> None:
     script = project.folder / "board" / "linker.ld"
     script.write_text(script.read_text().replace("LENGTH = 0x100000", "LENGTH = 0x1000"))
     with pytest.raises(FitError, match=r"flash needs \d+ bytes, the board has \d+ \(\d+ too many\)") as caught:
-        board_project.build(project)
+        board_project.build_project(project)
     assert caught.value.exit_code == 4
 
 
@@ -250,7 +254,7 @@ def test_the_linker_has_the_last_word(tmp_path: Path) -> None:
 @pytest.mark.cross
 def test_estimates_do_not_exceed_the_truth(tmp_path: Path) -> None:
     program = microc.compile(digits.INT8, board="netduinoplus2")
-    sizes = board_project.build(board_project.open_project(program.write(tmp_path / "out"))).sizes
+    sizes = board_project.build_project(board_project.open_project(program.write(tmp_path / "out"))).sizes
     report = program.report()
     assert 0.8 * sizes.flash <= report["flash"] <= 1.05 * sizes.flash
     assert (
@@ -272,7 +276,9 @@ def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
     done = subprocess.run(make, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with microc.Device(project) as device:
-        layers, difference = verify(device, board_project.host_library(project), random_input_sets(device, 2))
+        layers, difference = compare_board_with_host(
+            device, board_project.build_host_library(project), random_input_sets(device, 2)
+        )
         assert difference is None and len(layers) == len(device.kernels)
         device.set_inputs(digits.images(1)[0])
         first = device.kernel_ticks()
@@ -323,7 +329,7 @@ def test_compile_and_check_say_what_build_finds(board: str, tmp_path: Path, caps
     """The C library and the RPC count: an estimate alone said 14,758 bytes for a firmware of 20,052."""
     assert main(["compile", str(digits.FLOAT), "--board", board, "-o", str(tmp_path / "out"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)["report"]
-    sizes = board_project.build(board_project.open_project(tmp_path / "out")).sizes
+    sizes = board_project.build_project(board_project.open_project(tmp_path / "out")).sizes
     assert report["flash_linked"] and report["flash"] == sizes.flash
     found = check_model(digits.FLOAT, Options(), load_board(board), exact=True)
     assert found.verdict == "yes" and found.built and found.need is not None

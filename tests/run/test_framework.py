@@ -12,9 +12,9 @@ from microc.compiler.api import Program
 from microc.compiler.bundle import bundle
 from microc.device.boards import list_boards, load_board
 from microc.errors import ToolError
-from microc.run.board_project import build, open_project
+from microc.run.board_project import build_project, open_project
 from microc.run.session import Device
-from microc.run.verification import random_input_sets, verify
+from microc.run.verification import compare_board_with_host, random_input_sets
 from tests.device.smoke import needs
 from tests.exports.programs import awkward
 from tests.support import digits
@@ -37,10 +37,12 @@ def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
     program = microc.compile(digits.INT8, board=load_board("esp32-s3"))
     project = open_project(program.write(tmp_path / "project"))
     assert not (project.folder / "board" / "linker.ld").exists()
-    assert build(project).elf == project.elf
-    assert build(project).sizes.flash > project.manifest["const_bytes"]
+    assert build_project(project).elf == project.elf
+    assert build_project(project).sizes.flash > project.manifest["const_bytes"]
     with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
-        layers, difference = verify(device, program.library(), random_input_sets(device, 2), tolerance=0)
+        layers, difference = compare_board_with_host(
+            device, program.library(), random_input_sets(device, 2), tolerance=0
+        )
         assert difference is None and len(layers) == len(device.kernels)
         assert device.stats().stack_bytes == 1000
         assert device.tick_hz == 240_000_000
@@ -50,10 +52,12 @@ def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
 def test_code_in_ram_has_a_section_of_the_framework(esp_idf: None, tmp_path: Path) -> None:
     program = microc.compile(digits.INT8, board=load_board("esp32-s3"), code_in_ram=True)
     project = open_project(program.write(tmp_path / "project"))
-    sizes = dict(build(project).sizes.sections)
+    sizes = dict(build_project(project).sizes.sections)
     assert sizes[".iram1.microc"] > 1000 and len(project.manifest["hot_code"]["kernels"]) == 6
     with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
-        layers, difference = verify(device, program.library(), random_input_sets(device, 1), tolerance=0)
+        layers, difference = compare_board_with_host(
+            device, program.library(), random_input_sets(device, 1), tolerance=0
+        )
         assert difference is None and len(layers) == len(device.kernels)
 
 
@@ -62,7 +66,7 @@ def test_two_networks(esp_idf: None, tmp_path: Path) -> None:
     board = load_board("esp32-s3")
     programs = [microc.compile(digits.INT8, board=board, name="digits"), microc.compile(awkward(), board=board)]
     project = open_project(bundle(*programs).write(tmp_path / "project"))
-    build(project)
+    build_project(project)
     for one in project.networks():
         with Device(one, f"pipe:{shlex.quote(str(one.elf))}") as device:
             assert device.run_kernel(0).mean >= 0
@@ -74,5 +78,5 @@ def test_missing_tool(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     board = load_board(name)
     project = open_project(Program(microc.compile(digits.INT8, board=board).module, board).write(tmp_path / "project"))
     with pytest.raises(ToolError, match=f"{board.raw['framework']['tool']} is not on PATH") as caught:
-        build(project)
+        build_project(project)
     assert caught.value.hint == board.raw["framework"]["install"]

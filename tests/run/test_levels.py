@@ -14,7 +14,7 @@ import pytest
 import microc
 from microc import te
 from microc.base.dtypes import Array
-from microc.device.toolchain import runs_here
+from microc.device.toolchain import is_machine_available
 from microc.errors import ModelError, UsageError
 from microc.isa import CORES
 from microc.run.desktop import load
@@ -24,7 +24,7 @@ from tests.support import digits
 from tests.support.native import WARNINGS
 
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone")
-HAS_AVX2 = pytest.mark.skipif(not runs_here(CORES["x86-64-v3"].machine), reason="a computer with AVX2")
+HAS_AVX2 = pytest.mark.skipif(not is_machine_available(CORES["x86-64-v3"].machine), reason="a computer with AVX2")
 BOTH = "x86-64-v3,portable"
 
 
@@ -36,7 +36,7 @@ def bits(library: microc.Library, count: int = 20) -> bytes:
 def test_instructions_that_a_computer_lacks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not met: the library tells what it needs before a kernel runs. One that was made elsewhere is made here by the compiler
     alone, for the level that this computer lacks, or (where it has all) with a question that nothing answers."""
-    core = next((c for c in ("x86-64-v4", "x86-64-v4-vnni") if not runs_here(CORES[c].machine)), "")
+    core = next((c for c in ("x86-64-v4", "x86-64-v4-vnni") if not is_machine_available(CORES[c].machine)), "")
     sources = microc.compile(digits.INT8, core or "x86-64-v4")._sources
     if not core:
         text = sources["shared.c"].replace('__builtin_cpu_supports("avx512f")', "0")
@@ -79,7 +79,7 @@ def test_one_library_holds_kernels_for_two_cores(end: str, tmp_path: Path) -> No
 @X86
 def test_the_first_that_suits_is_taken(tmp_path: Path) -> None:
     library = microc.compile(digits.INT8, "x86-64-v4-vnni,x86-64-v3,x86-64-v2")
-    names = [c for c in ("x86-64-v4-vnni", "x86-64-v3", "x86-64-v2") if runs_here(CORES[c].machine)]
+    names = [c for c in ("x86-64-v4-vnni", "x86-64-v3", "x86-64-v2") if is_machine_available(CORES[c].machine)]
     assert library.core == names[0]
     assert [json.loads(text)["options"]["cpu"] for name, text in library._sources.items() if "manifest" in name] == [
         "x86-64-v4-vnni",

@@ -12,9 +12,9 @@ import pytest
 
 import microc
 from microc import te
-from microc.device.board_info import Image
+from microc.device.board_info import LoadedImage
 from microc.device.boards import load_board
-from microc.device.toolchain import section_sizes
+from microc.device.toolchain import read_linked_sizes
 from microc.errors import DeviceError, FitError, UsageError
 from microc.run import board_project
 from microc.run.board_project import open_project
@@ -40,7 +40,7 @@ def scaled() -> microc.tir.ir.PrimFunc:
 
 def built(folder: Path, board: str, protocol: Literal["rpc", "tuning"] = "tuning") -> board_project.Project:
     project = open_project(microc.compile(digits.INT8, board=board, protocol=protocol).write(folder))
-    board_project.build(project)
+    board_project.build_project(project)
     return project
 
 
@@ -97,7 +97,7 @@ def test_what_does_not_lie_in_the_region(device: Device) -> None:
     for action in (
         lambda: device.client.load(region.nbytes - 1, b"ab"),
         lambda: device.client.fetch(region.nbytes, 1),
-        lambda: device.client.call(Image(region.nbytes, 2, 0, region.nbytes), 0),
+        lambda: device.client.call(LoadedImage(region.nbytes, 2, 0, region.nbytes), 0),
     ):
         with pytest.raises(DeviceError, match="out of range"):
             action()
@@ -111,7 +111,7 @@ def test_damaged_code_is_not_entered(device: Device) -> None:
     with pytest.raises(DeviceError, match="not there whole"):
         loaded(x, x)
     with pytest.raises(DeviceError, match="not there whole"):  # never loaded
-        device.client.call(Image(0, 64, 1, 0), 0)
+        device.client.call(LoadedImage(0, 64, 1, 0), 0)
     assert np.array_equal(np.asarray(device.load(add())(x, x)), x + x)
 
 
@@ -129,7 +129,7 @@ def test_a_fault_resets_a_cortex_m(tmp_path: Path) -> None:
     with Device(built(tmp_path, "mps2-an386"), patience=2.0) as device:
         device.client.load(0, UDF)
         with pytest.raises(DeviceError, match="restarted"):
-            device.client.call(Image(0, 2, zlib.crc32(UDF), 0), 0)
+            device.client.call(LoadedImage(0, 2, zlib.crc32(UDF), 0), 0)
         device.client.hello()
         device.unload()
         x = np.ones(64, np.float32)
@@ -138,7 +138,7 @@ def test_a_fault_resets_a_cortex_m(tmp_path: Path) -> None:
 
 def test_firmware_that_was_not_built_for_it(tmp_path: Path) -> None:
     project = built(tmp_path, "mps2-an386", "rpc")
-    assert not [s for s in section_sizes(project.elf).symbols if "microc_load" in s.name or "region" in s.name]
+    assert not [s for s in read_linked_sizes(project.elf).symbols if "microc_load" in s.name or "region" in s.name]
     assert "region" not in (tmp_path / "board" / "linker.ld").read_text()
     with Device(project) as device:
         with pytest.raises(UsageError, match="takes no code"):
@@ -147,7 +147,7 @@ def test_firmware_that_was_not_built_for_it(tmp_path: Path) -> None:
             with pytest.raises(DeviceError, match="does not know this operation"):
                 action()
         with pytest.raises(DeviceError, match="does not know this operation"):
-            device.client.call(Image(0, 1, 0, 0), 0)
+            device.client.call(LoadedImage(0, 1, 0, 0), 0)
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import pytest
 import microc
 from microc.base import file_access
 from microc.device.boards import load_board
-from microc.reports.drawings import draw_memory_map, layout
+from microc.reports.drawings import draw_memory_map, lay_out_graph
 from microc.reports.firmware_size import measure_firmware
 from microc.reports.making import report_profile
-from microc.reports.saved_reports import to_trace
+from microc.reports.saved_reports import profile_to_trace
 from microc.run import board_project
 from microc.run.profile import Clock, Profile, make_profile, shorten_layer_name
 from tests.support import digits
@@ -33,7 +33,7 @@ EVIL = "<script>alert(1)</script>"
 def project(tmp_path_factory: pytest.TempPathFactory) -> board_project.Project:
     folder = tmp_path_factory.mktemp("profile") / "digits"
     made = board_project.open_project(microc.compile(digits.INT8, board="host").write(folder))
-    board_project.build(made)
+    board_project.build_project(made)
     return made
 
 
@@ -94,7 +94,7 @@ def test_trace(profile: Profile, emulated: bool) -> None:
     """What the Trace Event Format asks for, and events that nest: inference, layer, kernel."""
     clock = Clock(profile.clock.board, 25_000_000, emulated)
     made = make_profile(profile.project, clock, TICKS, None)
-    trace = json.loads(json.dumps(to_trace(made)))
+    trace = json.loads(json.dumps(profile_to_trace(made)))
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"} and trace["displayTimeUnit"] in ("ms", "ns")
     events = trace["traceEvents"]
     for event in events:
@@ -127,7 +127,9 @@ def test_layers_of_several_kernels_are_one_span(profile: Profile) -> None:
     from dataclasses import replace
 
     first, second, *rest = profile.kernels
-    spans = to_trace(replace(profile, kernels=(first, replace(second, layer=first.layer), *rest)))["traceEvents"]
+    spans = profile_to_trace(replace(profile, kernels=(first, replace(second, layer=first.layer), *rest)))[
+        "traceEvents"
+    ]
     kinds = [e["cat"] for e in spans if e["ph"] == "X"]
     assert kinds[:5] == ["inference", "layer", "kernel", "kernel", "layer"]
 
@@ -191,7 +193,7 @@ def test_state_lives_always(tmp_path: Path) -> None:
 
 def test_layout_of_a_diamond_with_a_long_edge() -> None:
     """0 -> 1, 2 -> 3 -> 4, and 0 -> 4: boxes of a rank do not touch, edges lead down, the long one passes beside the boxes."""
-    found = layout(5, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (0, 4)], 100, 40)
+    found = lay_out_graph(5, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (0, 4)], 100, 40)
     ys = [y for _, y in found.corners]
     assert ys[0] < ys[1] == ys[2] < ys[3] < ys[4]
     assert abs(found.corners[1][0] - found.corners[2][0]) >= 100
@@ -200,7 +202,7 @@ def test_layout_of_a_diamond_with_a_long_edge() -> None:
     middle = numbers[6:8]
     for x, y in found.corners[1:4]:
         assert not (x < middle[0] < x + 100 and y < middle[1] < y + 40)
-    assert layout(0, [], 100, 40).corners == ()
+    assert lay_out_graph(0, [], 100, 40).corners == ()
 
 
 def test_options_are_told(tmp_path: Path) -> None:

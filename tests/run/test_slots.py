@@ -16,14 +16,14 @@ import microc
 from microc.cli import main
 from microc.device.board_info import Blob
 from microc.device.boards import load_board
-from microc.device.client import Client, ask_slots, fill_slot
+from microc.device.client import Client, query_slots, write_and_activate_slot
 from microc.device.emulators import Emulator
 from microc.device.transport import open_transport
 from microc.errors import DeviceError, FitError, ToolError, UsageError
 from microc.run import board_project
 from microc.run.board_project import Project, open_project, read_network_blob, send_network
 from microc.run.session import Device
-from microc.run.verification import verify
+from microc.run.verification import compare_board_with_host
 from tests.compiler.test_state import ZERO, X, expected, graph_of, numbers
 from tests.device.smoke import needs, skip_without
 from tests.support import digits
@@ -38,7 +38,7 @@ SUM = graph_of({"s": ZERO}, {"s": "n0"}, [("add", ("s", "x"), {"activation": "",
 
 def built(folder: Path, board: str, model: Any = digits.INT8, **options: Any) -> Project:
     project = open_project(microc.compile(model, board=board, relocatable=True, **options).write(folder))
-    board_project.build(project)
+    board_project.build_project(project)
     return project
 
 
@@ -61,13 +61,13 @@ def board_of(project: Project) -> Iterator[tuple[Emulator, Client]]:
 
 
 def test_a_network_is_the_same_wherever_it_is(project: Project) -> None:
-    library = board_project.host_library(project)
+    library = board_project.build_host_library(project)
     with Device(project) as device:
         for image in digits.images(3):
             assert np.array_equal(np.asarray(device.run(image)), np.asarray(library(image)))
         assert device.stats().stack_bytes in (None, *range(100, 8192))
         assert len(device.profile().kernels) == len(device.kernels)
-        assert verify(device, library, [[digits.images(1)[0]]])[1] is None
+        assert compare_board_with_host(device, library, [[digits.images(1)[0]]])[1] is None
 
 
 def test_state_begins_anew_with_each_network(project: Project, tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_the_newer_network_is_there_after_a_reset(project: Project, tmp_path: Pa
     other = built(tmp_path / "sum", project.board.name, SUM, name="sum")
     assert other.elf.read_bytes() == project.elf.read_bytes()  # one firmware for all
     with board_of(project) as (emulator, client):
-        assert client.hello().models == () and ask_slots(client).active is None
+        assert client.hello().models == () and query_slots(client).active is None
         for count, each in enumerate((project, other, project), 1):
             slots = send_network(client, read_network_blob(each))
             assert (slots.active, slots.commits) == ((count - 1) % 2, count)
         emulator.reset()
         assert client.hello().models[0].fingerprint == project.manifest["fingerprint"]
-        assert ask_slots(client) == slots
-        fill_slot(client, read_network_blob(other).pack(), slots.unit)
+        assert query_slots(client) == slots
+        write_and_activate_slot(client, read_network_blob(other).pack(), slots.unit)
         assert client.model.name == "sum"
 
 
@@ -128,23 +128,23 @@ def test_what_does_not_fit_is_refused_on_both_sides(m4: Project) -> None:
             with pytest.raises(kind, match=host):
                 send_network(client, other)
             with pytest.raises(DeviceError, match=board):
-                fill_slot(client, other.pack(), slots.unit)
+                write_and_activate_slot(client, other.pack(), slots.unit)
         damaged = bytearray(blob.pack())
         damaged[1000] ^= 1
         with pytest.raises(DeviceError, match="not there whole"):
-            fill_slot(client, bytes(damaged), slots.unit)
+            write_and_activate_slot(client, bytes(damaged), slots.unit)
         with pytest.raises(FitError, match="bytes of a slot"):
             send_network(client, replace(blob, image=bytes(slots.room)))
         with pytest.raises(DeviceError, match="more flash"):
-            fill_slot(client, bytes(slots.room + 1), slots.unit)
-        assert ask_slots(client) == slots  # what ran before still does
+            write_and_activate_slot(client, bytes(slots.room + 1), slots.unit)
+        assert query_slots(client) == slots  # what ran before still does
         with Device.over(m4, client, emulated=True) as device:
             assert answers_as_the_host(device, m4)
 
 
 def answers_as_the_host(device: Device, project: Project) -> bool:
     image = digits.images(1)[0]
-    return np.array_equal(np.asarray(device.run(image)), np.asarray(board_project.host_library(project)(image)))
+    return np.array_equal(np.asarray(device.run(image)), np.asarray(board_project.build_host_library(project)(image)))
 
 
 def test_a_network_that_crashes_costs_itself_alone(m4: Project) -> None:
@@ -162,7 +162,7 @@ def test_a_network_that_crashes_costs_itself_alone(m4: Project) -> None:
 
 def test_ordinary_firmware_takes_no_network(m4: Project, tmp_path: Path) -> None:
     plain = open_project(microc.compile(digits.INT8, board="mps2-an386").write(tmp_path / "plain"))
-    board_project.build(plain)
+    board_project.build_project(plain)
     with board_of(plain) as (_, client), pytest.raises(DeviceError, match="does not know this operation"):
         send_network(client, read_network_blob(m4))
     with pytest.raises(UsageError, match="is part of its firmware"):

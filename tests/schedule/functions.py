@@ -8,7 +8,7 @@ from microc import te
 from microc.base.dtypes import Array, to_numpy
 from microc.schedule.choose import choose_schedule
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.rules import candidates
+from microc.schedule.rules import candidate_schedules
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -80,4 +80,4 @@ def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0, schedule: Schedu
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule that is chosen for a lowered group whose anchor is ``op``."""
-    return choose_schedule(candidates(func, op, target, goal), target, goal).schedule
+    return choose_schedule(candidate_schedules(func, op, target, goal), target, goal).schedule

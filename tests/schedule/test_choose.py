@@ -14,7 +14,7 @@ from microc.schedule.choose import (
     best_candidate,
     choose_schedule,
     explain_loss,
-    scale_price,
+    scale_price_for_packing,
     weighted_cost,
 )
 from microc.schedule.cost.cost_model import Cost
@@ -46,7 +46,7 @@ PACKED = Schedule(EMPTY, (Step("pack_bits", ("weight", 4, "neighbours")),))
     ],
 )
 def test_weights_of_few_bits_are_packed(goal: Goal, instructions: float, constants: int, packs: bool) -> None:
-    goal = scale_price(goal, [Schedule(EMPTY), PACKED])
+    goal = scale_price_for_packing(goal, [Schedule(EMPTY), PACKED])
     whole = rival(1000, 2000, 100, goal, 1000)
     packed = rival(instructions, 2 * instructions, 100, goal, constants)
     packed = replace(packed, choice=Choice(PACKED, EMPTY))

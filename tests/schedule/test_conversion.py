@@ -8,7 +8,7 @@ import pytest
 from microc import te
 from microc.base.dtypes import Array, int_range, to_numpy
 from microc.numerics import round_half_even
-from microc.ops.quantised.scaling import float_below, to_integer
+from microc.ops.quantised.scaling import largest_float32_not_above, round_to_int32
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.lower import lower
@@ -26,7 +26,7 @@ def scaled(dtype: str, zero: int, low: int, high: int, source: str, notes: bool)
     x, scale = te.placeholder((size,), source, "x"), te.placeholder((size,), "float32", "scale")
 
     def element(i: ir.Var) -> ir.Expr:
-        rounded = to_integer(ir.cast("float32", x[i]) * scale[i], low - zero, high - zero, "even")
+        rounded = round_to_int32(ir.cast("float32", x[i]) * scale[i], low - zero, high - zero, "even")
         return ir.cast(dtype, rounded + zero if zero else rounded)
 
     out = te.compute((size,), element, "out", ("i",), (("magnitude", 1),) if notes else ())
@@ -36,7 +36,7 @@ def scaled(dtype: str, zero: int, low: int, high: int, source: str, notes: bool)
 def wanted(x: Array, scale: Array, dtype: str, zero: int, low: int, high: int) -> Array:
     with np.errstate(invalid="ignore"):
         reals = x.astype(np.float32) * scale
-    reals = np.clip(np.where(np.isnan(reals), low - zero, reals), low - zero, float_below(high - zero))
+    reals = np.clip(np.where(np.isnan(reals), low - zero, reals), low - zero, largest_float32_not_above(high - zero))
     return (round_half_even(reals.astype(np.float32)).astype(np.int64) + zero).astype(to_numpy(dtype))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from microc import te
 from microc.schedule.choose import choose_schedule
-from microc.schedule.rules import candidates
+from microc.schedule.rules import candidate_schedules
 from microc.schedule.rules.movement import find_copy_loops
 from microc.target import SPEED, target_for
 from microc.tir import ir
@@ -68,16 +68,16 @@ def test_a_loop_whose_name_another_has_is_left() -> None:
 )
 def test_long_runs_are_moved_as_the_core_moves_memory(cpu: str, moved: str) -> None:
     target = target_for(cpu)
-    choice = choose_schedule(candidates(rows_backwards(5, 64), "reverse", target, SPEED), target, SPEED)
+    choice = choose_schedule(candidate_schedules(rows_backwards(5, 64), "reverse", target, SPEED), target, SPEED)
     assert choice.schedule.rule == "runs" and moved in str(choice.func.body)
 
 
 def test_short_runs_are_left_where_a_call_costs_more() -> None:
     target = target_for("cortex-m55")
-    choice = choose_schedule(candidates(rows_backwards(5, 2), "reverse", target, SPEED), target, SPEED)
+    choice = choose_schedule(candidate_schedules(rows_backwards(5, 2), "reverse", target, SPEED), target, SPEED)
     assert choice.schedule.rule == "generic"
 
 
 def test_without_copies_there_is_nothing_to_compare() -> None:
     func = written(lambda x, out: ir.loops([(N, 3), (K, 8)], ir.Store(out, (N, K), x[N, 7 - K])), 3, 8)
-    assert "runs" not in {s.rule for s in candidates(func, "reverse", target_for("cortex-m4"), SPEED)}
+    assert "runs" not in {s.rule for s in candidate_schedules(func, "reverse", target_for("cortex-m4"), SPEED)}

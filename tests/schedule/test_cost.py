@@ -10,7 +10,7 @@ import pytest
 from microc.errors import InternalError
 from microc.schedule.choose import choose_schedule, constant_bytes
 from microc.schedule.cost.cost_model import CALL, Cost, condition_probability, estimate
-from microc.schedule.cost.register_pressure import CONSTANT, Event, allocate_registers
+from microc.schedule.cost.register_pressure import CONSTANT, RegisterEvent, allocate_registers
 from microc.schedule.schedule import Schedule
 from microc.target import SIZE, SPEED, Goal, Traffic, target_for
 from microc.tir import ir
@@ -100,8 +100,8 @@ def test_guards_are_weighed_by_how_often_they_hold() -> None:
     assert cost(ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, 64)], body))).operations["multiply"] == 16
 
 
-def lives(*names: str, defines: bool = False) -> list[Event]:
-    return [Event(((name,),), defines) for name in names]
+def lives(*names: str, defines: bool = False) -> list[RegisterEvent]:
+    return [RegisterEvent(((name,),), defines) for name in names]
 
 
 def test_what_does_not_fit_the_registers_is_spilled() -> None:
@@ -137,7 +137,7 @@ def test_a_store_that_nobody_loads_is_none() -> None:
 
 
 def test_constants_are_made_anew_not_stored_and_what_is_rare_counts_as_much() -> None:
-    number, rare = (Event(((CONSTANT, 1234567),), share=share) for share in (1.0, 0.25))
+    number, rare = (RegisterEvent(((CONSTANT, 1234567),), share=share) for share in (1.0, 0.25))
     busy = lives("a", "b", defines=True) + 3 * lives("a", "b")
     found = allocate_registers([number, *busy, number], (), 2)
     assert (found.loads, found.stores, found.constants) == (0, 0, 2)

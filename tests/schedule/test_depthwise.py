@@ -18,7 +18,7 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
 from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules import OURS
-from microc.schedule.rules.rule import multiples_of
+from microc.schedule.rules.rule import product_multiples
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir import ir
@@ -82,7 +82,7 @@ class Layer:
         graph = Graph(
             "g", ("x",), ("y",), nodes, {n: t for n, t in types.items() if n in consts or n in "xaccy"}, consts
         )
-        return graph, lower_group(graph, nodes, multiples_of(M4), "kernel")
+        return graph, lower_group(graph, nodes, product_multiples(M4), "kernel")
 
     def input(self) -> Array:
         info = np.iinfo(to_numpy(self.dtype))

@@ -18,7 +18,7 @@ from microc.compiler.tuned.records import OK, Database, Record, Task
 from microc.errors import ScheduleError
 from microc.isa import FAMILIES
 from microc.tir.names import FLAGS
-from microc.tuning.search_policies import SEARCHES, Analytic
+from microc.tuning.search_policies import SEARCHES, AnalyticModel
 from microc.tuning.search_space import Candidate, Point, Space
 from tests.tuning.networks import DIGITS
 from tests.tuning.networks import tasks as tasks_of_core
@@ -72,7 +72,7 @@ def test_points_with_options_are_of_the_space_but_none_of_its_points() -> None:
 def test_a_search_tries_them_on_what_is_fast(search: str) -> None:
     """A small space is spent, and its fastest points were measured with all options."""
     task = next(task for task in tasks() if task.op == "quantize")
-    found = SEARCHES[search](Space(task), 0, Analytic())
+    found = SEARCHES[search](Space(task), 0, AnalyticModel())
     measured: list[Candidate] = []
     while not found.spent:
         batch = found.propose(8)
@@ -111,15 +111,15 @@ def test_records_print_them_and_results_stay(tmp_path: Path) -> None:
 def test_kernels_with_other_options_are_other_functions() -> None:
     """Equal loops are one C function only where they are compiled alike."""
     from microc.compiler.lowering.kernel_maker import KernelBuilder
-    from microc.compiler.lowering.module_builder import Builder, register
+    from microc.compiler.lowering.module_builder import ModuleBuilder, register_kernel
     from microc.module import Kernel
     from microc.target import SPEED
 
     task = product()
     func = Space(task).default.choice.func
-    builder = Builder(task.graph, KernelBuilder(task.graph, task.target, SPEED))
+    builder = ModuleBuilder(task.graph, KernelBuilder(task.graph, task.target, SPEED))
     other = replace(func, annotations=((FLAGS, "Os"),))
-    assert len({register(builder, Kernel(each), "kernel") for each in (func, other, func)}) == 2
+    assert len({register_kernel(builder, Kernel(each), "kernel") for each in (func, other, func)}) == 2
 
 
 def test_names_of_points_say_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from microc import te
 from microc.base.dtypes import Array
-from microc.schedule.rules.matrix import REGISTERS, float_shapes
+from microc.schedule.rules.matrix import REGISTERS, float_tile_shapes
 from microc.schedule.rules.rule import THREADS
 from microc.schedule.rules.vectors import vector_product_tiles
 from microc.schedule.schedule import Schedule
@@ -179,7 +179,7 @@ def reducing(func: ir.PrimFunc) -> str:
 def test_tiles_fit_the_registers() -> None:
     for rows in range(1, 40):
         for columns in range(1, 40):
-            for tall, wide in float_shapes(rows, columns):
+            for tall, wide in float_tile_shapes(rows, columns):
                 assert 1 <= tall <= rows and 1 <= wide <= columns
                 assert tall * wide + min(tall, wide) + 1 <= REGISTERS
 

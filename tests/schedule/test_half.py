@@ -18,8 +18,8 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.matrix.gemm import RUN
 from microc.ops.registry import get
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.rules.matrix import half_tile
-from microc.schedule.rules.rule import multiples_of
+from microc.schedule.rules.matrix import half_tile_shape
+from microc.schedule.rules.rule import product_multiples
 from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import target_for
 from microc.tir import ir
@@ -61,7 +61,7 @@ def layer(name: str) -> tuple[Graph, LoweredGroup, Array]:
     nodes = (Node("conv2d", ("x", "w", "b"), ("y",), attrs), Node("relu", ("y",), ("z",), {}))
     graph = Graph("g", ("x",), ("z",), nodes, {**types, "y": made, "z": made}, consts)
     x = dice.normal(size=shape).astype(np.float32)
-    return graph, lower_group(graph, nodes, multiples_of(M55), "layer"), x
+    return graph, lower_group(graph, nodes, product_multiples(M55), "layer"), x
 
 
 def given(group: LoweredGroup, schedule: Schedule, func: ir.PrimFunc, x: Array) -> list[Array]:
@@ -108,10 +108,10 @@ def test_sums_are_the_same_everywhere_and_within_the_bound(name: str, tmp_path: 
 
 
 def test_tiles() -> None:
-    assert half_tile(6, 64) == (3, 2) and half_tile(1, 64) == (1, 4) and half_tile(100, 8) == (4, 1)
-    assert half_tile(7, 24) in ((2, 3), (3, 1)) and half_tile(2, 40) == (2, 1)
+    assert half_tile_shape(6, 64) == (3, 2) and half_tile_shape(1, 64) == (1, 4) and half_tile_shape(100, 8) == (4, 1)
+    assert half_tile_shape(7, 24) in ((2, 3), (3, 1)) and half_tile_shape(2, 40) == (2, 1)
     assert all(
-        half_tile(rows, vectors * HALF_PRODUCTS_LANES) == (rows, vectors) or rows * vectors < 6
+        half_tile_shape(rows, vectors * HALF_PRODUCTS_LANES) == (rows, vectors) or rows * vectors < 6
         for rows, vectors in HALF_SHAPES
     )
 

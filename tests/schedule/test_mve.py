@@ -7,7 +7,7 @@ import pytest
 
 from microc.base.dtypes import Array, to_numpy
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arithmetic import wrapping
+from microc.ops.arithmetic import wrapping_binary
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.quantised.int16_functions import signed_sigmoid_table
@@ -15,7 +15,7 @@ from microc.ops.registry import get
 from microc.schedule.cost.cost_model import estimate
 from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.rules.rule import multiples_of
+from microc.schedule.rules.rule import product_multiples
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
@@ -86,7 +86,7 @@ def matrix(
     scaling |= {"minimum": -128, "maximum": 127, "out_dtype": "int8"}
     nodes = (Node("conv2d", names, ("acc",), attrs), Node("requantize", ("acc", "m", "s"), ("y",), scaling))
     graph = Graph("g", ("x",), ("y",), nodes, types, consts)
-    return graph, lower_group(graph, nodes, multiples_of(M55), "kernel")
+    return graph, lower_group(graph, nodes, product_multiples(M55), "kernel")
 
 
 @pytest.mark.parametrize(("bias", "rounding"), [(True, "double"), (False, "double"), (True, "single")])
@@ -177,7 +177,7 @@ def test_sums_that_wrap_are_made_in_lanes() -> None:
     data = np.array([2**31 - 1, -(2**31), -1, 7], np.int32)
     x, out = (ir.Buffer(name, data.shape, "int32") for name in ("x", "out"))
     i, made = ir.Var("i"), np.zeros(data.shape, np.int32)
-    total = wrapping("add", wrapping("mul", x[i], x[i]), ir.cast("int32", ir.cast("int16", x[i])))
+    total = wrapping_binary("add", wrapping_binary("mul", x[i], x[i]), ir.cast("int32", ir.cast("int16", x[i])))
     loop = ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), total), "vectorized", (("lanes", 4),))
     run(ir.PrimFunc("wrapped", (x, out), lower_lanes(loop)), [data, made], intrinsic_functions())
     np.testing.assert_array_equal(made, data * data + data.astype(np.int16))

@@ -14,7 +14,7 @@ import pytest
 import microc
 from microc import te
 from microc.codegen.c.source import shared_files
-from microc.compiler.single_function import function_module
+from microc.compiler.single_function import compile_function
 from microc.errors import ScheduleError
 from microc.schedule.primitives.table import PRIMITIVES
 from microc.schedule.schedule import Schedule
@@ -122,7 +122,7 @@ def check(name: str, seed: int) -> int:
     steps = [str(step) for step in schedule.trace]
     constants = {p.name: np.ones(p.shape, p.dtype) for p in func.params if p.scope == "const"}
     try:
-        shared_files(function_module(schedule, target_for(draw.choice(CORES)), constants), "0")
+        shared_files(compile_function(schedule, target_for(draw.choice(CORES)), constants), "0")
     except ScheduleError:
         return refused
     except Exception as error:
@@ -169,5 +169,5 @@ def test_a_vectorised_loop_takes_the_lanes_of_the_core(core: str, word: str) -> 
     x = te.placeholder((64,), "float32", "x")
     out = te.compute((64,), lambda i: x[i] * 3.0 + 1.0, "out", ("i",))
     schedule = Schedule(te.create_prim_func("scaled", [x], [out])).vectorize("i")
-    source = shared_files(function_module(schedule, target_for(core), {}), "0")["model.c"]
+    source = shared_files(compile_function(schedule, target_for(core), {}), "0")["model.c"]
     assert re.findall(r"add_(f32x\d+)", str(source))[:1] == ([word] if word else [])

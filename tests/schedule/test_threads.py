@@ -11,7 +11,7 @@ from microc.schedule.rules import around_rules
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
-from microc.tir.analysis.cover import has_parts
+from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.lower import lower
 from microc.tir.rewrite import walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
@@ -100,4 +100,4 @@ def turns(*indices: ir.Expr, extent: int = 3) -> ir.For:
     ],
 )
 def test_turns_are_told_apart(loop: ir.For, apart: bool) -> None:
-    assert has_parts(loop, Y) is apart
+    assert has_disjoint_iterations(loop, Y) is apart

@@ -14,13 +14,13 @@ from microc.isa.host import REFERENCE, with_unit
 from microc.isa.instruction_set import Scratchpad, TensorUnit
 from microc.schedule.cost.cost_model import tensor_unit_use
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.rules import candidates
+from microc.schedule.rules import candidate_schedules
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import SPEED, Target, target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
-from microc.tir.names import SIGNAL, instructions
+from microc.tir.names import SIGNAL, unit_instructions
 from microc.tir.rewrite import map_stmt, walk_stmt
 from microc.tir.text import from_text, to_text
 from microc.tir.verify import verify
@@ -35,7 +35,7 @@ SMALL = TensorUnit(
 
 
 def on_unit(func: ir.PrimFunc, target: Target = M4) -> Schedule:
-    (found,) = (s for s in candidates(func, "conv2d", target, SPEED) if s.rule.startswith("matrix unit"))
+    (found,) = (s for s in candidate_schedules(func, "conv2d", target, SPEED) if s.rule.startswith("matrix unit"))
     return found
 
 
@@ -104,9 +104,11 @@ def test_without_a_token_a_queue_waits_for_ever() -> None:
 def test_what_is_no_product_of_bytes_stays_with_the_processor() -> None:
     layer = Layer((9, 9, 8), (3, 3), relu=False)
     _, group = layer.group()
-    found = candidates(group.func, "conv2d", M4, SPEED)
+    found = candidate_schedules(group.func, "conv2d", M4, SPEED)
     assert found and not any(s.rule.startswith("matrix unit") for s in found)
-    assert tensor_unit_use(lower(found[0].func), REFERENCE, 1) is None and not instructions(lower(found[0].func).body)
+    assert tensor_unit_use(lower(found[0].func), REFERENCE, 1) is None and not unit_instructions(
+        lower(found[0].func).body
+    )
 
 
 @pytest.mark.parametrize(

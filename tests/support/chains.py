@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from microc.base.dtypes import Array
-from microc.compiler.fit.striping import Chain, Group, Streams, find_runs
+from microc.compiler.fit.striping import Chain, ChainLowering, Group, find_runs
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.graph.ir import Graph, TensorType
@@ -121,7 +121,7 @@ def longest_chains(graph: Graph, height: int = 1) -> list[Chain]:
 
 def module(graph: Graph, chains: Sequence[Chain] = (), cpu: str = "cortex-m4") -> Module:
     target = target_for(cpu)
-    lowered = Streams(graph, groups(graph), target, SPEED)
+    lowered = ChainLowering(graph, groups(graph), target, SPEED)
     return build_module(graph, target, "net", SPEED, streams=[lowered.lower(chain) for chain in chains])
 
 

@@ -120,7 +120,7 @@ def evaluate(expr: Expr, values: Mapping[Expr, Any]) -> Any:
 
 def _fit(value: int, dtype: str) -> int:
     low, high = dtypes.int_range(dtype)
-    if dtypes.info(dtype).kind == "uint":
+    if dtypes.dtype_parts(dtype).kind == "uint":
         return value % (high + 1)
     if not low <= value <= high:
         raise Overflow
@@ -138,9 +138,9 @@ def _convert(value: Any, source: str, dtype: str) -> Any:
         if not np.isfinite(value) or not low <= int(value) <= high:
             raise Overflow
         return int(value)
-    bits = dtypes.info(dtype).bits
+    bits = dtypes.dtype_parts(dtype).bits
     wrapped = int(value) % 2**bits
-    return wrapped - 2**bits if dtypes.info(dtype).kind == "int" and wrapped >= 2 ** (bits - 1) else wrapped
+    return wrapped - 2**bits if dtypes.dtype_parts(dtype).kind == "int" and wrapped >= 2 ** (bits - 1) else wrapped
 
 
 # ---------------------------------------------------------------- typed data expressions

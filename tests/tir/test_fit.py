@@ -11,7 +11,7 @@ from microc import te
 from microc.schedule.schedule import Schedule, generalise_trace
 from microc.tir import ir
 from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_with_hidden_sizes
-from microc.tir.analysis.size_forms import Extent, Fitter, strided_rules, value_at
+from microc.tir.analysis.size_forms import FittedExtent, Fitter, strided_rules, value_at
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -22,7 +22,7 @@ POINTS = ((19, 40), (26, 54), (33, 35), (40, 68), (47, 61), (54, 47))
 
 def fitter(points: tuple[tuple[int, int], ...] = POINTS) -> Fitter:
     domain = [{"size_n": n, "size_m": m} for n in range(1, 60) for m in range(1, 70, 5)]
-    return Fitter([Extent(N, tuple(n for n, _ in points)), Extent(M, tuple(m for _, m in points))], domain)
+    return Fitter([FittedExtent(N, tuple(n for n, _ in points)), FittedExtent(M, tuple(m for _, m in points))], domain)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from microc import te
 from microc.errors import InternalError, ProgramError
 from microc.tir import ir
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const
-from microc.tir.verify import constants_of, verify
+from microc.tir.verify import constant_names, verify
 
 I, J, V, W = Var("i"), Var("j"), Var("v"), Var("w")  # noqa: E741
 X = ir.Buffer("x", (8,), "int32")
@@ -201,7 +201,7 @@ NAMED = ir.Let(I, C[0], store(X[I]))
 def test_constants_that_nobody_has_judged_are_no_indices(body: ir.Stmt) -> None:
     """An index loaded from a constant, by whatever way, is allowed if that is one of the tables."""
     verify(kernel(body), tables=("c",))
-    verify(kernel(body), tables=constants_of(kernel(body)))
+    verify(kernel(body), tables=constant_names(kernel(body)))
     with pytest.raises(InternalError, match="loaded from c, whose numbers nobody has judged"):
         verify(kernel(body), tables=())
     with pytest.raises(InternalError, match="may be"):

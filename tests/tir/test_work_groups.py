@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microc.tir import ir
-from microc.tir.lower.loop_splitting import double_buffers
+from microc.tir.lower.loop_splitting import double_buffer_loops
 from microc.tir.lower.work_groups import with_barriers
 from microc.tir.names import DOUBLE_BUFFER
 from microc.tir.rewrite import accesses_of, walk_all_exprs
@@ -18,7 +18,7 @@ def test_intrinsics_read_the_half_that_was_filled() -> None:
     fill = ir.Store(tile, (ZERO,), data[k, 0])
     use = ir.Store(out, (k,), ir.Call("sum4", (ir.AddressOf(tile, (ZERO,), 4),), "int32"))
     loop = ir.For(k, ir.const(8, "int32"), ir.seq(fill, use), annotations=((DOUBLE_BUFFER, 1),))
-    doubled = double_buffers(ir.Alloc(tile, loop))
+    doubled = double_buffer_loops(ir.Alloc(tile, loop))
     used = {
         access.buffer.shape
         for e in walk_all_exprs(doubled)

@@ -10,8 +10,8 @@ import pytest
 import microc
 from microc.base.dtypes import int_range
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
-from microc.ops.normalisation.softmax import scaled_attrs, scaled_exponentials, table_bits
+from microc.compiler.pipeline import optimise_graph
+from microc.ops.normalisation.softmax import exponential_fraction_bits, scaled_exponentials, scaled_softmax_attrs
 from microc.ops.registry import get
 from tests.frontend.onnx_model import expected, read
 from tests.transform.network import evaluate
@@ -44,7 +44,7 @@ def attention(dtype: str, mask: bool) -> Any:
 @pytest.mark.parametrize(("dtype", "mask"), [("int8", True), ("uint8", False)])
 def test_attention_stays_on_integers(dtype: str, mask: bool) -> None:
     model = attention(dtype, mask)
-    graph = optimise(read(model), Options())
+    graph = optimise_graph(read(model), Options())
     inner = [n for n in graph.nodes if n.op in ("matmul", "qsoftmax_scaled", "softmax", "transpose")]
     assert [n.op for n in inner] == ["matmul", "qsoftmax_scaled", "matmul"]
     assert inner[0].attrs["axes_a"] == (0, 2, 1, 3) and inner[0].attrs["axes_b"] == (0, 2, 3, 1)
@@ -64,9 +64,9 @@ def test_softmax_by_table_is_within_its_bound(classes: int) -> None:
     rng = np.random.default_rng(classes)
     scale, out_scale = 0.04, 1 / 256
     x = rng.integers(-128, 128, (20, classes)).astype(np.int8)
-    attrs = scaled_attrs(out_scale, -128, "uint8" if classes == 1 else "int8")
+    attrs = scaled_softmax_attrs(out_scale, -128, "uint8" if classes == 1 else "int8")
     (found,) = get("qsoftmax_scaled").reference(attrs, [x, scaled_exponentials(scale, classes)])
     powers = np.exp((x - x.max(axis=-1, keepdims=True).astype(np.float64)) * np.float32(scale))
     steps = np.clip(powers / powers.sum(axis=-1, keepdims=True) / out_scale - 128, *int_range(str(found.dtype)))
-    bound = 0.5 + (classes + 1) / 2 ** (table_bits(classes) + 1) / out_scale + 1e-6
+    bound = 0.5 + (classes + 1) / 2 ** (exponential_fraction_bits(classes) + 1) / out_scale + 1e-6
     assert np.abs(found.astype(np.float64) - steps).max() <= bound < 1

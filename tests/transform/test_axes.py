@@ -15,7 +15,7 @@ from microc.transform.transposes import (
     invert_axes,
     keeps_memory,
     move_through_reshape,
-    permute,
+    permute_items,
     permute_type,
     transpose_array,
 )
@@ -33,7 +33,7 @@ def transposed(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def reshaped(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """A shape, an order, and another shape of as many elements: axes split and merged at random."""
     shape, axes = draw(transposed())
-    factors = [f for extent in permute(shape, axes) for f in {6: (2, 3), 4: (2, 2)}.get(extent, (extent,))]
+    factors = [f for extent in permute_items(shape, axes) for f in {6: (2, 3), 4: (2, 2)}.get(extent, (extent,))]
     wanted, current = [], 1
     for factor in factors:
         current *= factor
@@ -55,7 +55,7 @@ def test_inverse_and_composition(what: tuple[tuple[int, ...], tuple[int, ...]]) 
     np.testing.assert_array_equal(x.transpose(axes).transpose(invert_axes(axes)), x)
     second = axes[::-1]
     np.testing.assert_array_equal(x.transpose(compose_axes(axes, second)), x.transpose(axes).transpose(second))
-    assert permute(shape, axes) == x.transpose(axes).shape
+    assert permute_items(shape, axes) == x.transpose(axes).shape
 
 
 @given(transposed())

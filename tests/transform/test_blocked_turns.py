@@ -14,7 +14,7 @@ from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.target import target_for
-from microc.transform.canonicalise import expand
+from microc.transform.canonicalise import expand_composites
 from microc.transform.loop_blocking import LOOP_BLOCKING_PASS, block_loops
 from microc.transform.pass_context import PassContext
 
@@ -32,7 +32,7 @@ def recurrent(steps: int, depth: int = 24, units: int = 3, batch: int = 1) -> Gr
     y, *after = net.emit_all("lstm", (net.input("x", (batch, steps, depth)), *weights, *states), attrs)
     for state, value in zip(states, after, strict=True):
         net.update(state, value)
-    return expand(net.graph("net", {"y": y}), CONTEXT)
+    return expand_composites(net.graph("net", {"y": y}), CONTEXT)
 
 
 def counts(graph: Graph) -> list[int]:

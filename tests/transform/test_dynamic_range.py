@@ -11,7 +11,7 @@ from microc.base.dtypes import Array
 from microc.compiler.options import Options
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
-from microc.ops.control import run
+from microc.ops.control import evaluate_graph
 from microc.ops.meaning import expand_composed
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import legalize
@@ -34,7 +34,7 @@ def layer(asymmetric: bool) -> Graph:
     )
     fields = {"FusedActivationFunction": 1, "AsymmetricQuantizeInputs": asymmetric}
     op = Op("FULLY_CONNECTED", ("x", "w", "b"), ("y",), "FullyConnectedOptions", fields)
-    return tflite.read(single(op, tensors), "hybrid.tflite")
+    return tflite.read_tflite(single(op, tensors), "hybrid.tflite")
 
 
 def test_weights_are_floats_unless_asked() -> None:
@@ -58,7 +58,7 @@ def test_data_are_quantised_row_by_row(asymmetric: bool) -> None:
     exact = np.maximum(x.astype(np.float64) @ real.T + graph.consts["b"], 0)
     steps = np.ptp(np.pad(x, ((0, 0), (0, 1))), axis=1) / 255 if asymmetric else abs(x).max(axis=1) / 127
     bound = np.abs(real).sum(axis=1)[None] * steps[:, None] * 0.51
-    assert np.all(np.abs(run(made, [x])[0] - exact) <= bound + 1e-4)
+    assert np.all(np.abs(evaluate_graph(made, [x])[0] - exact) <= bound + 1e-4)
 
 
 def weights(name: str, *shape: int, channels: int = -1) -> Tensor:
@@ -117,7 +117,7 @@ def hybrid_models(asymmetric: bool) -> dict[str, tuple[Op, list[Tensor]]]:
 def test_layers_keep_their_bytes(name: str, asymmetric: bool) -> None:
     """Near to floats, not equal, over two calls; rows of data are integers, and weights are bytes where rows meet them."""
     op, tensors = hybrid_models(asymmetric)[name]
-    graph = expand_composed(tflite.read(single(op, tensors), "hybrid.tflite"))
+    graph = expand_composed(tflite.read_tflite(single(op, tensors), "hybrid.tflite"))
     passes, option = (dynamic_range_pass, legalize.LEGALIZE_PASS), {"hybrid": "dynamic"}
     dynamic = run_passes(graph, passes, PassContext(options=option))
     found = list[list[Array]]()

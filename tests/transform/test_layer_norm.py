@@ -10,7 +10,7 @@ import pytest
 
 import microc
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.ops.meaning import evaluate
 from tests.frontend.onnx_model import expected, ops, read
 from tests.frontend.run import library
@@ -42,7 +42,7 @@ def model(form: str, quantised: bool) -> Any:
 @pytest.mark.parametrize("quantised", [False, True])
 def test_normalisation_is_one_operator(form: str, quantised: bool) -> None:
     written = read(model(form, quantised))
-    graph = optimise(written, Options())
+    graph = optimise_graph(written, Options())
     assert ("layer_norm" in ops(graph)) == (form != "other axis")
     if form != "other axis":
         (norm,) = [node for node in graph.nodes if node.op == "layer_norm"]
@@ -64,7 +64,7 @@ def test_in_fixed_point_it_is_an_operator_of_integers(terms: bool, dtype: str) -
     made = net.op("LayerNormalization", net.qdq("x", scale, zero, dtype), *parts, axis=-1)
     network = net.model(net.qdq(made, out, zero, dtype), opset=21)
     written, options = read(network), Options(requantize="fixed")
-    graph = optimise(replace(written, name="norm"), options)
+    graph = optimise_graph(replace(written, name="norm"), options)
     assert [each for each in ops(graph) if each not in ("quantize", "dequantize")] == ["qlayer_norm"]
     made_c = library(written, options)
     for spread in (1.0, 0.0, 0.01, 40.0):

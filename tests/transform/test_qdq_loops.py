@@ -10,8 +10,8 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
-from microc.frontend.formulas import Gates, State, gate, run_over_time
+from microc.compiler.pipeline import optimise_graph
+from microc.frontend.formulas import Gates, State, run_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
@@ -45,7 +45,7 @@ def dense(write: GraphBuilder, value: str, gates: int) -> str:
 def lstm_step(write: GraphBuilder, share: str, old: State) -> State:
     hidden, cell = (qdq(write, *each) for each in zip(old, (HIDDEN, CELL), strict=True))
     total = qdq(write, write.emit("add", (dense(write, share, 4), dense(write, hidden, 4))), GATES)
-    parts = [gate(write, total, k, UNITS) for k in range(4)]
+    parts = [slice_gate(write, total, k, UNITS) for k in range(4)]
     i, f, o = (qdq(write, write.emit("sigmoid", (part,)), Q15) for part in parts[:3])
     new = qdq(write, write.emit("tanh", (parts[3],)), Q15)
     kept, added = (qdq(write, write.emit("mul", pair), CELL) for pair in ((f, cell), (i, new)))
@@ -60,10 +60,10 @@ def gru_step(write: GraphBuilder, share: str, old: State) -> State:
     data, state = dense(write, share, 3), dense(write, hidden, 3)
     z, r = (
         qdq(write, write.emit("sigmoid", (qdq(write, write.emit("add", pair), GATES),)), Q15)
-        for pair in ([gate(write, value, k, UNITS) for value in (data, state)] for k in range(2))
+        for pair in ([slice_gate(write, value, k, UNITS) for value in (data, state)] for k in range(2))
     )
-    inner = qdq(write, write.emit("mul", (r, gate(write, state, 2, UNITS))), GATES)
-    total = qdq(write, write.emit("add", (gate(write, data, 2, UNITS), inner)), GATES)
+    inner = qdq(write, write.emit("mul", (r, slice_gate(write, state, 2, UNITS))), GATES)
+    total = qdq(write, write.emit("add", (slice_gate(write, data, 2, UNITS), inner)), GATES)
     new = qdq(write, write.emit("tanh", (total,)), Q15)
     rest = qdq(write, write.emit("sub", (write.scalar(1.0), z)), Q15)
     parts = [qdq(write, write.emit("mul", pair), Q15) for pair in ((rest, new), (z, hidden))]
@@ -109,7 +109,7 @@ def test_states_are_integers(step: Any, states: int, computed_state: bool, requa
     assert floats(body) == [] and set(floats(graph)) == {"dequantize"}
     assert all(body.types[name].dtype in ("int8", "int16", "int32") for name in body.inputs)
     options = Options(requantize=requantize)
-    final, made = optimise(replace(written, name="net"), options), library(written, options)
+    final, made = optimise_graph(replace(written, name="net"), options), library(written, options)
     for spread in (0.3, 2.0, 50.0):
         inputs: list[Array] = [
             RNG.normal(0, spread, written.types[name].shape).astype(np.float32) for name in written.inputs

@@ -13,7 +13,7 @@ import pytest
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
 from tests.frontend.onnx_model import expected, ops, read
@@ -126,7 +126,7 @@ def test_operators(name: str, way: tuple[str, str, str, str]) -> None:
     inner = [each for each in found.nodes if each.op not in ("quantize", "dequantize")]
     assert all(dtypes.is_integer(found.types[each.outputs[0]].dtype) for each in inner), ops(found)
     options = Options(requantize=requantize)
-    graph = optimise(replace(written, name="wide"), options)
+    graph = optimise_graph(replace(written, name="wide"), options)
     made, quantum = library(written, options), RESULTS[last]
     for inputs in data(written):
         (wanted,) = expected(model, list(inputs.values()))

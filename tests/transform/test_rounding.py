@@ -60,7 +60,7 @@ def test_dense_layers_round_once_as_in_litert(channels: bool, dtype: str) -> Non
     factor = np.float64(X_SCALE) * scale.astype(np.float64) / np.float64(Y_SCALE)
     real = (x.astype(np.int64) @ WEIGHTS.T.astype(np.int64) + BIAS) * factor
     wanted = np.clip(np.trunc(real + np.copysign(0.5, real)), info.min, info.max).astype(dtype)
-    graph = tflite.read(data, "dense.tflite")
+    graph = tflite.read_tflite(data, "dense.tflite")
     np.testing.assert_array_equal(results(graph, x, "litert"), wanted)
     twice = results(graph, x, "tflm")
     np.testing.assert_array_equal(twice, tflm(data, x))
@@ -69,7 +69,7 @@ def test_dense_layers_round_once_as_in_litert(channels: bool, dtype: str) -> Non
 
 def test_all_operators_round_once_if_asked() -> None:
     tensors = (quantised("a", (4096,), 0.05, 3), quantised("b", (4096,), 0.02, -7), quantised("y", (4096,), 0.3, 9))
-    graph = tflite.read(single(Op("MUL", ("a", "b"), ("y",), "MulOptions"), tensors), "mul.tflite")
+    graph = tflite.read_tflite(single(Op("MUL", ("a", "b"), ("y",), "MulOptions"), tensors), "mul.tflite")
     assert {node.attr("rounding") for node in rounding_pass.set_rounding_attributes(graph, PassContext()).nodes} == {
         "double"
     }
@@ -88,7 +88,7 @@ def test_quotients_are_scaled_as_the_runtime_is_built() -> None:
         quantised("y", (256, 255), 0.0038515567, zero),
     )
     data = single(Op("DIV", ("a", "b"), ("y",), "DivOptions"), tensors)
-    graph = tflite.read(data, "div.tflite")
+    graph = tflite.read_tflite(data, "div.tflite")
     a, b = (array.astype(np.int8) for array in np.meshgrid(range(-128, 128), range(-127, 128), indexing="ij"))
 
     def quotients(rounding: str) -> Array:
@@ -111,7 +111,7 @@ def test_integers_between_scales_round_as_often_as_asked() -> None:
         Tensor("y", (count,), "INT16", scale=(0.001,), zero_point=(0,)),
     )
     data = single(Op("QUANTIZE", ("x",), ("y",)), tensors)
-    graph, x = tflite.read(data, "quantize.tflite"), np.arange(-count // 2, count // 2, dtype=np.int16)
+    graph, x = tflite.read_tflite(data, "quantize.tflite"), np.arange(-count // 2, count // 2, dtype=np.int16)
     np.testing.assert_array_equal(results(graph, x, "tflm"), tflm(data, x))
     real = float(np.float32(0.001 * ratio)) / float(np.float32(0.001))
     mantissa, shift = quantize_multiplier(real)
@@ -140,13 +140,13 @@ def test_litert_divides_the_scales_of_int16_in_float32(scale: float) -> None:
         (int16_model("RELU", float(y)), relu),
         (int16_model("LEAKY_RELU", float(y), "LeakyReluOptions", Alpha=0.2), leaky),
     ):
-        np.testing.assert_array_equal(results(tflite.read(data, "one.tflite"), x, "litert"), wanted)
+        np.testing.assert_array_equal(results(tflite.read_tflite(data, "one.tflite"), x, "litert"), wanted)
 
 
 def test_litert_quantises_to_int16_by_the_reciprocal() -> None:
     """Ties to even; dividing by the scale rounds one in a thousand to another number."""
     tensors = (Tensor("x", (1, 65536)), quantised("y", (1, 65536), 3.7e-5, 0, "INT16"))
-    graph = tflite.read(single(Op("QUANTIZE", ("x",), ("y",)), tensors), "one.tflite")
+    graph = tflite.read_tflite(single(Op("QUANTIZE", ("x",), ("y",)), tensors), "one.tflite")
     scale = np.float32(3.7e-5)
     x = (np.arange(-32768, 32768).astype(np.float32)[None] + np.float32(0.5)) * scale
     wanted = np.clip(np.rint(x * (np.float32(1) / scale)), -32768, 32767).astype(np.int16)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.records import OK, Task, list_tasks
+from microc.compiler.tuned.records import OK, Task, list_tuning_tasks
 from microc.target import SIZE, SPEED, target_for
-from microc.tuning.runner import Result, Runner
+from microc.tuning.runner import MeasuredResult, Runner
 from microc.tuning.search_space import Candidate, Space
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_qdq.onnx"
@@ -24,7 +24,7 @@ space_of = cache(Space)
 @cache
 def tasks(cpu: str = "cortex-m4", optimize: str = "speed") -> tuple[Task, ...]:
     """The kernels of the network on a core."""
-    return list_tasks(compile_network(DIGITS, target_for(cpu), make_options(optimize=optimize)), (SPEED, SIZE))
+    return list_tuning_tasks(compile_network(DIGITS, target_for(cpu), make_options(optimize=optimize)), (SPEED, SIZE))
 
 
 def product(cpu: str = "cortex-m4") -> Task:
@@ -43,6 +43,6 @@ class Estimating(Runner):
     def check(self) -> None:
         """Paper is always there."""
 
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         self.measured += candidates
-        return [Result(c, OK, c.instructions + 20 * c.code, c.code) for c in candidates]
+        return [MeasuredResult(c, OK, c.instructions + 20 * c.code, c.code) for c in candidates]

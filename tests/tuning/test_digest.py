@@ -8,13 +8,13 @@ import pytest
 from microc.base.dtypes import Array, to_numpy
 from microc.tir.interp import execute
 from microc.tir.verify import verify
-from microc.tuning.candidate_image import digest_func, digest_of, wipe_func
+from microc.tuning.candidate_image import digest_of_array, make_digest_func, make_wipe_func
 
 DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
 def digest(values: Array) -> int:
-    func = digest_func(str(values.dtype), values.size)
+    func = make_digest_func(str(values.dtype), values.size)
     verify(func)
     return int(execute(func, [values, np.zeros(1, np.uint32)])[1][0])
 
@@ -35,7 +35,7 @@ def test_this_computer_digests_as_a_board_does(dtype: str) -> None:
     values = (np.random.default_rng(0).normal(0, 100, 37) if dtype != "bool" else np.arange(37) % 3).astype(
         to_numpy(dtype)
     )
-    assert digest_of(values) == digest(values)
+    assert digest_of_array(values) == digest(values)
 
 
 def test_the_upper_half_of_wide_integers_counts() -> None:
@@ -44,7 +44,7 @@ def test_the_upper_half_of_wide_integers_counts() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_stays_of_what_is_wiped(dtype: str) -> None:
-    func = wipe_func(dtype, 5)
+    func = make_wipe_func(dtype, 5)
     verify(func)
     (found,) = execute(func, [np.zeros(5, to_numpy(dtype))])
     assert found.all()

@@ -19,7 +19,7 @@ import pytest
 import microc
 from microc.compiler.tuned.records import OK, Database
 from microc.errors import DeviceError, UsageError
-from microc.tuning.tuner import Event
+from microc.tuning.tuner import TuningEvent
 from tests.tuning.networks import DIGITS
 
 distributed = pytest.importorskip("distributed")
@@ -75,9 +75,9 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 
 def test_a_worker_that_dies_loses_nothing(cluster: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path) -> None:
     address, workers = cluster
-    events: list[Event] = []
+    events: list[TuningEvent] = []
 
-    def kill(event: Event) -> None:
+    def kill(event: TuningEvent) -> None:
         events.append(event)
         if len(events) == 2:
             workers[0].kill()

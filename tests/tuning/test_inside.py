@@ -14,7 +14,7 @@ import microc
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned.optimisation_plan import write_plan
-from microc.compiler.tuned.records import Database, Task, list_tasks
+from microc.compiler.tuned.records import Database, Task, list_tuning_tasks
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
@@ -49,7 +49,7 @@ def recurrent(width: int = 16) -> Graph:
 
 
 def tasks(graph: Graph) -> tuple[Task, ...]:
-    return list_tasks(compile_network(graph, target_for("cortex-m4"), make_options(optimize="speed")))
+    return list_tuning_tasks(compile_network(graph, target_for("cortex-m4"), make_options(optimize="speed")))
 
 
 @pytest.fixture(scope="module")

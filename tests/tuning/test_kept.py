@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from microc.tuning.candidate_image import OBJECTS, RuntimeObjects
+from microc.tuning.candidate_image import OBJECTS, RuntimeObjectCache
 
 
 def test_the_first_build_gives_to_others(tmp_path: Path) -> None:
-    kept, first, second = RuntimeObjects(), tmp_path / "first", tmp_path / "second"
+    kept, first, second = RuntimeObjectCache(), tmp_path / "first", tmp_path / "second"
     kept.give(first)
     assert not first.exists()
     (first / OBJECTS / "src").mkdir(parents=True)
@@ -23,7 +23,7 @@ def test_the_first_build_gives_to_others(tmp_path: Path) -> None:
 
 
 def test_a_build_without_such_objects_keeps_none(tmp_path: Path) -> None:
-    kept = RuntimeObjects()
+    kept = RuntimeObjectCache()
     kept.take(tmp_path)
     kept.give(tmp_path / "other")
     assert not (tmp_path / "other").exists()

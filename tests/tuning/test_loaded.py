@@ -16,9 +16,9 @@ from microc.tir.analysis.context import buffers_written
 from microc.tuning.on_board import BoardRunner, LoadRunner
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Runner
-from microc.tuning.search_policies import model_for
+from microc.tuning.search_policies import ranking_model_by_name
 from microc.tuning.search_space import Candidate
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.tuner import SearchLimits, Tuner
 from tests.tuning.test_runners import candidates, dense, emulated, wrong
 
 BOARD = "mps2-an386"
@@ -96,7 +96,7 @@ def test_a_fault_costs_itself_alone(runner: Runner, task: Task) -> None:
 def test_a_search_writes_records_of_its_own(task: Task) -> None:
     database = Database()
     runner = meter_for(load_board(BOARD), task.target, (), 1, load=True)
-    Tuner([task], runner, database, model=model_for("analytic"), search="grid").run(Limits(4))
+    Tuner([task], runner, database, model=ranking_model_by_name("analytic"), search="grid").run(SearchLimits(4))
     records = list(database)
     assert len(records) >= 4 and {(r.board, r.unit) for r in records} == {(BOARD + " (RAM)", "instructions")}
 

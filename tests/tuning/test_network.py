@@ -14,18 +14,18 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.tune import network_text
-from microc.compiler.lowering.kernel_maker import Compiled
+from microc.cli.tune import whole_network_text
+from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.measured_choice import combination_parts, measured_together, network_key
+from microc.compiler.tuned.measured_choice import combination_parts, network_key, network_measurements
 from microc.compiler.tuned.optimisation_plan import tuned_schedules
-from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Task, list_tasks, write_records
+from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Task, list_tuning_tasks, write_records
 from microc.target import target_for
 from microc.tuning import whole_network
 from microc.tuning.in_place import Taken
-from microc.tuning.search_policies import Analytic
-from microc.tuning.tuner import Limits, TunedNetwork, Tuner, tasks_for
+from microc.tuning.search_policies import AnalyticModel
+from microc.tuning.tuner import SearchLimits, TunedNetwork, Tuner, options_and_tasks
 from microc.tuning.whole_network import NetworkSearch, Parts
 from tests.tuning.networks import DIGITS, Estimating, space_of
 from tests.tuning.test_records import RECORD
@@ -34,18 +34,18 @@ LATER = float("inf")
 
 
 @cache
-def plain(optimize: str = "speed") -> Compiled:
+def plain(optimize: str = "speed") -> CompiledNetwork:
     return compile_network(DIGITS, target_for("host"), make_options(optimize=optimize))
 
 
 @cache
 def kernels() -> tuple[Task, ...]:
     """Two kernels of the network."""
-    return tuple(task for task in list_tasks(plain()) if task.name.endswith(("pointwise3", "dense5")))
+    return tuple(task for task in list_tuning_tasks(plain()) if task.name.endswith(("pointwise3", "dense5")))
 
 
 def key() -> str:
-    return network_key(list_tasks(plain()), 1)
+    return network_key(list_tuning_tasks(plain()), 1)
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def measured() -> list[Record]:
     database = Database()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("microc.tuning.tuner.Space", space_of)
-        tuner = Tuner(kernels(), Sloped(), database, model=Analytic(), search="random")
-        tuner.run(Limits(24))
+        tuner = Tuner(kernels(), Sloped(), database, model=AnalyticModel(), search="random")
+        tuner.run(SearchLimits(24))
     assert all(each.default is not None and each.best < each.default for each in tuner.kernels)
     return list(database)
 
@@ -78,7 +78,7 @@ def fastest(measured: Sequence[Record], task: Task, place: int = 0) -> Record:
     return sorted((r for r in measured if r.key == task.key), key=lambda r: r.ticks)[place]
 
 
-def taken(path: Path, records: Sequence[Record], made: Compiled | None = None) -> dict[str, str]:
+def taken(path: Path, records: Sequence[Record], made: CompiledNetwork | None = None) -> dict[str, str]:
     """By key the rule of what kernels take of a file."""
     write_records(path, records)
     return {key: each.rule for key, each in tuned_schedules(made or plain(), path).items()}
@@ -128,7 +128,7 @@ def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[
         parts: list[Parts] = []
         combined = found._compile_combination
 
-        def remembered(chosen: Any, path: Path) -> Compiled:
+        def remembered(chosen: Any, path: Path) -> CompiledNetwork:
             parts.append(whole_network._parts(chosen))
             return combined(chosen, path)
 
@@ -165,10 +165,10 @@ def test_a_kernel_that_loses_in_place_gets_the_next_best_and_at_last_none(
         {one.key: next_, other.key: last},
         {other.key: last},
     ]
-    together = measured_together(found.key, "host", found.database, "paper")
+    together = network_measurements(found.key, "host", found.database, "paper")
     assert together is not None and together.best is tried[-1] and together.kept == {one.key}
     shown = TunedNetwork(found.key, together, found.tasks)
-    assert network_text(shown, "ns") == "whole network: 1.0 -> 0.9 us (0.950); 1 kernel stays as it was"
+    assert whole_network_text(shown, "ns") == "whole network: 1.0 -> 0.9 us (0.950); 1 kernel stays as it was"
     assert shown.to_data()["kept"] == [one.name]
 
 
@@ -183,7 +183,7 @@ def test_a_network_that_loses_stays_as_it_was(search: Callable[..., NetworkSearc
         not set(combination_parts(first).values()) & set(combination_parts(second).values())
         and first.ticks == second.ticks == 1060.0
     )
-    together = measured_together(found.key, "host", found.database, "paper")
+    together = network_measurements(found.key, "host", found.database, "paper")
     assert together is not None and together.best == untuned and together.kept == {each.key for each in kernels()}
 
 
@@ -198,7 +198,7 @@ def test_some_time_is_left_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is a limit; and where this computer measures, of which a runner of one's own says nothing."""
     seconds, ends = list[float](), list[float]()
 
-    def searched(tuner: Tuner, limits: Limits) -> None:
+    def searched(tuner: Tuner, limits: SearchLimits) -> None:
         seconds.append(limits.seconds)
         tuner.spent = limits.trials
 
@@ -221,8 +221,8 @@ def test_this_computer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert main([*command, "--trials", "12", "--json", "--plan", str(plan), "--html", str(tmp_path / "p.html")]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["network"]
     core = told and target_for(microc.compile(DIGITS, "native").core)
-    key = network_key(tasks_for(DIGITS, core, None, {})[1], 1)
-    together = measured_together(key, core.cpu, Database(records), "host")
+    key = network_key(options_and_tasks(DIGITS, core, None, {})[1], 1)
+    together = network_measurements(key, core.cpu, Database(records), "host")
     assert together is not None and told["key"] == key and told["best"] == together.best.ticks <= told["default"]
     choices = {each["key"]: each["choice"] for each in json.loads(plan.read_text())["kernels"]}
     assert {k: c for k, c in choices.items() if c != UNTUNED} == combination_parts(together.best)

@@ -16,11 +16,11 @@ from microc.device.boards import load_board
 from microc.errors import DeviceError, UsageError
 from microc.target import target_for
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.places import Pool, meter_for
-from microc.tuning.runner import Result
-from microc.tuning.search_policies import Analytic
+from microc.tuning.places import MeterPool, meter_for
+from microc.tuning.runner import MeasuredResult
+from microc.tuning.search_policies import AnalyticModel
 from microc.tuning.search_space import Candidate, Space
-from microc.tuning.tuner import Limits, Search, Tuner
+from microc.tuning.tuner import SearchLimits, SearchPolicy, Tuner
 from tests.tuning.networks import DIGITS, Estimating, product, tasks
 
 
@@ -34,16 +34,16 @@ class Failing(Estimating):
     def check(self) -> None:
         raise DeviceError("the port is gone")
 
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         self.answers -= 1
         if self.answers < 0:
             raise DeviceError("no answer")
         return super()._measure_image(task, candidates)
 
 
-def searched(*runners: Estimating, trials: int = 40) -> tuple[Pool, Database]:
-    pool, database = Pool([(f"port {n}", runner) for n, runner in enumerate(runners)]), Database()
-    Tuner(tasks(), pool, database, model=Analytic(), search="random").run(Limits(trials))
+def searched(*runners: Estimating, trials: int = 40) -> tuple[MeterPool, Database]:
+    pool, database = MeterPool([(f"port {n}", runner) for n, runner in enumerate(runners)]), Database()
+    Tuner(tasks(), pool, database, model=AnalyticModel(), search="random").run(SearchLimits(trials))
     return pool, database
 
 
@@ -63,7 +63,7 @@ def test_places_measure_side_by_side() -> None:
     entered, both = Semaphore(0), Event()
 
     class Meeting(Estimating):
-        def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
             if entered.acquire(blocking=False):
                 both.set()
             elif candidates[0] is not space.default:
@@ -71,10 +71,10 @@ def test_places_measure_side_by_side() -> None:
                 both.wait(60)
             return super()._measure_image(task, candidates)
 
-    pool = Pool([("a", Meeting()), ("b", Meeting())])
-    tuner = Tuner([product()], pool, Database(), model=Analytic(), search="random")
+    pool = MeterPool([("a", Meeting()), ("b", Meeting())])
+    tuner = Tuner([product()], pool, Database(), model=AnalyticModel(), search="random")
     space = tuner.kernels[0].search.space
-    tuner.run(Limits(24))
+    tuner.run(SearchLimits(24))
     assert both.is_set()  # of one kernel alone, once its default is known
 
 
@@ -85,16 +85,16 @@ def test_a_batch_is_proposed_while_all_places_measure(monkeypatch: pytest.Monkey
     second = Event()
 
     class Waiting(Estimating):
-        def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
             running.append(task.key)
             assert second.wait(60)
             results = super()._measure_image(task, candidates)
             running.remove(task.key)
             return results
 
-    tuner = Tuner(tasks(), Waiting(), Database(), model=Analytic(), search="random")
+    tuner = Tuner(tasks(), Waiting(), Database(), model=AnalyticModel(), search="random")
 
-    def told(key: str, search: Search) -> Callable[[int], list[Candidate]]:
+    def told(key: str, search: SearchPolicy) -> Callable[[int], list[Candidate]]:
         def propose(count: int) -> list[Candidate]:
             proposed.append((key, tuple(running)))
             if len(proposed) == 2:
@@ -106,15 +106,15 @@ def test_a_batch_is_proposed_while_all_places_measure(monkeypatch: pytest.Monkey
 
     for each in tuner.kernels:
         monkeypatch.setattr(each.search, "propose", told(each.task.key, each.search))
-    tuner.run(Limits(40))
+    tuner.run(SearchLimits(40))
     assert len(proposed) > 2 and not any(key in measured for key, measured in proposed)
 
 
 def test_the_search_ends_where_no_place_is_left() -> None:
     database = Database()
-    tuner = Tuner(tasks(), Pool([("A", Failing(2)), ("B", Failing(1))]), database, model=Analytic())
+    tuner = Tuner(tasks(), MeterPool([("A", Failing(2)), ("B", Failing(1))]), database, model=AnalyticModel())
     with pytest.raises(DeviceError, match="all 2 places to measure at have failed") as caught:
-        tuner.run(Limits(200))
+        tuner.run(SearchLimits(200))
     assert "A: the port is gone" in caught.value.hint and "B: the port is gone" in caught.value.hint
     assert len(database) and max(points(database).values()) == 1
 
@@ -122,7 +122,7 @@ def test_the_search_ends_where_no_place_is_left() -> None:
 def test_the_search_goes_on_with_a_program_after_one_that_hangs(tmp_path: Path) -> None:
     hanging, task = f"pipe:{sys.executable} -c 'import time; time.sleep(60)' {{elf}}", product("host")
     board, space = load_board("host"), Space(task)
-    pool = Pool([(name, BoardRunner(board, name, patience=1.0)) for name in (hanging, "pipe:{elf}")])
+    pool = MeterPool([(name, BoardRunner(board, name, patience=1.0)) for name in (hanging, "pipe:{elf}")])
     batch = [space.default, *filter(None, map(space.candidate, space.points[:3]))]
     for _ in range(2):
         assert [r.status for r in pool.measure(task, batch)] == [OK] * len(batch)

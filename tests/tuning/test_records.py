@@ -15,9 +15,9 @@ from microc.compiler.tuned.records import (
     FAILED,
     Database,
     Record,
-    from_json,
     merge_records,
     pareto_records,
+    record_from_json,
     write_records,
 )
 from microc.errors import UsageError
@@ -31,7 +31,7 @@ RECORD = Record(
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert from_json(RECORD.to_json()) == RECORD
+    assert record_from_json(RECORD.to_json()) == RECORD
     database = Database(tmp_path / "r.jsonl")
     database.add([RECORD, replace(RECORD, ticks=90.0)])
     again = Database(tmp_path / "r.jsonl")

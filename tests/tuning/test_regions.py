@@ -26,7 +26,7 @@ from microc.module import Sources
 from microc.plugin import Plugin, load_plugin
 from microc.schedule.primitives.tree import Step
 from microc.tir.names import FLAGS
-from microc.tuning.runner import Result, Runner
+from microc.tuning.runner import MeasuredResult, Runner
 from microc.tuning.search_space import Candidate
 from microc.tuning.tune import Tuning
 from tests.device.smoke import needs
@@ -71,15 +71,15 @@ class Paper(Runner):
     def check(self) -> None:
         """Paper is always there."""
 
-    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         self.measured += candidates
         return [self._one(candidate) for candidate in candidates]
 
-    def _one(self, candidate: Candidate) -> Result:
+    def _one(self, candidate: Candidate) -> MeasuredResult:
         if candidate.whole is not None and candidate.whole.external is not None:
-            return Result(candidate, self.status, self.theirs if self.status == OK else 0.0)
+            return MeasuredResult(candidate, self.status, self.theirs if self.status == OK else 0.0)
         kept = 1.0 if "untuned" in dict(candidate.point.decisions) else 1.0 - self.gain
-        return Result(candidate, OK, kept * candidate.instructions, 100)
+        return MeasuredResult(candidate, OK, kept * candidate.instructions, 100)
 
 
 def tuned(records: Path | None, runner: Runner | None, plugins: Plugin, trials: int = 8, **options: Any) -> Tuning:

@@ -22,7 +22,7 @@ from microc.tuning.on_host import _run_rounds as real
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Runner
 from microc.tuning.search_space import Candidate, Space
-from microc.tuning.timed import bind
+from microc.tuning.timed import bind_process_to_core
 from tests.tuning.networks import tasks
 
 emulated = pytest.mark.skipif(
@@ -100,7 +100,7 @@ def test_every_place_has_a_core_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 7}, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: bound.append(cores), raising=False)
     for place in range(4):
-        bind(place)
+        bind_process_to_core(place)
     assert bound == [{7}, {5}, {2}, {7}]
     places: list[int] = []
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from microc.compiler.tuned.records import Database
-from microc.tuning.search_policies import EvolutionarySearch, Learned, guess_of
+from microc.tuning.search_policies import EvolutionarySearch, LearnedModel, fit_price_guess
 from microc.tuning.search_space import Point
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.tuner import SearchLimits, Tuner
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TABLES = tuple(sorted(path.stem for path in (BENCHMARKS / "measured").glob("*.json")))
@@ -33,9 +33,9 @@ def test_a_tenth_of_the_trials_comes_near_the_best(name: str, measured: Any, mon
 
     def found(search: str, seed: int) -> float:
         tuner = Tuner(
-            [task], measured.Recorded(space), Database(), model=Learned(trees=False), search=search, seed=seed
+            [task], measured.Recorded(space), Database(), model=LearnedModel(trees=False), search=search, seed=seed
         )
-        tuner.run(Limits(measured.trials_of(space)))
+        tuner.run(SearchLimits(measured.trials_of(space)))
         return tuner.kernels[0].best / float(space.best)
 
     evolved, drawn = (median(found(search, seed) for seed in SEEDS) for search in ("evolutionary", "random"))
@@ -45,7 +45,7 @@ def test_a_tenth_of_the_trials_comes_near_the_best(name: str, measured: Any, mon
 def test_prices_are_guessed_once_some_are_known(measured: Any) -> None:
     """Pricing takes longer than measuring: of a dozen children for each trial few are lowered."""
     space = measured.PaperSpace(measured.task_of("ic_strided"))
-    search, trials = EvolutionarySearch(space, 0, Learned(trees=False)), 0
+    search, trials = EvolutionarySearch(space, 0, LearnedModel(trees=False)), 0
     while trials < 54:
         found = search.propose(8)
         search.tell([(candidate, space.ticks_of(candidate)) for candidate in found])
@@ -58,5 +58,5 @@ def test_a_guess_adds_what_decisions_cost() -> None:
         Point("direct", "tiles", (("rows", r), ("columns", c))): 100.0 * r * c for r in (1, 2, 4) for c in (1, 2, 4)
     }
     unknown = Point("direct", "tiles", (("rows", 4), ("columns", 4)))
-    guess = guess_of({**points, unknown: float("inf")})
+    guess = fit_price_guess({**points, unknown: float("inf")})
     assert max(points, key=guess) == unknown and min(points, key=guess).values[2:] == (("rows", 1), ("columns", 1))

@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc.compiler.lowering import kernel_selection
-from microc.compiler.lowering.kernel_maker import Group
+from microc.compiler.lowering.kernel_maker import KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     select_group_schedule,
@@ -44,24 +44,24 @@ def groups(cpu: str, model: Path = DIGITS) -> Iterator[tuple[tuple[LoweredGroup,
     """The kernels of a network, and how many are alike."""
     made = compile_network(model, target_for(cpu), make_options(shipped=False))
     for origin in made.make.origins.values():
-        if isinstance(origin, Group):
+        if isinstance(origin, KernelGroup):
             yield group_algorithms(made.make.graph, origin.nodes, made.make.target, "kernel"), origin.uses
 
 
 def test_a_wheel_has_room_for_them() -> None:
-    assert tuple(shipped.cores()) == CORES
+    assert tuple(shipped.list_shipped_cores()) == CORES
     assert sum(path.stat().st_size for path in shipped.FOLDER.iterdir()) <= MOST
 
 
 @pytest.mark.parametrize("cpu", CORES)
 def test_a_file_is_as_it_is_written(cpu: str) -> None:
-    kernels = shipped.kernels_of(cpu)
+    kernels = shipped.shipped_kernels_of(cpu)
     assert shipped.format_kernels(kernels) == (shipped.FOLDER / f"{cpu}.jsonl").read_text()
     assert len({each.key for each in kernels}) == len(kernels) > 80
     steps = {step.primitive for each in kernels for s in each.schedules for step in s.trace}
     assert steps <= PRIMITIVES.keys()
     for each in kernels:  # whatever a byte of flash is worth
-        assert all(shipped.offers(each.schedules, target_for(cpu), goal, 1) for goal in GOALS), each.layer
+        assert all(shipped.shipped_candidates(each.schedules, target_for(cpu), goal, 1) for goal in GOALS), each.layer
 
 
 @pytest.mark.parametrize("cpu", CORES)
@@ -80,7 +80,7 @@ def test_a_plain_compilation_takes_them(cpu: str, monkeypatch: pytest.MonkeyPatc
 def test_kernels_without_records_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of records makes no network slower than it is without."""
     write_records(tmp_path / "other.jsonl", [RECORD])
-    monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
+    monkeypatch.setattr(shipped, "shipped_schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
     monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain, tuned = (
         compile_network(DIGITS, target_for("cortex-m4"), make_options(tuned=path)).module
@@ -129,12 +129,12 @@ def test_networks_of_the_benchmark_take_them(name: str, cpu: str) -> None:
 def test_one_that_makes_no_schedule_any_more_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain = compile_network(DIGITS, target_for("cortex-m4"), make_options(shipped=False)).module
-    monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_broken, known(cpu, key))))
+    monkeypatch.setattr(shipped, "shipped_schedules_of", lambda cpu, key: tuple(map(_broken, known(cpu, key))))
     assert compile_network(DIGITS, target_for("cortex-m4"), make_options()).module.kernels == plain.kernels
     assert "the one that comes with microc" in str(microc.explain(DIGITS, "#3", board="mps2-an386"))
 
 
-known = shipped.schedules_of
+known = shipped.shipped_schedules_of
 
 
 def _broken(each: ShippedSchedule) -> ShippedSchedule:
@@ -154,7 +154,7 @@ def test_rules_of_the_user_compete() -> None:
 def test_a_measured_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the cost model does not prefer, taken because it was measured: the story is told to the end."""
     monkeypatch.setattr(kernel_selection, "_CHOICES", {})
-    monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
+    monkeypatch.setattr(shipped, "shipped_schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
     text = str(microc.explain(DIGITS, "#3", board="mps2-an386"))
     assert shipped.MEASURED_SUFFIX in text and "measured to be slower or larger" in text
 

@@ -9,9 +9,9 @@ import pytest
 
 from microc.compiler.tuned.records import Database
 from microc.tir import ir
-from microc.tuning.search_policies import Analytic
+from microc.tuning.search_policies import AnalyticModel
 from microc.tuning.search_space import Space
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.tuner import SearchLimits, Tuner
 from tests.tuning.networks import Estimating, product, space_of, tasks
 
 
@@ -71,7 +71,7 @@ def test_children_have_the_decisions_of_their_parents() -> None:
 
 def test_a_record_finds_its_candidate_again() -> None:
     space, database, runner = space_of(product()), Database(), Estimating()
-    Tuner([space.task], runner, database, model=Analytic(), search="random").run(Limits(8))
+    Tuner([space.task], runner, database, model=AnalyticModel(), search="random").run(SearchLimits(8))
     found = [space.candidate_of(record) for record in database]
     assert [c and c.point for c in found] == [c.point for c in runner.measured]
     assert found[0] is space.default

@@ -16,7 +16,7 @@ from microc.compiler.tuned.records import Database
 from microc.errors import DeviceError
 from microc.tuning import tune as api
 from microc.tuning.tune import Interrupted
-from microc.tuning.tuner import Event
+from microc.tuning.tuner import TuningEvent
 from tests.tuning.networks import DIGITS, Estimating
 
 BOARD = "mps2-an386"
@@ -52,7 +52,7 @@ def test_elsewhere_it_is_a_line_a_batch(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_python_gets_the_same_events() -> None:
-    events: list[Event] = []
+    events: list[TuningEvent] = []
     found = microc.tune(DIGITS, board=BOARD, runner=Estimating(), trials=12, layers=["dense5"], callback=events.append)
     assert [e.measured for e in events] == [8, 12][: len(events)] and events[-1].kernel is found.kernels[0]
     assert json.loads(json.dumps(events[0].to_data()))["kernel"]["layers"]
@@ -61,7 +61,7 @@ def test_python_gets_the_same_events() -> None:
 def test_ctrl_c_keeps_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pressed(event: Event) -> None:
+    def pressed(event: TuningEvent) -> None:
         raise KeyboardInterrupt
 
     @contextmanager

@@ -257,12 +257,12 @@ class ExprPrinter:
             dividend = bounds_of(a, self.bounds)
             divisor = bounds_of(b, self.bounds)
             same_in_c = dividend is not None and dividend[0] >= 0 and divisor is not None and divisor[0] > 0
-            if not same_in_c and dtypes.info(a.dtype).kind != "uint":
+            if not same_in_c and dtypes.dtype_parts(a.dtype).kind != "uint":
                 return f"{self._use_helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
             op = "truncdiv" if op == "floordiv" else "truncmod"
         if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
             count = ir.int_value(b)
-            if count is not None and count < dtypes.info(a.dtype).bits - 1:  # the factor must fit, too
+            if count is not None and count < dtypes.dtype_parts(a.dtype).bits - 1:  # the factor must fit, too
                 return self._print_infix("mul", a, ir.Const(1 << count, a.dtype))
             unsigned = dtypes.c_name("u" + a.dtype)
             return (
@@ -295,7 +295,7 @@ class ExprPrinter:
 
 def short_name(dtype: str) -> str:
     """Return the suffix of helper functions for a dtype: ``i32`` for int32, ``f32`` for float32."""
-    kind, bits, _ = dtypes.info(dtype)
+    kind, bits, _ = dtypes.dtype_parts(dtype)
     return f"{ {'int': 'i', 'uint': 'u', 'float': 'f', 'bool': 'b'}[kind] }{bits}"
 
 

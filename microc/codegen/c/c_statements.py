@@ -15,8 +15,8 @@ from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES, SCALAR, Intrin, bodies_of
 from microc.isa.instruction_set import LANE
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read, buffers_written, early_end
-from microc.tir.analysis.cover import has_parts
+from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch
+from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import bounds_of
 from microc.tir.operators import BINARY
 from microc.tir.rewrite import map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
@@ -52,7 +52,7 @@ class BlockComments:
         self.current = name
         text = self.texts.get(name, "")
         self.texts[name] = re.split(r"[:\[]", text)[0]
-        return comment(text, BLOCK_COMMENT_WIDTH) if text else []
+        return comment_lines(text, BLOCK_COMMENT_WIDTH) if text else []
 
     def _written_buffers(self, stmt: ir.Stmt) -> frozenset[ir.Buffer]:
         """Return the buffers that a statement writes; memoised, since each statement is visited once for every outer one."""
@@ -87,7 +87,7 @@ def _first_effect(stmt: ir.Stmt) -> ir.Stmt:
             return stmt
 
 
-def comment(text: str, width: int) -> list[str]:
+def comment_lines(text: str, width: int) -> list[str]:
     """Return a comment as lines of C; comment marks in its text are broken up, and ``//`` is written as C's division."""
     text_in_comment = text.replace("//", "/").replace("*/", "* /").replace("/*", "/ *")
     return textwrap.wrap(f"/* {text_in_comment} */", width, subsequent_indent=" *     ", break_on_hyphens=False)
@@ -128,7 +128,7 @@ def captured_by(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buff
     return [b for b in params if b in used], sorted(values, key=lambda v: v.name)
 
 
-def parallel_loop(
+def print_parallel_loop(
     name: str, loop: ir.For, extent: str, captured: Sequence[tuple[str, str]], body: Sequence[str]
 ) -> ParallelLoop:
     """Print a parallel loop as a function for one iteration, and the statement by which the thread pool runs it.
@@ -232,7 +232,7 @@ class StmtPrinter:
             self.expr.bounds[loop.var] = (0, max(0, reach[1] - 1))
         kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
         end, inside = f"{name} < {self.expr(loop.extent)}", loop.body
-        ends = early_end(loop)
+        ends = early_exit_branch(loop)
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
@@ -243,7 +243,7 @@ class StmtPrinter:
         lines = [head, *body, "}"]
         if loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
-            scratch = sorted(b.name for b in written if not has_parts(loop, b))
+            scratch = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
             if scratch:
                 raise InternalError(f"iterations of parallel loop {name} share the workspace {scratch[0]}")
             if self.threads:
@@ -259,7 +259,7 @@ class StmtPrinter:
         captured = [(_pointer_type(b, self.space, written=b in written), b.name) for b in buffers]
         captured += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
         name = f"{self.func.name}__{len(self.parallel_loops)}"
-        self.parallel_loops.append(parallel_loop(name, loop, self.expr(loop.extent), captured, body))
+        self.parallel_loops.append(print_parallel_loop(name, loop, self.expr(loop.extent), captured, body))
         return list(self.parallel_loops[-1].call)
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
@@ -442,7 +442,7 @@ def _reinterpret_helper(name: str, result: str, source: str) -> list[str]:
 
 def _vector_typedef(name: str, cpu: str) -> list[str]:
     """Print the definition of a vector type: the core's register type where it is available, else a structure of lanes."""
-    kind, bits, lanes = dtypes.info(name)
+    kind, bits, lanes = dtypes.dtype_parts(name)
     lines = ["typedef struct {", f"    {dtypes.c_name(f'{kind}{bits}')} lane[{lanes}];", f"}} {name};"]
     for instructions in CORES[cpu].sets:
         if instructions.unit is not None and name in instructions.unit.types:

@@ -250,7 +250,7 @@ class Conversion:
 
 
 @frozen
-class Tensor:
+class InterfaceTensor:
     """An input or output in the header: C type and name, stem of macros, sizes, meaning, position in an arena."""
 
     name: Name
@@ -278,7 +278,7 @@ class Classes:
     names: tuple[Quoted, ...]
 
 
-def tensor_of(module: Module, name: str) -> Tensor:
+def tensor_of(module: Module, name: str) -> InterfaceTensor:
     """Return the header's variables of an input or output."""
     value = module.values[name]
     shape = "x".join(map(str, value.shape)) or "scalar"
@@ -291,7 +291,7 @@ def tensor_of(module: Module, name: str) -> Tensor:
         count = Code(_element_count_expression(module, value.extents))
     at = module.plan.offsets.get(name) if module.plan else None
     arena, offset = ("", None) if at is None else pointer_from_caller(module, at)
-    return Tensor(
+    return InterfaceTensor(
         name=Name(name),
         macro=Name(name.upper()),
         type=Code(dtypes.c_name(value.dtype)),

@@ -36,10 +36,10 @@ class Deviation:
 
     @property
     def category(self) -> str:
-        return category(self.rule)
+        return rule_category(self.rule)
 
 
-def category(rule: str) -> str:
+def rule_category(rule: str) -> str:
     """Return ``mandatory``, ``required`` or ``advisory``."""
     return "mandatory" if rule in MANDATORY else "advisory" if rule in ADVISORY else "required"
 

@@ -45,7 +45,7 @@ ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
 @frozen
-class Library:
+class LibraryCosts:
     """Measured stack, flash and RAM of the library functions of a core.
 
     ``operations``: for each operation the bytes of stack below it, and the indices of the linker sections that it
@@ -74,7 +74,7 @@ def _library_tables() -> Mapping[str, Any]:
 
 
 @cache
-def core_library(cpu: str) -> Library:
+def core_library(cpu: str) -> LibraryCosts:
     """Return the costs of library functions on a core.
 
     For a core that was not measured: the largest stacks of all cores, times :data:`UNMEASURED` except on the host, and
@@ -82,13 +82,13 @@ def core_library(cpu: str) -> Library:
     tables, name = _library_tables(), cpu.partition("+")[0]
     table = tables.get(SAME_LIBRARY_AS.get(name, name))
     if table is not None:
-        return Library(table["operations"], table["sections"])
+        return LibraryCosts(table["operations"], table["sections"])
     rows: dict[str, tuple[int, Sequence[int]]] = {}
     sections: list[tuple[int, int]] = []
     for table in tables.values():
         for operation, (stack, _) in table["operations"].items():
             rows[operation] = max(rows.get(operation, (0, ())), (stack, ()))
-    return Library(rows, sections, 1.0 if name == "host" else UNMEASURED)
+    return LibraryCosts(rows, sections, 1.0 if name == "host" else UNMEASURED)
 
 
 def network_operations(module: Module) -> frozenset[str]:
@@ -189,7 +189,7 @@ FULL_NODES = 100
 
 
 @frozen
-class Frame:
+class FrameWeights:
     """Weights in bytes of a kernel's properties for its stack frame, including helpers that it calls.
 
     ``run`` and ``run_argument`` are for the frames of run and step function. ``node`` counts at most :data:`FULL_NODES`
@@ -208,28 +208,28 @@ class Frame:
     vector: float = 0.0
 
 
-GCC: Mapping[str, Frame] = MappingProxyType({
-    "avr": Frame(16, 3, 24, 5, 0.8, loop=15, node=0.4),
-    "32": Frame(36, 4, 36, 5, 0.5, loop=42, node=0.3),
-    "arm": Frame(32, 5, 28, 18, 0.75, loop=54, node=0.25),
-    "arm vectors": Frame(32, 5, 28, 26, 1.2, loop=24, node=3.6),
-    "64": Frame(64, 8, 88, 10, 1.1, loop=24, node=0.9),
+GCC: Mapping[str, FrameWeights] = MappingProxyType({
+    "avr": FrameWeights(16, 3, 24, 5, 0.8, loop=15, node=0.4),
+    "32": FrameWeights(36, 4, 36, 5, 0.5, loop=42, node=0.3),
+    "arm": FrameWeights(32, 5, 28, 18, 0.75, loop=54, node=0.25),
+    "arm vectors": FrameWeights(32, 5, 28, 26, 1.2, loop=24, node=3.6),
+    "64": FrameWeights(64, 8, 88, 10, 1.1, loop=24, node=0.9),
 })  # fmt: skip
 """Weights with gcc's -O1, -O2, -O3 and -Os, by kind of core."""
-CLANG: Mapping[str, Frame] = MappingProxyType({
+CLANG: Mapping[str, FrameWeights] = MappingProxyType({
     "avr": GCC["avr"],
-    "32": Frame(36, 4, 36, 6, 2.6, loop=20, node=0.3),
-    "arm": Frame(40, 5, 36, 24, 2.1, loop=40, node=0.3),
-    "arm vectors": Frame(40, 5, 36, 24, 1.3, loop=24, node=2.0),
-    "64": Frame(64, 8, 48, 8, 1.2, loop=66, node=1.6),
+    "32": FrameWeights(36, 4, 36, 6, 2.6, loop=20, node=0.3),
+    "arm": FrameWeights(40, 5, 36, 24, 2.1, loop=40, node=0.3),
+    "arm vectors": FrameWeights(40, 5, 36, 24, 1.3, loop=24, node=2.0),
+    "64": FrameWeights(64, 8, 48, 8, 1.2, loop=66, node=1.6),
 })  # fmt: skip
 """Weights with clang's -O1, -O2, -O3 and -Os. clang for AVR was not measured."""
-UNOPTIMISED: Mapping[str, Frame] = MappingProxyType({
-    "avr": Frame(44, 5, 56, 6, 1.3, node=0.2, wide=7.0, conditional=3.0, call=8.0),
-    "32": Frame(104, 7, 96, 10, 1.6, node=0.2, wide=7.0, conditional=4.0, call=3.0),
-    "arm": Frame(104, 7, 64, 23, 1.4, node=0.3, wide=7.0, conditional=4.0, call=2.5),
-    "arm vectors": Frame(104, 7, 48, 23, 2.8, node=0.75, wide=7.0, conditional=4.0, call=2.5, vector=0.5),
-    "64": Frame(168, 14, 64, 50, 1.3, node=0.8, wide=1.0, conditional=7.0, call=4.0),
+UNOPTIMISED: Mapping[str, FrameWeights] = MappingProxyType({
+    "avr": FrameWeights(44, 5, 56, 6, 1.3, node=0.2, wide=7.0, conditional=3.0, call=8.0),
+    "32": FrameWeights(104, 7, 96, 10, 1.6, node=0.2, wide=7.0, conditional=4.0, call=3.0),
+    "arm": FrameWeights(104, 7, 64, 23, 1.4, node=0.3, wide=7.0, conditional=4.0, call=2.5),
+    "arm vectors": FrameWeights(104, 7, 48, 23, 2.8, node=0.75, wide=7.0, conditional=4.0, call=2.5, vector=0.5),
+    "64": FrameWeights(168, 14, 64, 50, 1.3, node=0.8, wide=1.0, conditional=7.0, call=4.0),
 })  # fmt: skip
 """Weights with -O0."""
 CALLERS: Mapping[str, int] = MappingProxyType({"avr": 128, "32": 288, "arm": 160, "arm vectors": 160, "64": 464})
@@ -292,13 +292,13 @@ def _frame_weights_key(core: Core) -> str:
     return core.family if core.family in GCC else "32"
 
 
-def _optimised_frame(frame: Frame, facts: _FrameFacts, arguments: int) -> float:
+def _optimised_frame(frame: FrameWeights, facts: _FrameFacts, arguments: int) -> float:
     """Estimate the bytes of a kernel's stack frame if the compiler optimises it."""
     nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.deepest + frame.loop * facts.loops
     return nbytes + frame.node * min(facts.nodes, FULL_NODES)
 
 
-def _unoptimised_frame(frame: Frame, facts: _FrameFacts, arguments: int) -> float:
+def _unoptimised_frame(frame: FrameWeights, facts: _FrameFacts, arguments: int) -> float:
     """Estimate the bytes of a kernel's stack frame if the compiler does not optimise it."""
     nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.scalars + frame.node * facts.nodes
     nbytes += frame.wide * facts.wide + frame.conditional * facts.conditionals + frame.call * facts.calls
@@ -367,7 +367,7 @@ class _FrameFacts:
 #
 # An optimising compiler makes of a kernel between 0.7 and 6 times what the cost model counts, so that the sum is no
 # prediction, and no proof either (docs/measuring.md has the errors). Where a compiler is there, linking gives the number
-# (:func:`microc.run.board_project.linked_sizes`).
+# (:func:`microc.run.board_project.link_and_read_sizes`).
 
 FIRMWARE_TABLE = Path(__file__).with_name("firmware.json")
 PARTS = ("network", "calls", "tensors", "integer code", "float code", "float operations", "functions")

@@ -18,7 +18,7 @@ from microc.codegen.c.interface import (
     DEFAULT_ALIGNMENT,
     ArenaContext,
     Classes,
-    Tensor,
+    InterfaceTensor,
     aligned_declaration,
     arena_context,
     classes_of,
@@ -31,7 +31,7 @@ from microc.codegen.c.interface import (
 from microc.codegen.c.resources import StackBounds, stack_bounds
 from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, external_files, unit_context
 from microc.codegen.project.manifest import manifest, to_json
-from microc.codegen.project.project_samples import TestContext, test_context
+from microc.codegen.project.project_samples import SelfTestContext, self_test_context
 from microc.codegen.render import Code, Name, Note, Text, Word, render
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES
@@ -144,7 +144,7 @@ def call_text(module: Module, call: Call) -> Code:
     kernel = next(k for k in module.kernels if k.name == call.kernel)
     written = set(call.writes) | set(call.workspace)
     args = [
-        pointer(module, name, param.dtype, const=name not in written)
+        pointer_expression(module, name, param.dtype, const=name not in written)
         for name, param in zip(call.args, kernel.func.params, strict=True)
     ]
     names = {size.scalar: size.name for size in module.sizes}
@@ -167,7 +167,7 @@ def error_of(module: Module) -> Name:
     return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
 
 
-def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
+def pointer_expression(module: Module, name: str, dtype: str, *, const: bool) -> str:
     """Print the address of a value as a C expression, a pointer to ``dtype``."""
     base, offset = module.base_of(name)
     value = module.values[base]
@@ -229,13 +229,13 @@ class ModelContext:
     needs_string: bool
     io_in_arena: bool
     sizes: tuple[SizeMember, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[InterfaceTensor, ...]
+    outputs: tuple[InterfaceTensor, ...]
     classes: Classes | None
-    self_test: TestContext | None
+    self_test: SelfTestContext | None
     helpers: tuple[Code, ...]
     kernels: tuple[Code, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StepContext, ...]
     resets: tuple[Code, ...]
     copies: bool
     kept: bool
@@ -255,7 +255,7 @@ class ModelContext:
 
 
 @frozen
-class Step:
+class StepContext:
     """One case of the network's step function: the copies of weights ``before`` the call, the call of a kernel, and the
     layer that it computes."""
 
@@ -280,7 +280,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
     tests = module.self_test.values if module.self_test else ()
     stored = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
     steps = tuple(
-        Step(k, weight_copy_calls(module, k), call_text(module, call), Text(short_layer(module, call)))
+        StepContext(k, weight_copy_calls(module, k), call_text(module, call), Text(short_layer(module, call)))
         for k, call in enumerate(module.calls)
     )
     constants = [_public_constant(module, v) for v in stored]
@@ -312,7 +312,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
         inputs=tuple(tensor_of(module, n) for n in module.inputs),
         outputs=tuple(tensor_of(module, n) for n in module.outputs),
         classes=classes_of(module),
-        self_test=test_context(module),
+        self_test=self_test_context(module),
         helpers=helpers,
         kernels=kernels,
         steps=steps,

@@ -84,7 +84,7 @@ def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
     }
 
 
-def external_data(module: Module) -> dict[str, Any]:
+def external_manifest_entry(module: Module) -> dict[str, Any]:
     """Return the manifest's entry ``external``: backends with version and licence, build settings, and the steps that
     external code computes.
 

@@ -164,7 +164,7 @@ class Cmsis:
 
 
 @frozen
-class Ids:
+class BuildSystemIds:
     """A board's names in build systems.
 
     Where a build system has no name for it, the text is empty or the table None: the export is then for a generic board
@@ -178,12 +178,12 @@ class Ids:
     emulated: bool
 
 
-def board_ids(board: Board) -> Ids:
+def board_ids(board: Board) -> BuildSystemIds:
     """Return the names of a board in build systems."""
     names = board.ids
     platformio, cmsis = names.get("platformio"), names.get("cmsis")
     runners = {runner["name"] for runner in board.raw.get("flash", {}).get("runner", ())}
-    return Ids(
+    return BuildSystemIds(
         arduino=Word(names.get("arduino", "")),
         platformio=platformio and PlatformIO(Word(platformio["platform"]), Word(platformio["board"])),
         zephyr=Word(names.get("zephyr", "")),

@@ -19,12 +19,12 @@ from microc.codegen.project.accelerators import (
     external_files,
 )
 from microc.codegen.project.board_files import KERNELS, NETWORKS, TASKS_FILE, board_header, linker_script, tasks_json
-from microc.codegen.project.manifest import manifest, table, to_json
+from microc.codegen.project.manifest import manifest, project_manifest, to_json
 from microc.codegen.project.protocols import (
     LINK_ADDRESSES,
     POSITION_INDEPENDENT,
     benchmark_main,
-    buffer_sizes,
+    buffer_size_macros,
     entry_files,
     is_relocatable,
     rpc_context,
@@ -185,7 +185,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     takes = CODE_BY_PROTOCOL.get(protocol, "")
     hot = next((module.plan.code.memory for module in modules if module.plan and module.plan.code), "")
     header = board_header(board, takes=takes, self_test=context.self_test, hot_code=hot)
-    files["board/microc_board.h"] = header + buffer_sizes(board)
+    files["board/microc_board.h"] = header + buffer_size_macros(board)
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, takes=takes, hot_code=hot)
     runtime = file_access.runtime_c_folder()
@@ -194,7 +194,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     files.update(external_files(external))
     files["board/board.json"] = to_json(_board_data(board))
     files["manifest.json"] = to_json(
-        {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
+        {**(project_manifest(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
     # Last, since the bill of materials has a hash of every other file.
     return with_sbom(files, modules, board, version)

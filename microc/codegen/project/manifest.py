@@ -11,8 +11,8 @@ from typing import Any
 
 from microc.base import dtypes
 from microc.codegen.c.resources import stack_bound
-from microc.codegen.project.accelerators import external_data
-from microc.codegen.project.project_samples import test_data
+from microc.codegen.project.accelerators import external_manifest_entry
+from microc.codegen.project.project_samples import self_test_entry
 from microc.errors import InternalError
 from microc.module import Call, Module, Streaming, Value
 from microc.tir import ir
@@ -355,15 +355,15 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "stack_bound": stack_bound(module),
         "macs": module.macs,
         **sizes,
-        **external_data(module),
+        **external_manifest_entry(module),
         "nominal_macs": module.nominal_macs,
         "options": dict(module.options),
-        "deviations": list(deviations(module)),
+        "deviations": list(describe_deviations(module)),
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
         "ties": module.ties,
         "classes": {"output": module.class_output, "names": list(module.classes)} if module.classes else None,
-        "self_test": test_data(module),
+        "self_test": self_test_entry(module),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
         "tensors": [{**_tensor_entry(module, name), "written_by": memory.writers(name)} for name in memory.names],
         "memory": memory.arena(),
@@ -400,7 +400,7 @@ _ROUNDING = {
 }
 
 
-def deviations(module: Module) -> tuple[str, ...]:
+def describe_deviations(module: Module) -> tuple[str, ...]:
     """Return sentences for auditors about a network's numbers and code under its options: rounding, requantisation,
     floats, MISRA."""
     options = module.options
@@ -422,7 +422,7 @@ def streaming_data(streaming: Streaming) -> dict[str, Any]:
     return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
 
 
-def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
+def project_manifest(modules: Sequence[Module], version: str) -> dict[str, Any]:
     """Return the manifest of a project of several networks: their names in the board's order.
 
     Each network has a manifest of its own in its folder."""

@@ -60,7 +60,7 @@ def _sample_array(value: Value, input_index: int, frame_index: int) -> Array:
     return steps.astype(dtypes.to_numpy(value.dtype)).reshape(value.shape)
 
 
-def definitions(module: Module, frames: Sequence[Frame], space: str) -> tuple[Code, ...]:
+def sample_definitions(module: Module, frames: Sequence[Frame], space: str) -> tuple[Code, ...]:
     """Return the definitions of C arrays with the sample: one array for every input, with its frames one after the other.
 
     ``space`` as in :func:`constant_definition`."""
@@ -77,7 +77,7 @@ def _as_constant(name: str, array: Array) -> Value:
     return Value(name, bits.shape, str(bits.dtype), "const", bits)
 
 
-def literals(frames: Sequence[Frame], width: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
+def sample_byte_literals(frames: Sequence[Frame], width: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
     """Return the sample as Python literals of bytes, by frame and input: several lines, each of at most ``width`` bytes."""
     return tuple(tuple(_byte_literal_lines(array.tobytes(), width) for array in frame) for frame in frames)
 
@@ -92,7 +92,7 @@ def _byte_literal_lines(data: bytes, width: int) -> tuple[Code, ...]:
 
 
 @frozen
-class TestTensor:
+class SelfTestTensor:
     """An input or output of a network's self-test: the constant that holds all samples, elements of one sample, and
     tolerance of floats."""
 
@@ -103,32 +103,32 @@ class TestTensor:
 
 
 @frozen
-class TestContext:
+class SelfTestContext:
     """Variables of ``model.c.j2`` for a network's self-test."""
 
     samples: int
-    inputs: tuple[TestTensor, ...]
-    outputs: tuple[TestTensor, ...]
+    inputs: tuple[SelfTestTensor, ...]
+    outputs: tuple[SelfTestTensor, ...]
 
 
-def test_context(module: Module) -> TestContext | None:
+def self_test_context(module: Module) -> SelfTestContext | None:
     """Return the variables of a network's self-test for the templates; None if it has none."""
     self_test = module.self_test
     if self_test is None:
         return None
 
-    def describe_tensors(values: Mapping[str, Value]) -> tuple[TestTensor, ...]:
+    def describe_tensors(values: Mapping[str, Value]) -> tuple[SelfTestTensor, ...]:
         return tuple(_self_test_tensor(module, name, value) for name, value in values.items())
 
-    return TestContext(self_test.samples, describe_tensors(self_test.inputs), describe_tensors(self_test.outputs))
+    return SelfTestContext(self_test.samples, describe_tensors(self_test.inputs), describe_tensors(self_test.outputs))
 
 
-def _self_test_tensor(module: Module, name: str, value: Value) -> TestTensor:
+def _self_test_tensor(module: Module, name: str, value: Value) -> SelfTestTensor:
     """Return the variables of an input or output of the self-test. ``value``: the constant with its samples."""
     assert module.self_test is not None
     bound = module.self_test.bounds.get(name)
     literal = "" if bound is None else ExprPrinter().literal(bound, module.values[name].dtype)
-    return TestTensor(
+    return SelfTestTensor(
         name=Name(name),
         constant=Name(f"{module.name}_{value.name}"),
         elements=prod(module.values[name].shape),
@@ -136,7 +136,7 @@ def _self_test_tensor(module: Module, name: str, value: Value) -> TestTensor:
     )
 
 
-def test_data(module: Module) -> dict[str, Any] | None:
+def self_test_entry(module: Module) -> dict[str, Any] | None:
     """Return the manifest's entry for a network's self-test: samples, bytes of flash, symbols of its constants, bounds of
     errors.
 

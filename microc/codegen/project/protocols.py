@@ -127,7 +127,7 @@ def receive_buffer_size(board: Board) -> int:
     return SMALL_RING if 0 < board.ram_bytes <= SMALLEST_RAM else RING
 
 
-def buffer_sizes(board: Board) -> str:
+def buffer_size_macros(board: Board) -> str:
     """Return the macros of C that set buffer sizes for a board where they differ from the runtime's defaults; empty if
     none does."""
     lines = []

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from microc.codegen.project.accelerators import EXTERNAL_FOLDER, external_code_sources
-from microc.codegen.project.manifest import deviations, to_json
+from microc.codegen.project.manifest import describe_deviations, to_json
 from microc.errors import UsageError
 from microc.module import Module
 from microc.target import Board
@@ -104,7 +104,7 @@ def _project_package(
     """Return the SPDX package of the project itself."""
     code = hashlib.sha1("".join(sorted(map(_sha1, contents.values()))).encode(), usedforsecurity=False).hexdigest()
     options = {module.name: dict(module.options) for module in modules}
-    all_deviations = list(dict.fromkeys(line for module in modules for line in deviations(module)))
+    all_deviations = list(dict.fromkeys(line for module in modules for line in describe_deviations(module)))
     return {
         "SPDXID": "SPDXRef-Project",
         "name": title,

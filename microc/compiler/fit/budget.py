@@ -18,13 +18,13 @@ from microc.compiler.options import Options
 from microc.device.boards import list_boards, load_board
 from microc.errors import FitError, UnsupportedError, UsageError
 from microc.graph.ir import Graph, Node
-from microc.graph.text import regions
-from microc.graph.text import regions as graphs_inside
+from microc.graph.text import nested_graphs
+from microc.graph.text import nested_graphs as graphs_inside
 from microc.isa import CORES, FAMILIES
 from microc.module import Arithmetic, Module
 from microc.ops import registry
 from microc.ops.lowering import node_macs, row_window
-from microc.ops.matrix.gemm import find_levels
+from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
 from microc.target import SIZE, SPEED, Board, CodeMemory, Goal, Memory, Target
 from microc.transform.attention import block_attention, find_attention
@@ -104,7 +104,7 @@ _SHOWN = 8  # layers whose reasons are reported
 _PRODUCTS = ("conv2d", "conv2d_transpose", "dense")
 
 
-def with_math(target: Target, options: Options) -> Target:
+def with_math_features(target: Target, options: Options) -> Target:
     """Add the permitted float arithmetic and the use of threads to the target's features, which schedule rules test.
 
     Raises UsageError for float16 arithmetic on a core without a float16 unit, and with dynamic sizes.
@@ -282,7 +282,7 @@ def goal_ladder(graph: Graph, options: Options, target: Target) -> tuple[Goal, .
 
     Computers have no flash limit: ``balanced`` schedules are those of ``speed`` there.
     """
-    weights = sum(array.nbytes for each in (graph, *regions(graph)) for array in each.consts.values())
+    weights = sum(array.nbytes for each in (graph, *nested_graphs(graph)) for array in each.consts.values())
     price = max(count_macs(graph), 1) / (weights + CODE_OVERHEAD) / FLASH_PER_TIME
     steps = (SPEED, *(Goal("balanced", price * step) for step in PRICE_STEPS), SIZE)
     family = FAMILIES[target.isa]
@@ -322,7 +322,7 @@ def relative_cost(made: Module, plain: Module, worth: float) -> float:
     return float(ram * flash * time**worth)
 
 
-def fits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
+def fits_limits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
     """Test whether a module keeps within the limits of the arena (``ram``, if planned) and of constants plus code."""
     arena = module.plan.main if module.plan is not None else inf
     return all(arena <= limit for limit in ram) and all(flash_bytes(module) <= limit for limit in flash)
@@ -382,7 +382,7 @@ def memory_bound(graph: Graph, options: Options) -> MemoryBound:
     return MemoryBound(_min_weight_bytes(graph), arena, 0 if inside else ends)
 
 
-def shortages(least: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
+def prove_shortages(least: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
     """List the proofs, as text, that a network with the lower bounds ``least`` cannot fit, however it is compiled; an
     empty list proves nothing. ``room``: the board's capacity."""
     (flash, ram), found = room.capacity, []
@@ -406,10 +406,10 @@ def shortages(least: MemoryBound, options: Options, room: BoardCapacity) -> tupl
 def refuse_impossible(graph: Graph, source: str, options: Options, room: BoardCapacity | None) -> None:
     """Raise FitError if the lower bounds exceed a limit, before any layer is scheduled."""
     least = memory_bound(graph, options)
-    reasons = shortages(least, options, room or BoardCapacity())
+    reasons = prove_shortages(least, options, room or BoardCapacity())
     if reasons:
         too_small = (
-            room.board if room and room.board and shortages(least, replace(options, flash=0, ram=0), room) else ""
+            room.board if room and room.board and prove_shortages(least, replace(options, flash=0, ram=0), room) else ""
         )
         limiting = too_small or "its budget"
         floats = bool(summarise_arithmetic(graph).float_macs)
@@ -471,7 +471,7 @@ def min_constant_bytes(array: Array) -> int:
     if low == high:
         return 0  # a literal in the kernel
     if array.dtype == np.float32 and array.ndim > 1 and np.isfinite(array).all():
-        levels = find_levels(array.reshape(len(array), -1))
+        levels = recover_quantised_weights(array.reshape(len(array), -1))
         if levels is not None:
             return min(array.nbytes, min_constant_bytes(levels.values) + levels.scales.nbytes)
     if array.dtype.kind in "iu" and int(high) - int(low) < 16:

@@ -85,7 +85,7 @@ class Footprint:
         return self.static_ram + max(self.stack, self.reserved_stack)
 
 
-def footprint(modules: Sequence[Module], board: Board) -> Footprint:
+def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
     """Add up the memory of ``modules``, planned, in one firmware on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
     protocol = modules[0].options["protocol"]
@@ -173,9 +173,9 @@ def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, f
         )
 
 
-def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
+def footprint_that_fits(modules: Sequence[Module], board: Board) -> Footprint:
     """Return the footprint of modules in one firmware; FitError if they do not fit."""
-    need = footprint(modules, board)
+    need = firmware_footprint(modules, board)
     stack = max(need.stack, need.reserved_stack)
     details = (
         f"flash: weights {need.weights} + {f'self-test {need.self_test} + ' if need.self_test else ''}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from microc.base.knapsack import LayerOption, pareto_front
 from microc.compiler.fit.budget import (
-    fits,
+    fits_limits,
     flash_bytes,
     flash_error,
     goal_ladder,
@@ -32,11 +32,11 @@ from microc.compiler.fit.striping import LoweredStream, arena_bytes
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_maker import (
-    Compiled,
+    CompiledNetwork,
     External,
     Goals,
-    Group,
     KernelBuilder,
+    KernelGroup,
     Tuned,
     Workspaces,
     merge_kernels,
@@ -49,8 +49,8 @@ from microc.module import Module
 from microc.ops import registry
 from microc.ops.registry import infer
 from microc.plan.liveness import lifetimes
-from microc.reports.firmware_size import count_covered
-from microc.schedule.rules.rule import float_lanes
+from microc.reports.firmware_size import count_covered_addresses
+from microc.schedule.rules.rule import float_vector_level
 from microc.target import SPEED, Goal, Target
 from microc.transform.attention import block_attention, find_attention
 from microc.transform.loop_blocking import (
@@ -62,7 +62,7 @@ from microc.transform.loop_blocking import (
 from microc.transform.pass_context import write_graph
 
 if TYPE_CHECKING:
-    from microc.compiler.sizes.family import Family
+    from microc.compiler.sizes.family import NetworkFamily
     from microc.compiler.tuned.records import Task
 
 
@@ -72,27 +72,27 @@ SMALL_WORKSPACE_MAX_SLOWDOWN = 1.05
 """Factor on instructions up to which smaller workspaces are taken without trying layers row by row."""
 
 
-def choose_within_limits(
-    plain: Compiled,
-    lean: Callable[[], Compiled],
-    stream: Callable[[Compiled], Compiled],
+def choose_within_ram(
+    plain: CompiledNetwork,
+    lean: Callable[[], CompiledNetwork],
+    stream: Callable[[CompiledNetwork], CompiledNetwork],
     ram: Sequence[int],
     flash: Sequence[int],
-) -> Compiled:
+) -> CompiledNetwork:
     """Choose the network with the fewest instructions whose arena keeps within all limits ``ram``, else the smallest.
 
     ``plain``, planned, is returned if it fits. Networks that keep within ``flash`` (constants plus code) are preferred.
     ``lean`` builds the network with smaller workspaces; ``stream`` builds a network with layers row by row.
     """
 
-    def fits_ram(made: Compiled) -> bool:
-        return fits(made.module, ram)
+    def fits_ram(made: CompiledNetwork) -> bool:
+        return fits_limits(made.module, ram)
 
     if fits_ram(plain):
         return plain
     lean_network = lean()
     if (
-        fits(lean_network.module, ram, flash)
+        fits_limits(lean_network.module, ram, flash)
         and lean_network.module.instructions <= SMALL_WORKSPACE_MAX_SLOWDOWN * plain.module.instructions
     ):
         return lean_network
@@ -101,7 +101,7 @@ def choose_within_limits(
         candidates.append(stream(lean_network))
     fitting = [made for made in candidates if fits_ram(made)]
     if fitting:
-        return min(fitting, key=lambda made: (not fits(made.module, (), flash), made.module.instructions))
+        return min(fitting, key=lambda made: (not fits_limits(made.module, (), flash), made.module.instructions))
     return min(candidates, key=lambda made: arena_bytes(made.module))
 
 
@@ -120,7 +120,9 @@ WORKSPACE_ROUNDS = 4
 """Plans that are tried: a smaller workspace may overlap less of a kernel's operands, which changes the limits."""
 
 
-def shrink_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces], Compiled]) -> Compiled:
+def shrink_workspaces(
+    limit: int, plain: CompiledNetwork, build: Callable[[Workspaces], CompiledNetwork]
+) -> CompiledNetwork:
     """Build the network with smaller workspaces until the arena takes at most ``limit`` bytes; else return the smallest
     network found.
 
@@ -129,9 +131,9 @@ def shrink_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces],
     assert plain.module.plan is not None
     if plain.module.plan.arenas or not any(own for _, own in _tensor_and_workspace_bytes(plain.module)):
         return plain
-    from microc.compiler.tuned.records import list_tasks
+    from microc.compiler.tuned.records import list_tuning_tasks
 
-    best, network, tasks, limits = plain, plain, list_tasks(plain), dict[str, int]()
+    best, network, tasks, limits = plain, plain, list_tuning_tasks(plain), dict[str, int]()
     for _ in range(WORKSPACE_ROUNDS):
         workspaces = workspace_limits(limit, network.module, tasks)
         # Limits only ever shrink, so the loop cannot alternate between two plans.
@@ -166,7 +168,7 @@ def _tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
         for step in range(max(first, 0), min(last, len(live) - 1) + 1):
             live[step].append((offset, offset + module.values[name].nbytes))
     scratch = [sum(module.values[name].nbytes for name in call.workspace) for call in module.calls]
-    return [(count_covered(live) - own, own) for live, own in zip(live, scratch, strict=True)]
+    return [(count_covered_addresses(live) - own, own) for live, own in zip(live, scratch, strict=True)]
 
 
 # ---- Flash limit: a goal for each kernel.
@@ -181,8 +183,11 @@ KNAPSACK_ROUNDS = 3
 
 
 def choose_kernel_goals(
-    candidates: Sequence[Compiled], fitting: Compiled, limit: int, build: Callable[[Goal, Goals], Compiled]
-) -> Compiled | None:
+    candidates: Sequence[CompiledNetwork],
+    fitting: CompiledNetwork,
+    limit: int,
+    build: Callable[[Goal, Goals], CompiledNetwork],
+) -> CompiledNetwork | None:
     """Choose a goal for each kernel, so that the network takes the fewest instructions in ``limit`` bytes of flash.
 
     ``candidates``: the network built at several prices of flash; ``fitting``: the one of them that fits. Returns None if the
@@ -221,10 +226,12 @@ def choose_kernel_goals(
     return None
 
 
-def _calls_sharing_kernels(candidates: Sequence[Compiled]) -> list[list[int]]:
+def _calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[list[int]]:
     """Group the calls (by index) that share a kernel in any candidate; calls without a goal are left out."""
     first = candidates[0]
-    scheduled = [k for k, call in enumerate(first.module.calls) if isinstance(first.make.origins[call.writes], Group)]
+    scheduled = [
+        k for k, call in enumerate(first.module.calls) if isinstance(first.make.origins[call.writes], KernelGroup)
+    ]
     group = {index: [index] for index in scheduled}
     for candidate in candidates:
         first_users: dict[str, int] = {}
@@ -252,11 +259,11 @@ def _knapsack_option(candidate_index: int, module: Module, call_indices: Sequenc
     )
 
 
-def _goal_keys(network: Compiled, call_indices: Sequence[int]) -> Iterator[str]:
+def _goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> Iterator[str]:
     """Yield the keys in :data:`Goals` of the calls ``call_indices``: the last result of each call's group of nodes."""
     for index in call_indices:
         origin = network.make.origins[network.module.calls[index].writes]
-        assert isinstance(origin, Group)
+        assert isinstance(origin, KernelGroup)
         yield origin.nodes[-1].outputs[0]
 
 
@@ -270,29 +277,29 @@ def build_within_flash(
     options: Options,
     progress: Progress | None,
     room: int,
-    family: Family | None = None,
+    family: NetworkFamily | None = None,
     external: External = MappingProxyType({}),
-) -> Compiled:
+) -> CompiledNetwork:
     """Build the network for the goal of the options; over the flash limits, build the fastest that fits.
 
     Falls back to goals that weigh flash ever more: a goal for each kernel, or one for all with dynamic sizes. Raises
     FitError if the flash budget is below the lower bound of the smallest network. ``room``: flash of the board in bytes
-    (0: unlimited); a network over it is returned, and :func:`microc.compiler.fit.footprint.check_modules` reports it
+    (0: unlimited); a network over it is returned, and :func:`microc.compiler.fit.footprint.footprint_that_fits` reports it
     with the whole firmware. ``family`` as in :func:`kernel_builder`, ``external`` as in :class:`KernelBuilder`.
     """
     limits = [limit for limit in (options.flash, room) if limit]
 
-    def build_at(goal: Goal, kernel_goals: Goals = MappingProxyType({})) -> Compiled:
+    def build_at(goal: Goal, kernel_goals: Goals = MappingProxyType({})) -> CompiledNetwork:
         builder = kernel_builder(graph, target, goal, options, external=external, family=family, goals=kernel_goals)
         return build_network(graph, target, source, progress, builder)
 
     requested, *fallbacks = goal_ladder(graph, options, target)
     candidates = [build_at(requested)]
-    if fits(candidates[0].module, (), limits):
+    if fits_limits(candidates[0].module, (), limits):
         return candidates[0]
     # Build at every price, even after one fits: the knapsack mixes them kernel by kernel.
     candidates += map(build_at, fallbacks)
-    fitting = next((candidate for candidate in candidates if fits(candidate.module, (), limits)), None)
+    fitting = next((candidate for candidate in candidates if fits_limits(candidate.module, (), limits)), None)
     if fitting is not None:
         return (choose_kernel_goals(candidates, fitting, min(limits), build_at) if family is None else None) or fitting
     smallest = candidates[-1]
@@ -308,7 +315,7 @@ def kernel_builder(
     options: Options,
     tuned: Tuned = MappingProxyType({}),
     external: External = MappingProxyType({}),
-    family: Family | None = None,
+    family: NetworkFamily | None = None,
     workspaces: Workspaces = MappingProxyType({}),
     goals: Goals = MappingProxyType({}),
 ) -> KernelBuilder:
@@ -337,27 +344,27 @@ def build_network(
     progress: Progress | None,
     make: KernelBuilder,
     streams: Sequence[LoweredStream] = (),
-) -> Compiled:
+) -> CompiledNetwork:
     """Lower the graph to a module of kernels and calls, with cost estimates. ``streams``: the chains of layers that run
     row by row."""
     module = build_module(graph, target, source, make.goal, progress, streams, make)
     # Merging equal kernels saves flash and costs an operand, so it is skipped at price 0. Kernels with dynamic sizes have
     # parameters already.
     merges = make.goal.price > 0 and not make.sizes
-    return Compiled(add_estimates(merge_kernels(module) if merges else module, target), make)
+    return CompiledNetwork(add_estimates(merge_kernels(module) if merges else module, target), make)
 
 
 # ---- Variant: recurrent layers in blocks of iterations, if the saved instructions are worth the memory.
 
 
 def try_loop_blocking(
-    plain: Compiled,
+    plain: CompiledNetwork,
     optimised: Callable[[Options], Graph],
-    build: Callable[[Graph], Compiled],
+    build: Callable[[Graph], CompiledNetwork],
     options: Options,
     ram: Sequence[int],
     flash: Sequence[int],
-) -> Compiled:
+) -> CompiledNetwork:
     """Run recurrent layers in blocks of iterations if that costs less; else return ``plain``, planned.
 
     ``optimised`` runs the graph passes with other options, ``build`` builds and plans a graph. ``ram``: limits of the
@@ -369,7 +376,7 @@ def try_loop_blocking(
     is_decided = (
         LOOP_BLOCKING_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
     )
-    if not loops or is_decided or not fits(plain.module, ram):
+    if not loops or is_decided or not fits_limits(plain.module, ram):
         return plain
     changed = optimised(
         replace(options, dump=None, instruments=(), required=options.required | {LOOP_BLOCKING_PASS.name})
@@ -378,7 +385,7 @@ def try_loop_blocking(
         return plain
     blocked = build(changed)
     if (
-        not fits(blocked.module, ram, flash)
+        not fits_limits(blocked.module, ram, flash)
         or relative_cost(blocked.module, plain.module, memory_per_time(options, plain.make.target)) >= 1
     ):
         return plain
@@ -402,8 +409,12 @@ ATTENTION_ROWS = (64, 32, 16, 8)
 
 
 def try_blocked_attention(
-    plain: Compiled, build: Callable[[Graph], Compiled], options: Options, ram: Sequence[int], flash: Sequence[int]
-) -> Compiled:
+    plain: CompiledNetwork,
+    build: Callable[[Graph], CompiledNetwork],
+    options: Options,
+    ram: Sequence[int],
+    flash: Sequence[int],
+) -> CompiledNetwork:
     """Compute attention in blocks of queries if a smaller arena is worth the time; else return ``plain``, planned.
 
     ``ram``: limits of the arena, ``flash``: limits of constants plus code. Blocks shrink until one is worse than the
@@ -487,8 +498,12 @@ PREWIDEN_DIVISORS = (1, 2, 4, 8)
 
 
 def try_prewidened_weights(
-    plain: Compiled, build: Callable[[Graph], Compiled], options: Options, ram: Sequence[int], flash: Sequence[int]
-) -> Compiled:
+    plain: CompiledNetwork,
+    build: Callable[[Graph], CompiledNetwork],
+    options: Options,
+    ram: Sequence[int],
+    flash: Sequence[int],
+) -> CompiledNetwork:
     """Widen packed weights of float layers in RAM before the layer runs, if the time is worth the RAM; else return ``plain``.
 
     ``plain`` is planned. ``ram``: limits of the arena, ``flash``: limits of constants plus code. The search starts with
@@ -499,8 +514,8 @@ def try_prewidened_weights(
         PREWIDENED_WEIGHTS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
     )
     # For `speed` weights are stored widened. A core with vectors widens a weight for many rows at once, at next to no cost.
-    is_free = plain.make.goal == SPEED or float_lanes(plain.make.target)
-    if is_decided or is_free or not fits(plain.module, ram):
+    is_free = plain.make.goal == SPEED or float_vector_level(plain.make.target)
+    if is_decided or is_free or not fits_limits(plain.module, ram):
         return plain
     packed = find_widenable_weights(graph)
     sizes = {name: graph.types[name].nbytes for name in packed}
@@ -514,7 +529,7 @@ def try_prewidened_weights(
         verify(changed, infer, PREWIDENED_WEIGHTS_PASS.name)
         widened = build(changed)
         cost = relative_cost(widened.module, plain.module, memory_per_time(options, plain.make.target))
-        if cost < best_cost and fits(widened.module, ram, flash):
+        if cost < best_cost and fits_limits(widened.module, ram, flash):
             best, best_cost = widened, cost
         elif best is not plain:
             break

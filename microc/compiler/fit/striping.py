@@ -18,13 +18,20 @@ from microc.compiler.lowering.kernel_selection import schedule_group
 from microc.errors import FitError, InternalError
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Streamed
-from microc.ops.lowering import LoweredGroup, Param, companion_inputs, node_macs, row_group, row_window
-from microc.plan.liveness import Overlaps, SafeOffsets, call_needs, demand, lifetimes, safe_distances
+from microc.ops.lowering import LoweredGroup, Param, build_row_group, companion_inputs, node_macs, row_window
+from microc.plan.liveness import Overlaps, SafeOffsets, demand_of_module, least_bytes_by_call, lifetimes, safe_distances
 from microc.plan.placement import MAX_CHAINS, MAX_LOWERED_CHAINS
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.striped_layers import Layer, Shape, Window, choose_blocks, stream, timeline
+from microc.tir.striped_layers import (
+    Layer,
+    LayerGeometry,
+    Window,
+    build_striped_function,
+    choose_blocks,
+    row_access_times,
+)
 from microc.tir.verify import verify
 
 # ---- A chain of groups becomes one kernel that works row by row (:mod:`microc.tir.striped_layers`).
@@ -74,20 +81,20 @@ def group_result(group: Group) -> str:
     return group[-1].outputs[0]
 
 
-class Streams:
+class ChainLowering:
     """Lowers chains of a graph for a target to kernels that work row by row, and remembers the results. ``groups``: all
     groups of nodes by name."""
 
     def __init__(self, graph: Graph, groups: Mapping[str, Group], target: Target, goal: Goal) -> None:
         self.graph, self.groups, self.target, self.goal = graph, groups, target, goal
         self._streams: dict[Chain, LoweredStream] = {}
-        self._rows: dict[tuple[str, Shape], _LayerRows] = {}
+        self._rows: dict[tuple[str, LayerGeometry], _LayerRows] = {}
 
     def sources(self, chain: Chain) -> tuple[str, ...]:
         """Return for each group of a chain the value that it reads row by row."""
         return chain.data, *(group_result(self.groups[name]) for name in chain.groups[:-1])
 
-    def shapes(self, chain: Chain) -> tuple[Shape, ...]:
+    def shapes(self, chain: Chain) -> tuple[LayerGeometry, ...]:
         """Return for each layer of a chain the rows that it holds and the rows that it computes at a time."""
         pairs = zip(chain.groups, self.sources(chain), strict=True)
         return choose_blocks([_row_shape(self.graph, self.groups[name], data) for name, data in pairs], chain.height)
@@ -117,7 +124,9 @@ class Streams:
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
         layers = [self._lower_rows(name, data, shape) for name, data, shape in triples]
         height = self.graph.types[chain.data].shape[1]
-        streamed = stream("stream", [rows.layer for rows in layers], height, words=self.target.has("unaligned"))
+        streamed = build_striped_function(
+            "stream", [rows.layer for rows in layers], height, words=self.target.has("unaligned")
+        )
         params = tuple(_kernel_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
         result, schedules = group_result(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
         return LoweredStream(chain, streamed.func, params, result, schedules, self.price(chain))
@@ -127,17 +136,17 @@ class Streams:
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
         return [self.block(name, data, shape) for name, data, shape in triples]
 
-    def block(self, name: str, data: str, shape: Shape) -> tuple[Graph, Group, Goal]:
+    def block(self, name: str, data: str, shape: LayerGeometry) -> tuple[Graph, Group, Goal]:
         """Return the scheduling task of a group for a block of rows: a graph of its own, its nodes, and the goal of its
         schedule."""
         window = row_window(self.graph, self.groups[name], data)
         assert window is not None
-        alone, nodes = row_group(self.graph, self.groups[name], data, window, shape.block)
+        alone, nodes = build_row_group(self.graph, self.groups[name], data, window, shape.block)
         blocks = shape.computed // shape.block
         # Instructions are counted per block but paid `blocks` times in an inference; its code is stored once.
         return alone, nodes, replace(self.goal, price=self.goal.price / blocks)
 
-    def _lower_rows(self, name: str, data: str, shape: Shape) -> _LayerRows:
+    def _lower_rows(self, name: str, data: str, shape: LayerGeometry) -> _LayerRows:
         """Schedule and lower a group for a block of rows."""
         if (name, shape) in self._rows:
             return self._rows[name, shape]
@@ -156,7 +165,7 @@ class Streams:
         return self._rows[name, shape]
 
 
-def _row_shape(graph: Graph, group: Group, data: str) -> Shape:
+def _row_shape(graph: Graph, group: Group, data: str) -> LayerGeometry:
     """Return the rows that a group reads of ``data`` and computes, before it is lowered; InternalError if it does not work
     row by row."""
     reads = row_window(graph, group, data)
@@ -165,7 +174,9 @@ def _row_shape(graph: Graph, group: Group, data: str) -> Shape:
     _, _, width, channels = graph.types[data].shape
     top, _, bottom, _ = reads.padding
     window = Window(reads.reach(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
-    return Shape(window, graph.types[group_result(group)].shape[1], whole=bool(companion_inputs(graph, group, data)))
+    return LayerGeometry(
+        window, graph.types[group_result(group)].shape[1], whole=bool(companion_inputs(graph, group, data))
+    )
 
 
 def _kernel_param(row: _LayerRows, parameter: ir.Buffer) -> Param:
@@ -229,7 +240,7 @@ def _variable_inputs(graph: Graph, group: Group) -> list[str]:
 
 
 @frozen
-class Candidate:
+class ChainCandidate:
     """A chain with the bytes of its kernel and of everything alive beside it, and the additional work in multiply-accumulates.
 
     ``exact``: scratch is included, not only windows.
@@ -244,18 +255,18 @@ class Candidate:
 class ChainEstimator:
     """Estimates the need of chains. ``module``: the network without chains, its calls in their final order."""
 
-    def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
+    def __init__(self, streams: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
         self.streams, self.module = streams, module
         self.graph, self.groups = streams.graph, streams.groups
         self.alive = lifetimes(module, io_in_arena=io_in_arena)
-        wanted = demand(module, Overlaps(module), io_in_arena=io_in_arena)
-        self.needs = call_needs(wanted, len(module.calls))[1:]
+        wanted = demand_of_module(module, Overlaps(module), io_in_arena=io_in_arena)
+        self.needs = least_bytes_by_call(wanted, len(module.calls))[1:]
         self.names = {v.label: v.name for v in module.values.values() if v.storage not in ("const", "workspace")}
         writer = {name: time for time, call in enumerate(module.calls) for name in call.writes}
         times = {name: writer.get(self.names.get(group_result(group), "")) for name, group in self.groups.items()}
         self.times = {name: time for name, time in times.items() if time is not None}
 
-    def appraise(self, chain: Chain) -> Candidate:
+    def appraise(self, chain: Chain) -> ChainCandidate:
         """Estimate the bytes and the additional work of a chain, without scratch."""
         shapes = self.streams.shapes(chain)
         windows = [
@@ -270,9 +281,9 @@ class ChainEstimator:
             + sum(map(_round_up_to_words, windows))
         )
         price = self.streams.price(chain)
-        return Candidate(chain, need, price.extra_macs + MACS_PER_MOVED_BYTE * price.moved)
+        return ChainCandidate(chain, need, price.extra_macs + MACS_PER_MOVED_BYTE * price.moved)
 
-    def with_scratch(self, rough: Candidate) -> Candidate:
+    def with_scratch(self, rough: ChainCandidate) -> ChainCandidate:
         """Add the scratch of a chain, which is known once it is lowered."""
         shapes, func = self.streams.shapes(rough.chain), self.streams.lower(rough.chain).func
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
@@ -306,7 +317,7 @@ class ChainEstimator:
         values = [self.module.values[name] for name in here]
         return sum(_round_up_to_words(v.nbytes) for v in values if v.storage != "workspace")
 
-    def _overwritable_source_bytes(self, chain: Chain, shapes: tuple[Shape, ...]) -> int:
+    def _overwritable_source_bytes(self, chain: Chain, shapes: tuple[LayerGeometry, ...]) -> int:
         """Return the bytes of the source that the result may overwrite, since its rows are no longer read."""
         source, result = (
             self._tensor_behind(chain.data),
@@ -321,7 +332,7 @@ class ChainEstimator:
         beside = {
             k for k, (name, v) in enumerate(pairs) if chain.data in companion_inputs(self.graph, self.groups[name], v)
         }
-        read, written = timeline(shapes, self.graph.types[chain.data].shape[1], beside)
+        read, written = row_access_times(shapes, self.graph.types[chain.data].shape[1], beside)
         source_bytes, result_bytes = sizes
         last_touch = np.repeat(np.array(read), source_bytes // len(read))
         first_write = np.repeat(np.array(written), result_bytes // len(written))
@@ -351,13 +362,13 @@ Build = Callable[[tuple[Chain, ...]], Module]
 class StripeSearch:
     """Covers the calls that need too much by chains. ``module``: the network without chains, its calls in their final order."""
 
-    def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
+    def __init__(self, streams: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
         self.appraiser = ChainEstimator(streams, module, io_in_arena=io_in_arena)
         self.runs = find_runs(streams.graph, streams.groups)
-        self.known: dict[Chain, Candidate] = {}
+        self.known: dict[Chain, ChainCandidate] = {}
         self.lowered = 0
 
-    def cover(self, limit: int) -> tuple[Candidate, ...] | None:
+    def cover(self, limit: int) -> tuple[ChainCandidate, ...] | None:
         """Return chains with exact needs such that no call needs more than ``limit`` bytes; None if there are none."""
         while True:
             chains = self._least_work_chains(limit)
@@ -374,10 +385,10 @@ class StripeSearch:
                 )
                 self.known[candidate.chain] = exact
 
-    def smallest(self) -> tuple[Candidate, ...]:
+    def smallest(self) -> tuple[ChainCandidate, ...]:
         """Return the chains with which the largest need of a call is smallest, up to one part in
         :data:`PEAK_STEP_DIVISOR`."""
-        chains: tuple[Candidate, ...] = ()
+        chains: tuple[ChainCandidate, ...] = ()
         while True:
             peak = self.peak(chains)
             smaller = self.cover(peak - max(peak // PEAK_STEP_DIVISOR, 4))
@@ -385,11 +396,11 @@ class StripeSearch:
                 return chains
             chains = smaller
 
-    def peak(self, chosen: tuple[Candidate, ...]) -> int:
+    def peak(self, chosen: tuple[ChainCandidate, ...]) -> int:
         """Return the largest need of a call or chain in bytes, if these chains are chosen."""
         return max([*self._needs_outside_chains(chosen).values(), *(c.need for c in chosen)], default=0)
 
-    def neediest(self, chosen: tuple[Candidate, ...]) -> str:
+    def neediest(self, chosen: tuple[ChainCandidate, ...]) -> str:
         """Return the name of the layer, or chain of layers, with the largest need, if these chains are chosen."""
         peak = self.peak(chosen)
         for time, need in self._needs_outside_chains(chosen).items():
@@ -397,15 +408,15 @@ class StripeSearch:
                 return self.appraiser.module.calls[time].layer
         return next(self.appraiser.name(c.chain) for c in chosen if c.need == peak)
 
-    def _needs_outside_chains(self, chosen: tuple[Candidate, ...]) -> dict[int, int]:
+    def _needs_outside_chains(self, chosen: tuple[ChainCandidate, ...]) -> dict[int, int]:
         """Return the needs in bytes of the calls that are in no chosen chain, by the index of the call."""
         times = self.appraiser.times
         covered = {times[name] for c in chosen for name in c.chain.groups}
         return {time: need for time, need in enumerate(self.appraiser.needs) if time not in covered}
 
-    def _least_work_chains(self, limit: int) -> tuple[Candidate, ...] | None:
+    def _least_work_chains(self, limit: int) -> tuple[ChainCandidate, ...] | None:
         """Choose the chains with the least work that cover all calls over the limit; None if that is impossible."""
-        chosen: list[Candidate] = []
+        chosen: list[ChainCandidate] = []
         large = {time for time, need in enumerate(self.appraiser.needs) if need > limit}
         for run in self.runs:
             times = [self.appraiser.times[name] for name in run.groups]
@@ -416,10 +427,10 @@ class StripeSearch:
             large -= set(times)
         return None if large else tuple(chosen)
 
-    def _partition_run(self, run: Run, large: list[bool], limit: int) -> list[Candidate] | None:
+    def _partition_run(self, run: Run, large: list[bool], limit: int) -> list[ChainCandidate] | None:
         """Cut a run into chains that cover every ``large`` group, with the least additional work, by dynamic programming
         over the ends of chains; None if that is impossible."""
-        best: list[tuple[int, list[Candidate]] | None] = [(0, [])]
+        best: list[tuple[int, list[ChainCandidate]] | None] = [(0, [])]
         for stop in range(1, len(run.groups) + 1):
             cheapest = best[stop - 1] if not large[stop - 1] else None
             for start in range(max(0, stop - MAX_CHAIN_LAYERS), stop - 1):
@@ -433,7 +444,7 @@ class StripeSearch:
             best.append(cheapest)
         return best[-1][1] if best[-1] is not None else None
 
-    def _chains_within(self, run: Run, start: int, stop: int, limit: int) -> list[Candidate]:
+    def _chains_within(self, run: Run, start: int, stop: int, limit: int) -> list[ChainCandidate]:
         """Return the chains of the groups ``start`` up to ``stop`` of a run that need at most ``limit`` bytes, at most one
         for each height."""
         chains = [run.chain(start, stop, height) for height in HEIGHTS]

@@ -18,15 +18,15 @@ from microc.ops.control import count_scanned, max_iterations
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup, Param
 from microc.schedule.choose import Choice
-from microc.schedule.rules.movement import move_runs
+from microc.schedule.rules.movement import vectorize_copy_loops
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify_stmt
-from microc.tir.lower import lower_kinds
+from microc.tir.lower import lower_annotated_loops
 from microc.tir.names import GUARDED
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, substitute_stmt, walk_stmt
-from microc.tir.striped_layers import Place, function_names, rewrite_buffers
+from microc.tir.striped_layers import BufferLocation, function_names, rewrite_buffers
 from microc.tir.verify import verify
 
 # ---- A check of workspace reuse inside control flow, independent of the code that decides on it.
@@ -39,25 +39,25 @@ _EITHER = -1
 """Number for a workspace whose value depends on a condition."""
 
 
-class Workspaces:
+class WorkspaceReuseCheck:
     """Checks that every value in a workspace is intact when it is read: records which value, by number, each workspace
     holds."""
 
     def __init__(self) -> None:
         self.count = 0
         self.contents: dict[ir.Buffer, int] = {}
-        self.reads: list[Place] = []
+        self.reads: list[BufferLocation] = []
 
     def number(self) -> int:
         """Return a new number, for a value in a workspace."""
         self.count += 1
         return self.count
 
-    def record_write(self, *places: Place) -> None:
+    def record_write(self, *places: BufferLocation) -> None:
         """Record that these places now hold their own values."""
         self.contents |= {place.buffer: place.owner for place in places if place.owner}
 
-    def read(self, *places: Place) -> None:
+    def read(self, *places: BufferLocation) -> None:
         """Check that these places still hold their own values, and record that they are read; InternalError if one was
         overwritten."""
         for place in places:
@@ -67,7 +67,7 @@ class Workspaces:
                 )
         self.reads += [place for place in places if place.owner]
 
-    def statement(self, reads: Iterable[Place], writes: Iterable[Place]) -> None:
+    def statement(self, reads: Iterable[BufferLocation], writes: Iterable[BufferLocation]) -> None:
         """Check a statement whose operands must be intact until its results are written."""
         reads, writes = tuple(reads), tuple(writes)
         self.record_write(*writes)
@@ -101,7 +101,7 @@ class Workspaces:
 ZERO = ir.const(0, "int32")
 
 
-class Names:
+class UniqueNames:
     """Gives names that are unique in a function. ``taken``: names inside of its kernels."""
 
     def __init__(self, taken: set[str]) -> None:
@@ -152,24 +152,24 @@ class _WorkspaceSlot:
     size: int
 
 
-class Memory:
+class FunctionMemory:
     """Parameters of the function without its results, and its workspaces. ``reuse``: slots are used for several values."""
 
-    def __init__(self, names: Names, *, reuse: bool) -> None:
+    def __init__(self, names: UniqueNames, *, reuse: bool) -> None:
         self.names, self.reuse = names, reuse
         self.params: list[tuple[ir.Buffer, Param]] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
         self.slots: list[_WorkspaceSlot] = []
         self.idle: list[_WorkspaceSlot] = []
-        self.workspaces = Workspaces()
+        self.workspaces = WorkspaceReuseCheck()
 
-    def data(self, name: str, size: int, dtype: str) -> Place:
+    def data(self, name: str, size: int, dtype: str) -> BufferLocation:
         """Add a parameter for the value ``name`` from outside of the control flow; return its place."""
         buffer = ir.Buffer(self.names.fresh("data"), (size,), dtype)
         self.params.append((buffer, Param("data", name)))
-        return Place(buffer, ZERO)
+        return BufferLocation(buffer, ZERO)
 
-    def workspace(self, stem: str, size: int, dtype: str) -> Place:
+    def workspace(self, stem: str, size: int, dtype: str) -> BufferLocation:
         """Allocate memory until it is released: the smallest idle slot that is large enough, else the largest, which grows."""
         idle = [slot for slot in self.idle if slot.buffer.dtype == dtype]
         if idle:
@@ -180,9 +180,9 @@ class Memory:
             name = f"slot {len(self.slots)}"  # until its size is known
             slot = _WorkspaceSlot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
             self.slots.append(slot)
-        return Place(slot.buffer, ZERO, self.workspaces.number())
+        return BufferLocation(slot.buffer, ZERO, self.workspaces.number())
 
-    def release(self, places: Iterable[Place]) -> None:
+    def release(self, places: Iterable[BufferLocation]) -> None:
         """Release the workspaces of values, so that later values may use their slots.
 
         That is valid in loops: an iteration reads nothing that the one before left in a workspace."""
@@ -207,38 +207,38 @@ class Memory:
             slot.buffer: ir.Buffer(self.names.fresh(slot.stem), (slot.size,), slot.buffer.dtype, "workspace")
             for slot in self.slots
         }
-        body = rewrite_buffers(body, {key: Place(buffer, ZERO) for key, buffer in workspaces.items()})
+        body = rewrite_buffers(body, {key: BufferLocation(buffer, ZERO) for key, buffer in workspaces.items()})
         buffers = (*(buffer for buffer, _ in params), *results, *workspaces.values())
         return body, buffers, tuple(param for _, param in params)
 
 
 # ---- The statements of control flow: loops and conditions around kernels, on flat buffers.
 
-Places = dict[str, Place]
+Places = dict[str, BufferLocation]
 """Location of each value of a graph."""
 
 
 @frozen
-class Step:
+class FlowStep:
     """A step of control flow: a group of nodes that is a kernel, a view of an operand from element ``start`` on, or
     control flow with its own steps."""
 
     nodes: tuple[Node, ...]
     kernel: tuple[LoweredGroup, Choice] | None = None
     start: int | None = None
-    inside: Mapping[str, tuple[Step, ...]] | None = None
+    inside: Mapping[str, tuple[FlowStep, ...]] | None = None
 
 
-class Flow:
+class ControlFlowEmitter:
     """Emits the statements of a node's graphs. ``where``: the node, for errors.
 
     ``target``: the core; None with dynamic sizes, where copies must be the same loops at all sizes.
     """
 
-    def __init__(self, names: Names, memory: Memory, where: str, target: Target | None) -> None:
+    def __init__(self, names: UniqueNames, memory: FunctionMemory, where: str, target: Target | None) -> None:
         self.names, self.memory, self.where, self.target = names, memory, where, target
 
-    def statements(self, step: Step, places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
+    def statements(self, step: FlowStep, places: Places, results: Sequence[BufferLocation], stem: str) -> ir.Stmt:
         """Emit the statements of a node with graphs inside: a loop, a condition, or a region of external code."""
         node = step.nodes[0]
         assert step.inside is not None
@@ -264,7 +264,7 @@ class Flow:
         self.memory.workspaces.join(ends)
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
-    def part(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place]) -> ir.Stmt:
+    def part(self, node: Node, steps: Sequence[FlowStep], places: Places, results: Sequence[BufferLocation]) -> ir.Stmt:
         """Emit a region that external code could compute as our own code."""
         graph: Graph = node.attr("body")
         bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
@@ -278,7 +278,9 @@ class Flow:
         self.memory.release(kept)
         return ir.seq(*made)
 
-    def loop(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
+    def loop(
+        self, node: Node, steps: Sequence[FlowStep], places: Places, results: Sequence[BufferLocation], stem: str
+    ) -> ir.Stmt:
         """Emit a loop node.
 
         The results hold the carried values from the start, and get the next ones at the end of an iteration."""
@@ -318,17 +320,17 @@ class Flow:
             annotations = {GUARDED: 1}
         return ir.seq(*first, ir.For(iteration, ir.const(count, "int32"), body, annotations=tuple(annotations.items())))
 
-    def zeros(self, into: Place, size: int, dtype: str) -> ir.Stmt:
+    def zeros(self, into: BufferLocation, size: int, dtype: str) -> ir.Stmt:
         """Emit a loop that fills ``size`` elements of a place with zeros."""
         k = ir.Var(self.names.fresh("k"))
         return ir.For(
             k, ir.const(size, "int32"), ir.Store(into.buffer, (_start_element(into) + k,), ir.const(0, dtype))
         )
 
-    def copy_carried(self, graph: Graph, results: Sequence[Place], locations: Places) -> list[ir.Stmt]:
+    def copy_carried(self, graph: Graph, results: Sequence[BufferLocation], locations: Places) -> list[ir.Stmt]:
         """Emit copies of the carried values for the next iteration; sources that are themselves overwritten are saved first."""
         own = {result.buffer for result in results}
-        saved, saving, moving = list[Place](), list[ir.Stmt](), list[ir.Stmt]()
+        saved, saving, moving = list[BufferLocation](), list[ir.Stmt](), list[ir.Stmt]()
         for result, name in zip(results, graph.outputs, strict=False):
             source, type_ = locations[name], graph.types[name]
             if source == result:
@@ -342,14 +344,18 @@ class Flow:
         return saving + moving
 
     def steps(
-        self, graph: Graph, steps: Sequence[Step], bound: Mapping[str, Place], wanted: Mapping[str, Place]
-    ) -> tuple[list[ir.Stmt], Places, list[Place]]:
+        self,
+        graph: Graph,
+        steps: Sequence[FlowStep],
+        bound: Mapping[str, BufferLocation],
+        wanted: Mapping[str, BufferLocation],
+    ) -> tuple[list[ir.Stmt], Places, list[BufferLocation]]:
         """Emit the statements of a graph; return them, the location of its values, and the workspaces to release.
 
         ``wanted``: locations that some values should have if possible.
         """
         places: Places = dict(bound)
-        last, own = _last_reading_steps(graph, steps), dict[str, Place]()
+        last, own = _last_reading_steps(graph, steps), dict[str, BufferLocation]()
         for name in graph.outputs:
             if name in graph.consts:
                 self.value(graph, name, places)
@@ -375,24 +381,24 @@ class Flow:
             self.memory.release(own.pop(name) for name in list(own) if last.get(name, 0) <= number)
         return made, places, list(own.values())
 
-    def value(self, graph: Graph, name: str, places: Places) -> Place:
+    def value(self, graph: Graph, name: str, places: Places) -> BufferLocation:
         """Return the location of an operand; constants become parameters on first use."""
         if name not in places:
             if name not in graph.consts:
                 raise InternalError(f"{name!r} is read before it is made", where=self.where)
-            places[name] = Place(self.memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
+            places[name] = BufferLocation(self.memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
         return places[name]
 
     def kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: Places) -> ir.Stmt:
         """Emit the statements of a kernel inside control flow. Its workspaces are released behind it."""
-        func, at = choice.func, dict[ir.Buffer, Place]()
+        func, at = choice.func, dict[ir.Buffer, BufferLocation]()
         for position, param in enumerate(group.params):
             own = func.params[position]
             if param.array is None:
                 at[own] = self.value(graph, param.value, places)
             else:
                 packed = choice.schedule.packed(group.func.params[position], param.array)
-                at[own] = Place(self.memory.constant(param.role, packed), None)
+                at[own] = BufferLocation(self.memory.constant(param.role, packed), None)
         first = len(group.params)
         for own, name in zip(func.params[first:], group.outputs, strict=False):
             at[own] = places[name]
@@ -405,7 +411,7 @@ class Flow:
         self.memory.release(at[own] for own in scratch)
         return self.names.rename_scoped(rewrite_buffers(func.body, at))
 
-    def copy(self, into: Place, source: Place, size: int) -> ir.Stmt:
+    def copy(self, into: BufferLocation, source: BufferLocation, size: int) -> ir.Stmt:
         """Emit a copy of ``size`` elements from one place to another."""
         k = ir.Var(self.names.fresh("k"))
         assert into.start is not None and source.start is not None
@@ -415,7 +421,7 @@ class Flow:
         if self.target is None:
             return loop
         func = ir.PrimFunc("copy", (into.buffer, source.buffer), loop)
-        return lower_kinds(move_runs(Schedule(func), self.target).func.body)
+        return lower_annotated_loops(vectorize_copy_loops(Schedule(func), self.target).func.body)
 
 
 def _substitute_counter(body: ir.Stmt, number: ir.Buffer, iteration: ir.Var) -> ir.Stmt:
@@ -427,7 +433,7 @@ def _substitute_counter(body: ir.Stmt, number: ir.Buffer, iteration: ir.Var) -> 
     return map_stmt(body, lambda stmt: stmt, lambda e: map_expr(e, on_expr))
 
 
-def _last_reading_steps(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
+def _last_reading_steps(graph: Graph, steps: Sequence[FlowStep]) -> dict[str, int]:
     """Return for each value the last step that reads it, directly or through views; outputs are used after all steps."""
     root: dict[str, str] = {}
     last: dict[str, int] = {}
@@ -442,7 +448,7 @@ def _last_reading_steps(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
     return last | {root.get(name, name): len(steps) for name in graph.outputs}
 
 
-def _start_element(place: Place) -> ir.Expr:
+def _start_element(place: BufferLocation) -> ir.Expr:
     """Return the expression of the element at which a place starts, which must be known."""
     assert place.start is not None
     return place.start
@@ -471,7 +477,7 @@ def goal_inside(goal: Goal, iterations: int) -> Goal:
     return replace(goal, price=goal.price / iterations)
 
 
-def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
+def lower_control_flow(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
     """Lower a node with graphs inside to a function; ``schedule`` schedules the groups.
 
     Without a target (dynamic sizes) values inside never share memory and copies are plain loops, so that the function
@@ -479,18 +485,18 @@ def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | N
     """
     step = _lower_step(graph, (node,), schedule)
     taken = {name for func in _kernel_functions(step) for name in function_names(func)}
-    names = Names(taken)
-    memory = Memory(names, reuse=target is not None)
+    names = UniqueNames(taken)
+    memory = FunctionMemory(names, reuse=target is not None)
     places: Places = {}
     for name in dict.fromkeys(name for name in node.inputs if name):
         if name in graph.consts:
-            places[name] = Place(memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
+            places[name] = BufferLocation(memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
         else:
             places[name] = memory.data(name, graph.types[name].size, graph.types[name].dtype)
     types = [graph.types[name] for name in node.outputs]
     results = [ir.Buffer(names.fresh("result"), (type_.size,), type_.dtype) for type_ in types]
-    flow = Flow(names, memory, str(node.loc), target)
-    body = flow.statements(step, places, [Place(buffer, ZERO) for buffer in results], "turn")
+    flow = ControlFlowEmitter(names, memory, str(node.loc), target)
+    body = flow.statements(step, places, [BufferLocation(buffer, ZERO) for buffer in results], "turn")
     body, buffers, params = memory.function(body, results)
     return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)
 
@@ -518,7 +524,7 @@ def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
     return None if alias is None else alias.source
 
 
-def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterations: int = 1) -> Step:
+def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterations: int = 1) -> FlowStep:
     """Lower a group: to its kernel, or to the steps of the graphs inside."""
     first = nodes[0]
     definition = registry.get(first.op)
@@ -530,17 +536,17 @@ def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterati
             )
             for name in definition.regions
         }
-        return Step(nodes, inside=inside)
+        return FlowStep(nodes, inside=inside)
     start = _start_of_view(graph, nodes)
     if start is not None:
-        return Step(nodes, start=start)
+        return FlowStep(nodes, start=start)
     group, choice = schedule(graph, nodes, iterations)
     if not choice.verified:
         verify(choice.func, tables=group.tables)  # while it is known which of the constants these are
-    return Step(nodes, kernel=(group, choice))
+    return FlowStep(nodes, kernel=(group, choice))
 
 
-def _kernel_functions(step: Step) -> list[ir.PrimFunc]:
+def _kernel_functions(step: FlowStep) -> list[ir.PrimFunc]:
     """List the functions of all kernels in a step of control flow."""
     if step.inside is not None:
         return [func for steps in step.inside.values() for each in steps for func in _kernel_functions(each)]

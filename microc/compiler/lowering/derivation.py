@@ -11,10 +11,10 @@ from microc.base.immutable import frozen
 from microc.codegen.c.source import kernel_text
 from microc.codegen.output_files import replace_folder_atomically
 from microc.codegen.render import Label, Name
-from microc.compiler.fit.striping import Chain, Streams
+from microc.compiler.fit.striping import Chain, ChainLowering
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.control_flow import goal_inside, groups_inside
-from microc.compiler.lowering.kernel_maker import TABLE, Compiled, Copy, KernelBuilder, lower_copy
+from microc.compiler.lowering.kernel_maker import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import group_algorithms, groups_of, list_candidates, with_half_constants
 from microc.compiler.sizes.general import GeneralFunction, GeneralKernelBuilder, unify_bounds
 from microc.errors import InternalError
@@ -24,7 +24,14 @@ from microc.module import Call
 from microc.ops import registry
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.choose import Choice, CostedCandidate, best_candidate, cost_candidate, explain_loss, scale_price
+from microc.schedule.choose import (
+    Choice,
+    CostedCandidate,
+    best_candidate,
+    cost_candidate,
+    explain_loss,
+    scale_price_for_packing,
+)
 from microc.schedule.cost.cost_model import Cost, estimate
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules.around_rules import split_across_threads
@@ -32,7 +39,7 @@ from microc.schedule.schedule import Schedule, iterate_steps, trace_to_json
 from microc.target import Goal
 from microc.tir import ir
 from microc.tir.analysis.generalise import instantiate
-from microc.tir.lower import lower, stages
+from microc.tir.lower import lower, lowering_stages
 from microc.tir.text import to_text
 
 # ---- The derivation of a kernel: all candidates with their costs and verdicts, the winner's steps, the function at every stage.
@@ -42,7 +49,7 @@ from microc.tir.text import to_text
 
 
 @frozen
-class Candidate:
+class DerivedCandidate:
     """A schedule of an algorithm with its cost. ``verdict``: ``chosen``, or why it was not."""
 
     algorithm: str
@@ -54,7 +61,7 @@ class Candidate:
 
 
 @frozen
-class Part:
+class DerivedPart:
     """A part of a kernel: nodes that were scheduled as one function, with all that was considered.
 
     ``algorithms``: the unscheduled function of each algorithm; ``start``: the one that ``schedule`` was chosen for.
@@ -63,7 +70,7 @@ class Part:
     op: str
     nodes: str
     algorithms: tuple[LoweredGroup, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[DerivedCandidate, ...]
     start: LoweredGroup
     schedule: Schedule
     steps: tuple[tuple[Step, ir.PrimFunc], ...]
@@ -73,7 +80,7 @@ class Part:
 
 
 @frozen
-class Kernel:
+class DerivedKernel:
     """A call of the network and its C function, with the derivation of that.
 
     ``parts``: the nodes it was made of, several only for kernels of several groups; ``notes``: changes beyond
@@ -84,14 +91,14 @@ class Kernel:
     func: ir.PrimFunc
     cost: Cost
     notes: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[DerivedPart, ...]
     c: str
 
     def __repr__(self) -> str:
         return f"<Kernel {self.call.kernel}, step {self.number}>"
 
 
-def derive_kernel(made: Compiled, number: int) -> Kernel:
+def derive_kernel(made: CompiledNetwork, number: int) -> DerivedKernel:
     """Derive again how the kernel of call ``number`` of a compiled network was made. The plugins of its compilation must
     be active."""
     module, make = made.module, made.make
@@ -100,20 +107,20 @@ def derive_kernel(made: Compiled, number: int) -> Kernel:
     cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
     parts = tuple(_derive_parts(make, call))
     notes = [*_call_notes(made, call), *_checked_final_notes(make, call, parts, func)]
-    return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
+    return DerivedKernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
 
 
-def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[Part]:
+def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
     """Yield the parts of a call's kernel, according to the origin of the call."""
     graph, origin = make.graph, make.origins[call.writes]
     match origin:
-        case Copy() if make.sizes:
+        case ValueCopy() if make.sizes:
             return
-        case Copy():
+        case ValueCopy():
             yield _derive_part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
         case Chain():
             groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-            for alone, nodes, goal in Streams(graph, groups, make.target, make.goal).blocks(origin):
+            for alone, nodes, goal in ChainLowering(graph, groups, make.target, make.goal).blocks(origin):
                 yield _derive_part(make, alone, nodes, group_algorithms(alone, nodes, make.target, "rows"), goal)
         case _ if isinstance(make, GeneralKernelBuilder):
             inside = registry.get(origin.nodes[0].op).regions
@@ -146,13 +153,13 @@ def _derive_part(
     threads: int = 1,
     taken: tuple[int, Choice] | None = None,
     workspace: float = inf,
-) -> Part:
+) -> DerivedPart:
     """Derive the part for a group, scheduled as by :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
 
     ``taken``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``: the
     limit of workspace in bytes."""
     schedules, taken_index = _insert_used_schedule(list_candidates(lowered, make.target, goal, workspace), taken)
-    goal = scale_price(goal, [schedule for _, schedule in schedules])
+    goal = scale_price_for_packing(goal, [schedule for _, schedule in schedules])
     weighed_groups = [(lowered[k], _cost_schedule(schedule, make, goal, uses)) for k, schedule in schedules]
     rivals = [rival for _, rival in weighed_groups]
     best = best_candidate(rivals, goal) if taken_index is None else rivals[taken_index]
@@ -195,20 +202,20 @@ def _why_not_chosen(
 def _build_part(
     nodes: str,
     lowered: Sequence[LoweredGroup],
-    candidates: tuple[Candidate, ...],
+    candidates: tuple[DerivedCandidate, ...],
     start: LoweredGroup,
     schedule: Schedule,
     goal: Goal,
     uses: int,
-) -> Part:
+) -> DerivedPart:
     """Create a part from the chosen schedule, with the function at every step and stage."""
-    taken, passed = tuple(iterate_steps(start.func, schedule.trace)), tuple(stages(schedule.func))
-    return Part(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
+    taken, passed = tuple(iterate_steps(start.func, schedule.trace)), tuple(lowering_stages(schedule.func))
+    return DerivedPart(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
 
 
 def _derive_general_part(
     make: GeneralKernelBuilder, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
-) -> Part:
+) -> DerivedPart:
     """Derive the part for a group with dynamic sizes, at the first point of its sizes. ``together``: the group at every
     point.
 
@@ -247,12 +254,14 @@ def _cost_schedule(schedule: Schedule, make: KernelBuilder, goal: Goal, uses: in
     return cost_candidate(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
 
 
-def _as_derived(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> Candidate:
+def _as_derived(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> DerivedCandidate:
     """Convert a costed candidate of a group to a derived one, with its verdict."""
-    return Candidate(group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
+    return DerivedCandidate(
+        group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict
+    )
 
 
-def _call_notes(made: Compiled, call: Call) -> Iterator[str]:
+def _call_notes(made: CompiledNetwork, call: Call) -> Iterator[str]:
     """Yield facts about a call beyond the schedules of its parts."""
     for decision in made.module.decisions:
         if decision.layer == call.layer and decision.why:
@@ -266,26 +275,28 @@ def _call_notes(made: Compiled, call: Call) -> Iterator[str]:
             f"{len(origin.groups)} layers row by row, at most {origin.height} rows at a time: the parts are blocks of rows, "
             "and what joins them is not shown as steps"
         )
-    elif not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
+    elif not isinstance(origin, ValueCopy) and registry.get(origin.nodes[0].op).regions:
         if origin.nodes[0].op == EXTERNAL:
             yield "external code: the parts are what would be ours"
         else:
             yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
-    if made.module.sizes and isinstance(origin, Copy):
+    if made.module.sizes and isinstance(origin, ValueCopy):
         yield "a copy where sizes vary: the loops as they are written, without other candidates"
     elif made.module.sizes:
         yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
 
 
-def _checked_final_notes(make: KernelBuilder, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
+def _checked_final_notes(
+    make: KernelBuilder, call: Call, parts: Sequence[DerivedPart], func: ir.PrimFunc
+) -> Iterator[str]:
     """Yield changes to the function of a call with one part after lowering.
 
     Raises InternalError if the derived function is not the one of the module.
     """
     origin = make.origins[call.writes]
-    if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, Copy) and len(parts) != 1):
+    if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, ValueCopy) and len(parts) != 1):
         return
-    if not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
+    if not isinstance(origin, ValueCopy) and registry.get(origin.nodes[0].op).regions:
         return
     (part,) = parts
     derived = part.stages[-1][1]
@@ -301,7 +312,7 @@ INDEX = "index.txt"
 """The list of kernels, by which a folder is recognised as a dump."""
 
 
-def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None) -> None:
+def dump_kernels(made: CompiledNetwork, folder: Path, progress: Progress | None = None) -> None:
     """Write the derivation of every kernel to ``folder/kernels``, completely or not at all; OutputError if something else
     is in the way.
 
@@ -317,7 +328,7 @@ def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None)
             name = f"{number:0{width}}_{Name(call.kernel)}"
             if call.kernel not in first:
                 first[call.kernel] = name
-                for path, text in kernel_files(derive_kernel(made, number)):
+                for path, text in derivation_files(derive_kernel(made, number)):
                     (root / name / path).parent.mkdir(parents=True, exist_ok=True)
                     (root / name / path).write_text(text, encoding="utf-8")
             rule = f"  [{call.rule}]" if call.rule else ""
@@ -327,7 +338,7 @@ def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None)
         (root / INDEX).write_text("".join(index), encoding="utf-8")
 
 
-def kernel_files(kernel: Kernel) -> Iterator[tuple[str, str]]:
+def derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:
     """Yield the paths and texts of the files that show a kernel's derivation.
 
     Files that end in ``.tir`` can be parsed (:func:`microc.tir.text.from_text`), as can the trace
@@ -346,7 +357,7 @@ def kernel_files(kernel: Kernel) -> Iterator[tuple[str, str]]:
     )
 
 
-def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
+def _part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]]:
     """Yield the paths, below ``folder``, and texts of the files that show one part of a kernel."""
     yield f"{folder}graph.txt", part.nodes
     yield f"{folder}candidates.txt", candidates_text(part)
@@ -375,12 +386,12 @@ def goal_text(goal: Goal, uses: int) -> str:
             return f"{goal.name}: a byte of flash is worth {price:.4g} instructions{alike}"
 
 
-def candidates_text(part: Part) -> str:
+def candidates_text(part: DerivedPart) -> str:
     """Describe every candidate: its rule, cost, verdict and steps."""
     return f"{goal_text(part.goal, part.uses)}\n" + "".join(map(_candidate_text, part.candidates))
 
 
-def _candidate_text(candidate: Candidate) -> str:
+def _candidate_text(candidate: DerivedCandidate) -> str:
     cost, schedule = candidate.cost, candidate.schedule
     lines = [
         "",

@@ -11,14 +11,14 @@ from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import Label
 from microc.compiler.fit.budget import goal_ladder
 from microc.compiler.options import Options
-from microc.compiler.tuned.measured_regions import RegionTask, Verdict, region_task, region_verdict
+from microc.compiler.tuned.measured_regions import RegionTask, RegionVerdict, region_task, region_verdict
 from microc.compiler.tuned.records import Database, open_records
-from microc.errors import UsageError, suggestion
+from microc.errors import UsageError, known_names_hint
 from microc.external.backend import BACKENDS, Backend
 from microc.external.partition import ClaimedRegion, Partition, partition
 from microc.graph.ir import Graph
 from microc.isa import FAMILIES
-from microc.module import Decision, Module, Sources, Streaming
+from microc.module import BackendDecision, Module, Sources, Streaming
 from microc.ops.external_region import EXTERNAL
 from microc.schedule.cost.cost_model import estimate
 from microc.target import Goal, Target
@@ -33,7 +33,7 @@ Passes = Callable[[Callable[[Graph], Graph] | None], Optimised]
 
 
 @frozen
-class Division:
+class NetworkDivision:
     """A network divided between our code and external code.
 
     ``graph``: after all passes; ``external``: regions by the attribute ``code`` of their nodes; ``sources`` of the
@@ -44,7 +44,7 @@ class Division:
     streaming: Streaming | None
     external: Mapping[tuple[str, ...], ClaimedRegion] = field(default_factory=dict)
     sources: tuple[Sources, ...] = ()
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[BackendDecision, ...] = ()
 
     def built_from(self, module: Module) -> Module:
         """Return ``module`` with the C sources of its external kernels, and the decisions about all regions."""
@@ -57,14 +57,14 @@ class Division:
         return replace(module, own=own()) if module.sources else module
 
 
-def divide_network(passes: Passes, target: Target, options: Options, board: str = "") -> Division:
+def divide_network(passes: Passes, target: Target, options: Options, board: str = "") -> NetworkDivision:
     """Run ``passes`` on the network and divide it between our code and external code, as the options say; ``board``: whose
     records are preferred.
 
     Raises UsageError for a backend that does not exist, whose library is not where the user says, or which is not for
     ``target``."""
     if not options.external:
-        return Division(*passes(None))
+        return NetworkDivision(*passes(None))
     if options.relocatable:
         raise UsageError(
             f"external: a relocatable network has no external code; got {', '.join(options.external)}",
@@ -72,7 +72,7 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
         )
     backends, places = _open_backends(target, options)
     records = open_records(options.tuned) if options.tuned is not None else None
-    kept_ours: dict[str, Decision] = {}
+    kept_ours: dict[str, BackendDecision] = {}
     measured_goals: tuple[Goal, ...] = ()
     # A region that stays ours is left out of the next partition: its nodes may then be part of other regions.
     while True:
@@ -100,7 +100,7 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
         lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in partition_.refused))
         with replace_atomically(options.dump / REPORT) as temporary:
             temporary.write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
-    return Division(graph, streaming, _regions_by_code(partition_), sources, decisions)
+    return NetworkDivision(graph, streaming, _regions_by_code(partition_), sources, decisions)
 
 
 def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple[RegionTask, ...]:
@@ -134,18 +134,18 @@ def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> It
             yield goal_ladder(graph, replace(options, optimize=name), target)[0]
 
 
-def _decision_by_user(taken: ClaimedRegion) -> Decision:
+def _decision_by_user(taken: ClaimedRegion) -> BackendDecision:
     """Return the decision for a region that is external because the user asked for all supported regions to be."""
-    return Decision(
+    return BackendDecision(
         str(taken.region.root.loc), taken.backend.name, taken.entry.name, True, "choice", taken.code.differs
     )
 
 
-def _decide_region(task: RegionTask, records: Database | None, board: str) -> Decision:
+def _decide_region(task: RegionTask, records: Database | None, board: str) -> BackendDecision:
     """Decide whose code computes a region: ours if the backend's results differ too much; else the faster one by
     measurement; else by estimated instructions."""
     code, chosen = task.taken.code, _decision_by_user(task.taken)
-    verdict = region_verdict(task, records, board) if records is not None else Verdict()
+    verdict = region_verdict(task, records, board) if records is not None else RegionVerdict()
     measured = replace(
         chosen, by="measurement", ours=verdict.ours, other=verdict.theirs, unit=verdict.unit, why=verdict.words
     )
@@ -167,7 +167,7 @@ def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...
     """Return the backends that the user names, after checking their libraries, and the locations of these."""
     for name in options.external:
         if name not in BACKENDS:
-            raise UsageError(f"there is no backend {name!r}", hint=suggestion(name, sorted(BACKENDS), "backends"))
+            raise UsageError(f"there is no backend {name!r}", hint=known_names_hint(name, sorted(BACKENDS), "backends"))
     places = {name: BACKENDS[name].on(place, target) for name, place in options.external.items()}
     backends = tuple(_with_library(BACKENDS[name], place) for name, place in places.items())
     for backend in backends:

@@ -10,20 +10,20 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.fit.striping import LoweredStream
 from microc.compiler.interaction import Progress
-from microc.compiler.lowering.kernel_maker import Copy, Group, KernelBuilder
+from microc.compiler.lowering.kernel_maker import KernelBuilder, KernelGroup, ValueCopy
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.lowering.module_builder import (
-    Builder,
+    ModuleBuilder,
+    c_identifier_of,
+    declare_workspaces,
     describe_operators,
     find_in_place_writes,
     find_partial_updates,
     is_uniform,
-    make_value,
+    module_value,
     order_copies,
     order_groups,
-    register,
-    slug,
-    workspaces,
+    register_kernel,
 )
 from microc.external.partition import region_function
 from microc.graph.ir import Graph, Node
@@ -35,7 +35,7 @@ from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.ir import Var
-from microc.tir.verify import constants_of
+from microc.tir.verify import constant_names
 
 # ---- Comments of the generated C: operators and schedule of a kernel, the formula of each block.
 
@@ -73,7 +73,7 @@ def kernel_comment(
     remarks = (remark for step in schedule.trace for remark in _storage_remarks(step, stages))
     return (
         f"{' + '.join(operator_name(graph, node) for node in nodes)}: {inputs} -> {result}",
-        f"schedule: {describe(schedule.trace) or 'as written'}",
+        f"schedule: {describe_loop_steps(schedule.trace) or 'as written'}",
         *remarks,
     )
 
@@ -109,7 +109,7 @@ def _axis_names(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
     return ()
 
 
-def describe(trace: tuple[Step, ...]) -> str:
+def describe_loop_steps(trace: tuple[Step, ...]) -> str:
     """Format the steps of a schedule that shape its loops, in a line."""
     shown = ("split", "fuse", "reorder", "compute_at", "tensorize", "cache_read", "cache_write")
     return " ".join(str(step) for step in trace if step.primitive in shown)
@@ -150,7 +150,7 @@ def _describe_epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
 
 
 def add_copy(
-    builder: Builder,
+    builder: ModuleBuilder,
     source: str,
     target: str,
     op: str,
@@ -160,29 +160,29 @@ def add_copy(
 ) -> None:
     """Add to the module a kernel that copies a whole value, and its call; ``origin``: the name of the memory that holds
     the value, if that is another."""
-    copy = Copy(source, constant is not None)
+    copy = ValueCopy(source, constant is not None)
     func = builder.make.copy(copy)
     if constant is not None:
         origin = builder.constant(f"{target}_value", constant)
     origin = origin or builder.name_of(source)
-    name = register(builder, Kernel(func), "copy")
+    name = register_kernel(builder, Kernel(func), "copy")
     reads = () if constant is not None else (origin,)
     builder.call(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op), copy)
 
 
-def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> None:
+def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "") -> None:
     """Add the kernel of a group and its call; ``state``: the state of which it updates a part in place."""
     graph = builder.graph
-    uses = builder.alike[shape_key(graph, nodes)]
+    uses = builder.alike[kernel_shape_key(graph, nodes)]
     group, choice = builder.make.group(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
-    stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
+    stem = c_identifier_of(nodes[-1].loc.name or nodes[-1].outputs[0])
     kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
     operator, is_verified = operator_name(graph, group.anchor), choice.verified
-    name = register(builder, kernel, f"{operator}_{stem}", verified=is_verified, tables=group.tables)
-    args = [argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
+    name = register_kernel(builder, kernel, f"{operator}_{stem}", verified=is_verified, tables=group.tables)
+    args = [argument_name(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
-    scratch = workspaces(builder, stem, func.params[len(group.func.params) :])
+    scratch = declare_workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
     builder.call(
         Call(
@@ -194,33 +194,33 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
             layer=str(nodes[0].loc),
             op="+".join(node.op for node in nodes),
             macs=group.macs,
-            schedule=describe(schedule.trace),
+            schedule=describe_loop_steps(schedule.trace),
             rule=schedule.rule,
             shipped=choice.shipped,
             operators=describe_operators(graph, nodes),
         ),
-        Group(nodes, uses, bool(state)),
+        KernelGroup(nodes, uses, bool(state)),
     )
 
 
-def add_control(builder: Builder, node: Node) -> None:
+def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
     """Add to the module a node of control flow as one kernel, with the kernels of its graphs inside.
 
     A region in our code is one kernel too, so that both versions of a network have the same calls."""
     lowered = builder.make.control(node)
-    stem = slug(node.loc.name or node.outputs[0])
-    name = register(
+    stem = c_identifier_of(node.loc.name or node.outputs[0])
+    name = register_kernel(
         builder,
         Kernel(lowered.func, (node.op,), apart=node.op == EXTERNAL),
         f"{node.op}_{stem}",
-        tables=constants_of(lowered.func),
+        tables=constant_names(lowered.func),
     )
     args = [
         builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params
     ]
     written = [builder.declare(output, "intermediate") for output in node.outputs]
-    scratch = workspaces(builder, stem, lowered.func.params[len(args) + len(written) :])
+    scratch = declare_workspaces(builder, stem, lowered.func.params[len(args) + len(written) :])
     builder.call(
         Call(
             kernel=name,
@@ -233,26 +233,26 @@ def add_control(builder: Builder, node: Node) -> None:
             macs=node_macs(builder.graph, node),
             operators=describe_operators(builder.graph, (node,)),
         ),
-        Group((node,)),
+        KernelGroup((node,)),
     )
 
 
-def add_external(builder: Builder, node: Node) -> None:
+def add_external_region(builder: ModuleBuilder, node: Node) -> None:
     """Add to the module a region that external code computes."""
     graph = builder.graph
     taken = builder.make.external[node.attr("code")]
     func, external = region_function(taken)
     layers = "+".join(inner.op for inner in taken.region.graph.nodes)
-    stem = slug(node.loc.name or node.outputs[0])
+    stem = c_identifier_of(node.loc.name or node.outputs[0])
     comment = (f"external code of {taken.backend.name}: {layers}",)
-    name = register(builder, Kernel(func, comment, external=external), f"external_{stem}")
+    name = register_kernel(builder, Kernel(func, comment, external=external), f"external_{stem}")
     read = tuple(builder.name_of(value) for value in node.inputs)
     align = taken.code.align
     data = tuple(
         builder.constant(f"{stem}_{role}", array.reshape(-1), align) for role, array in taken.code.data.items()
     )
     written = tuple(builder.declare(value, "intermediate") for value in node.outputs)
-    scratch = workspaces(builder, stem, func.params[len((*read, *data, *written)) :], align)
+    scratch = declare_workspaces(builder, stem, func.params[len((*read, *data, *written)) :], align)
     builder.call(
         Call(
             kernel=name,
@@ -266,34 +266,34 @@ def add_external(builder: Builder, node: Node) -> None:
             rule=f"external: {taken.backend.name} {taken.entry.name}",
             operators=describe_operators(taken.region.graph, taken.region.graph.nodes),
         ),
-        Group((node,)),
+        KernelGroup((node,)),
     )
 
 
-def shape_key(graph: Graph, nodes: tuple[Node, ...]) -> object:
+def kernel_shape_key(graph: Graph, nodes: tuple[Node, ...]) -> object:
     """Return a key that is equal for groups of the same operators, shapes and dtypes, whose kernels may share code."""
     types = ((graph.types[v].shape, graph.types[v].dtype) for n in nodes for v in (*n.inputs, *n.outputs) if v)
     return tuple(node.op for node in nodes), tuple(types)
 
 
-def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[Node, ...]]) -> None:
+def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredStream, groups: Sequence[tuple[Node, ...]]) -> None:
     """Add a kernel that computes several groups row by row."""
     graph = builder.graph
-    func, stem = lowered.func, slug(groups[-1][-1].loc.name or lowered.result)
+    func, stem = lowered.func, c_identifier_of(groups[-1][-1].loc.name or lowered.result)
     pairs = zip(groups, lowered.schedules, strict=True)
     comment = [line for nodes, schedule in pairs for line in kernel_comment(graph, nodes, schedule)]
-    name = register(
+    name = register_kernel(
         builder,
         Kernel(func, (f"{len(groups)} layers, row by row", *comment)),
         f"stream_{stem}",
-        tables=constants_of(func),
+        tables=constant_names(func),
     )
     args = [
         builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params
     ]
     written = builder.declare(lowered.result, "intermediate")
-    scratch = workspaces(builder, stem, func.params[len(args) + 1 :])
+    scratch = declare_workspaces(builder, stem, func.params[len(args) + 1 :])
     builder.call(
         Call(
             kernel=name,
@@ -304,7 +304,7 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
             layer=str(groups[0][0].loc),
             op=" > ".join("+".join(node.op for node in nodes) for nodes in groups),
             macs=sum(node_macs(graph, node) for nodes in groups for node in nodes),
-            schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
+            schedule=" | ".join(describe_loop_steps(s.trace) for s in lowered.schedules),
             rule=" | ".join(dict.fromkeys(s.rule for s in lowered.schedules)),
             streamed=lowered.price,
             operators=describe_operators(graph, [node for nodes in groups for node in nodes]),
@@ -313,7 +313,7 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
     )
 
 
-def argument(builder: Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
+def argument_name(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
     """Return the name in the module of what a parameter of a group's kernel is bound to: a value, or a constant as the
     schedule stores it."""
     param = group.params[position]
@@ -340,7 +340,7 @@ def build_module(
     Each of ``streams`` is one kernel for several groups, called at the place of the last of them. ``make``: the builder
     of functions.
     """
-    builder = Builder(graph, make or KernelBuilder(graph, target, goal))
+    builder = ModuleBuilder(graph, make or KernelBuilder(graph, target, goal))
     # Inputs, state and outputs come first: ``declare`` keeps the first storage of a value, and kernels declare all that they
     # compute as intermediate. Inner values get the names that are left.
     for name in graph.inputs:
@@ -355,7 +355,7 @@ def build_module(
     partly = find_partial_updates(graph)
     groups = order_groups(graph, groups_of(graph), partly)
     # Counted before the first kernel is chosen: code that groups of equal shapes share costs flash once.
-    builder.alike.update(shape_key(graph, nodes) for nodes in groups)
+    builder.alike.update(kernel_shape_key(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
     streamed = {name: stream for stream in streams for name in stream.chain.groups}
     for k, nodes in enumerate(groups):
@@ -364,11 +364,11 @@ def build_module(
         stream = streamed.get(nodes[0].group)
         if stream is not None:  # at its last group, when the operands of all its groups have been computed
             if stream.chain.groups[-1] == nodes[0].group:
-                add_stream(builder, stream, [named[name] for name in stream.chain.groups])
+                add_row_by_row_kernel(builder, stream, [named[name] for name in stream.chain.groups])
         elif nodes[0].op == EXTERNAL and builder.make.external:  # tested first: this operator has a region, too
-            add_external(builder, nodes[0])
+            add_external_region(builder, nodes[0])
         elif registry.get(nodes[0].op).regions:
-            add_control(builder, nodes[0])
+            add_control_flow(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
             add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
         elif len(nodes) > 1 or not _try_alias(builder, nodes[0]):  # operators of a fused group are inside of its kernel
@@ -406,7 +406,7 @@ def build_module(
     )
 
 
-def _update_state(builder: Builder, module: Module, updates: Mapping[str, str]) -> None:
+def _update_state(builder: ModuleBuilder, module: Module, updates: Mapping[str, str]) -> None:
     """Add the updates of state: by writing it in place if possible, else by copies at the end of a run."""
     updates = {state: value for state, value in updates.items() if state != value}
     constants = {state: value for state, value in updates.items() if value in builder.graph.consts}
@@ -428,13 +428,13 @@ def _update_state(builder: Builder, module: Module, updates: Mapping[str, str]) 
             # The state is overwritten before another one is copied from it, so its next contents are saved first.
             kind = builder.graph.types[value]
             saved[state] = builder.unique(f"{name}_next")
-            builder.values[saved[state]] = make_value(saved[state], kind, "intermediate", value)
+            builder.values[saved[state]] = module_value(saved[state], kind, "intermediate", value)
             add_copy(builder, value, saved[state], "state")
         else:
             add_copy(builder, value, name, "state", builder.graph.consts.get(value), origin=saved.get(state, ""))
 
 
-def _output_value(builder: Builder, name: str) -> str:
+def _output_value(builder: ModuleBuilder, name: str) -> str:
     """Return the value of a graph output; an input, state or constant that is returned as it is gets a copy."""
     value = builder.values[builder.name_of(name)]
     if value.storage == "output":
@@ -444,7 +444,7 @@ def _output_value(builder: Builder, name: str) -> str:
     return copy
 
 
-def _forward_outputs(builder: Builder) -> None:
+def _forward_outputs(builder: ModuleBuilder) -> None:
     """Add copies for outputs that are inputs, states or constants of the graph."""
     graph = builder.graph
     for name in graph.outputs:
@@ -455,7 +455,7 @@ def _forward_outputs(builder: Builder) -> None:
             add_copy(builder, name, value.name, "output", constant=graph.consts[name])
 
 
-def _try_alias(builder: Builder, node: Node) -> bool:
+def _try_alias(builder: ModuleBuilder, node: Node) -> bool:
     """Replace a node by placement of tensors, if its operator and the storages of the values allow it; return whether it was."""
     graph = builder.graph
     if registry.get(node.op).view:
@@ -473,7 +473,7 @@ def _try_alias(builder: Builder, node: Node) -> bool:
     return _join_parts(builder, node, [start * width for start in alias.parts])
 
 
-def _join_parts(builder: Builder, node: Node, offsets: list[int]) -> bool:
+def _join_parts(builder: ModuleBuilder, node: Node, offsets: list[int]) -> bool:
     """Let the producers of a concatenation's operands write directly into its output; return False if that is impossible."""
     graph, views = builder.graph, {view.name for view in builder.views}
     fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()}
@@ -489,7 +489,7 @@ def _join_parts(builder: Builder, node: Node, offsets: list[int]) -> bool:
     return True
 
 
-def _add_view(builder: Builder, node: Node, offset: int) -> None:
+def _add_view(builder: ModuleBuilder, node: Node, offset: int) -> None:
     """Add a view of a node's operand as its result, ``offset`` bytes from the start; or a copy between storages that
     cannot share memory."""
     graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
@@ -507,7 +507,7 @@ def _add_view(builder: Builder, node: Node, offset: int) -> None:
         builder.views.append(View(name, base, offset))
 
 
-def _viewed_value(builder: Builder, name: str) -> tuple[str, str]:
+def _viewed_value(builder: ModuleBuilder, name: str) -> tuple[str, str]:
     """Return the value whose memory a name refers to, and its storage."""
     bases = {view.name: view.base for view in builder.views}
     while name in bases:

@@ -12,7 +12,7 @@ import numpy as np
 from microc import te
 from microc.base.immutable import frozen
 from microc.compiler.fit.striping import Chain
-from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, place_control
+from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, lower_control_flow
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     node_alias,
@@ -33,13 +33,13 @@ from microc.schedule.rules.around_rules import split_across_threads
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt
-from microc.tir.verify import constants_of, verify
+from microc.tir.verify import constant_names, verify
 
 # ---- Functions of a graph: scheduled groups, lowered control flow, copies.
 
 
 @frozen
-class Group:
+class KernelGroup:
     """The origin of a call: the nodes that became one kernel, or a node of control flow; ``uses``, ``in_place`` as in
     :meth:`KernelBuilder.group`."""
 
@@ -49,7 +49,7 @@ class Group:
 
 
 @frozen
-class Copy:
+class ValueCopy:
     """The origin of a call that copies a whole value; ``constant``: the value is in flash."""
 
     value: str
@@ -75,11 +75,11 @@ Goals = Mapping[str, Goal]
 """Goals of groups and control flow that differ from the network's, by their last result."""
 External = Mapping[tuple[str, ...], ClaimedRegion]
 """Regions that external code computes, by the attribute ``code`` of their nodes."""
-Origin = Group | Copy | Chain
+Origin = KernelGroup | ValueCopy | Chain
 """The nodes or value that a call was made from."""
 
 
-def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
+def lower_copy(graph: Graph, copy: ValueCopy) -> LoweredGroup:
     """Lower the copy of a whole value to a function that copies element by element."""
     value, constant = copy.value, copy.constant
     type_ = graph.types[value]
@@ -179,9 +179,9 @@ class KernelBuilder:
             number, choice = self.inside(lowered, goal)
             return lowered[number], with_half_constants(lowered[number], choice, self.target, goal)
 
-        return place_control(self.graph, node, schedule, self.target)
+        return lower_control_flow(self.graph, node, schedule, self.target)
 
-    def copy(self, copy: Copy) -> ir.PrimFunc:
+    def copy(self, copy: ValueCopy) -> ir.PrimFunc:
         """Lower a copy of a whole value, by the widest moves of the core."""
         choice = select_group_schedule((lower_copy(self.graph, copy),), self.target, self.goal)[1]
         return split_across_threads(choice, self.target, self.threads).func
@@ -196,7 +196,7 @@ class KernelBuilder:
 
 
 @frozen
-class Compiled:
+class CompiledNetwork:
     """A module, and the builder of its functions."""
 
     module: Module
@@ -294,7 +294,7 @@ def _merge_family(module: Module, family: list[tuple[Kernel, _LiteralFreeFunctio
 
     body = _map_literals(first.func, load).body
     func = ir.PrimFunc(first.name, (*first.func.params, table), body, first.func.annotations)
-    verify(func, tables=constants_of(func))  # the table has literals of members, each of which was verified with them
+    verify(func, tables=constant_names(func))  # the table has literals of members, each of which was verified with them
     values, tables = dict(module.values), {}
     for member, (kernel, _) in enumerate(family):
         name = f"{kernel.name}_{TABLE}"

@@ -25,7 +25,7 @@ from microc.schedule.choose import (
     cheapest,
     choose_schedule,
     cost_candidate,
-    scale_price,
+    scale_price_for_packing,
     workspace_bytes,
 )
 from microc.schedule.cost.cost_model import Cost, estimate, tensor_unit_use
@@ -33,8 +33,8 @@ from microc.schedule.primitives.padding import WORDS
 from microc.schedule.primitives.selection import THIRDS
 from microc.schedule.primitives.tensorize import SUM_LIMIT
 from microc.schedule.primitives.tree import Step, find_buffer
-from microc.schedule.rules import RULES, candidates
-from microc.schedule.rules.rule import HALF_WEIGHTS, THREADS, multiples_of, suits_target, undominated_algorithms
+from microc.schedule.rules import RULES, candidate_schedules
+from microc.schedule.rules.rule import HALF_WEIGHTS, THREADS, product_multiples, suits_target, undominated_algorithms
 from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import Goal, Target, Traffic
 from microc.tir import ir
@@ -68,7 +68,7 @@ def with_half_constants(group: LoweredGroup, choice: Choice, target: Target, goa
     rivals = [cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, uses) for schedule in variants]
     if not is_required:
         rivals.append(cost_candidate(choice, target, goal, uses))
-    return best_candidate(rivals, scale_price(goal, variants)).choice
+    return best_candidate(rivals, scale_price_for_packing(goal, variants)).choice
 
 
 def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
@@ -221,7 +221,7 @@ def select_group_schedule(
     return result
 
 
-def clear_memo() -> None:
+def clear_schedule_memo() -> None:
     """Clear the memo of chosen schedules, for callers that change the candidates."""
     with _LOCK:
         _CHOICES.clear()
@@ -267,7 +267,7 @@ def structure_texts(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, 
     ]
 
 
-def function_text(group: LoweredGroup) -> str:
+def text_without_bounds(group: LoweredGroup) -> str:
     """Return a group's function without bounds: layers with equal texts and schedules share a kernel."""
     return _BOUND_TEXT.sub("", to_text(group.func))
 
@@ -308,10 +308,10 @@ def shipped_choice(
 
     Raises MicrocError if it cannot be replayed any more.
     """
-    if not shipped_schedules.is_known(target) or RULES:
+    if not shipped_schedules.has_shipped_schedules(target) or RULES:
         return None
-    schedules = shipped_schedules.schedules_of(target.cpu, shipped_key(lowered))
-    offers = shipped_schedules.offers(schedules, target, goal, uses)
+    schedules = shipped_schedules.shipped_schedules_of(target.cpu, shipped_key(lowered))
+    offers = shipped_schedules.shipped_candidates(schedules, target, goal, uses)
     if not offers:
         return None
     best = cheapest(offers, goal).shipped
@@ -342,7 +342,7 @@ def group_algorithms(
     """Lower a group by every algorithm that suits the core; ``in_place`` as in :func:`schedule_group`."""
     if in_place:
         return (lower_update(graph, nodes[0], name),)
-    multiples = multiples_of(target)
+    multiples = product_multiples(target)
     return lower_algorithms(
         graph, nodes, multiples, name, lambda algorithm: suits_target(algorithm, target), undominated_algorithms
     )
@@ -355,7 +355,7 @@ def list_candidates(
     return [
         (number, schedule)
         for number, group in enumerate(lowered)
-        for schedule in candidates(group.func, group.anchor.op, target, goal, lean=workspace < inf)
+        for schedule in candidate_schedules(group.func, group.anchor.op, target, goal, lean=workspace < inf)
     ]
 
 

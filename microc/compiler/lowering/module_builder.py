@@ -21,7 +21,7 @@ from microc.compiler.options import Options
 from microc.errors import UsageError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.isa import SCALAR
-from microc.module import Applied, Call, Kernel, Module, Value, View, Weights
+from microc.module import AppliedOperator, Call, ConstantOperand, Kernel, Module, Value, View
 from microc.ops import registry
 from microc.plan.liveness import Overlaps
 from microc.plan.memories import with_hot_code
@@ -39,9 +39,11 @@ _INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"}
 """Attributes that only passes use."""
 
 
-def describe_operators(graph: Graph, nodes: Sequence[Node]) -> tuple[Applied, ...]:
+def describe_operators(graph: Graph, nodes: Sequence[Node]) -> tuple[AppliedOperator, ...]:
     """Describe the operators of some nodes, in order, with their attributes as text and their constants."""
-    return tuple(Applied(node.op, _describe_attributes(node), _describe_constants(graph, node)) for node in nodes)
+    return tuple(
+        AppliedOperator(node.op, _describe_attributes(node), _describe_constants(graph, node)) for node in nodes
+    )
 
 
 def _describe_attributes(node: Node) -> tuple[tuple[str, str], ...]:
@@ -58,7 +60,7 @@ def _attribute_text(value: Attr) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _describe_constants(graph: Graph, node: Node) -> tuple[Weights, ...]:
+def _describe_constants(graph: Graph, node: Node) -> tuple[ConstantOperand, ...]:
     """Describe the constants of a node."""
     weights = []
     for name in node.inputs:
@@ -66,14 +68,14 @@ def _describe_constants(graph: Graph, node: Node) -> tuple[Weights, ...]:
             type_ = graph.types[name]
             quant = type_.quant
             scales = (min(quant.scale), max(quant.scale), len(quant.scale)) if quant else None
-            weights.append(Weights(name, type_.dtype, type_.shape, scales, quant.axis if quant else None))
+            weights.append(ConstantOperand(name, type_.dtype, type_.shape, scales, quant.axis if quant else None))
     return tuple(weights)
 
 
 # ---- Fingerprint of a firmware.
 
 
-def fingerprint(module: Module, target: Target) -> str:
+def firmware_fingerprint(module: Module, target: Target) -> str:
     """Return 32 hex digits that change with the code or the constants; the host recognises a board's firmware by them."""
     digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
     for kernel in module.kernels:
@@ -102,7 +104,7 @@ def _called_functions(module: Module) -> set[str]:
 # ---- Builder of a module: values, views, functions and calls, with unique names.
 
 
-def slug(name: str, limit: int = 32) -> str:
+def c_identifier_of(name: str, limit: int = 32) -> str:
     """Convert a name of the model to a short C identifier: the last two parts of its path, in lower case."""
     path = [part for part in re.split(r"[/:]+", name.split(";")[0]) if part]
     words = "_".join(re.sub(r"[^0-9A-Za-z]+", "_", part).strip("_") for part in path[-2:])
@@ -118,7 +120,7 @@ def derived_names(name: str) -> tuple[str, ...]:
 
 
 @dataclass
-class Builder:
+class ModuleBuilder:
     """Collects the parts of a module while the graph is walked: values, views, kernels and calls, with unique C names."""
 
     graph: Graph
@@ -167,14 +169,14 @@ class Builder:
         """Return the C name of a graph value; it is chosen at the first call."""
         if value not in self.value_names:
             end = value in self.graph.inputs or value in self.graph.outputs
-            self.value_names[value] = self.end(slug(value)) if end else self.unique(slug(value))
+            self.value_names[value] = self.end(c_identifier_of(value)) if end else self.unique(c_identifier_of(value))
         return self.value_names[value]
 
     def declare(self, value: str, storage: str, data: Array | None = None) -> str:
         """Add a graph value to the module, once; return its C name."""
         name = self.name_of(value)
         if name not in self.values:
-            made = make_value(name, self.graph.types[value], storage, value, data)
+            made = module_value(name, self.graph.types[value], storage, value, data)
             self.values[name] = replace(made, extents=self.make.extents(value))
         return name
 
@@ -198,7 +200,7 @@ class Builder:
         return name
 
 
-def make_value(name: str, tensor_type: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
+def module_value(name: str, tensor_type: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
     """Build the module's value for a graph value of type ``tensor_type``; ``label``: the graph value's name."""
     scale = zero_point = None
     if tensor_type.quant is not None and tensor_type.quant.axis is None:
@@ -206,7 +208,9 @@ def make_value(name: str, tensor_type: TensorType, storage: str, label: str, dat
     return Value(name, tensor_type.shape, tensor_type.dtype, storage, data, scale, zero_point, label)
 
 
-def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignment: int = 0) -> tuple[str, ...]:
+def declare_workspaces(
+    builder: ModuleBuilder, stem: str, buffers: Sequence[ir.Buffer], alignment: int = 0
+) -> tuple[str, ...]:
     """Add values for the workspaces of a kernel to the module; return their C names."""
     names = []
     for buffer in buffers:
@@ -216,8 +220,8 @@ def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignm
     return tuple(names)
 
 
-def register(
-    builder: Builder, kernel: Kernel, stem: str, *, verified: bool = False, tables: Container[str] | None = None
+def register_kernel(
+    builder: ModuleBuilder, kernel: Kernel, stem: str, *, verified: bool = False, tables: Container[str] | None = None
 ) -> str:
     """Add a kernel; equal functions become one, named after the first layer that uses it. Return its name.
 
@@ -383,7 +387,7 @@ def is_uniform(data: Array) -> bool:
 # ---- Hot code in RAM (``--code-in-ram``): the memory that is left for it.
 
 
-def refuse_without_memory(options: Options, room: BoardCapacity | None) -> None:
+def refuse_without_code_memory(options: Options, room: BoardCapacity | None) -> None:
     """Raise UsageError if code should run from RAM and no memory for it is known."""
     if options.code_in_ram and (room is None or room.code is None):
         raise UsageError(
@@ -402,7 +406,7 @@ def place_hot_code(module: Module, options: Options, room: BoardCapacity | None)
     return with_hot_code(module, _remaining_code_memory(module, room.code, options.io_in_arena))
 
 
-def gain_in_ram(module: Module, room: BoardCapacity) -> float:
+def code_in_ram_gain(module: Module, room: BoardCapacity) -> float:
     """Return the fraction of the time that ``--code-in-ram`` would save.
 
     0 if the board has no memory for code, or has code there already. The time includes waits for code, which are

@@ -21,7 +21,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
-from microc.tir.analysis.size_forms import Extent, Fitter, Point, strided_rules, value_at
+from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, strided_rules, value_at
 
 # ---- Reading: the graph at several sizes, each read once, and the comparison of their structure.
 
@@ -32,7 +32,7 @@ Read = Callable[[Sizes], Graph]
 PARITY = "let the sizes be multiples of a step: --bound NAME=8:64:8"
 
 
-class Readings:
+class GraphsAtSizes:
     """The graphs of a network at several sizes, read on demand and each only once."""
 
     def __init__(self, sizes: tuple[Size, ...], read: Read) -> None:
@@ -117,7 +117,7 @@ _POINTS, _MANY = 5, 8
 """Points for one symbol, and for several: two more than a usual rule has terms."""
 
 
-def choose_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
+def choose_points(readings: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
     """Choose points, sizes that the model can have, at which the graph is read. They grow until no dynamic extent is small
     in any layer."""
     static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
@@ -139,7 +139,7 @@ def choose_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
     return points
 
 
-def _points_at_scale(readings: Readings, static_extents: set[int], scale: int) -> tuple[Point, ...]:
+def _points_at_scale(readings: GraphsAtSizes, static_extents: set[int], scale: int) -> tuple[Point, ...]:
     """Choose points whose sizes are ``scale`` times the first ones; at scale 1 also small ones, if the model cannot have
     others. Empty if there are too few."""
     wanted = _POINTS if len(readings.sizes) == 1 else _MANY
@@ -156,7 +156,7 @@ def _points_at_scale(readings: Readings, static_extents: set[int], scale: int) -
     return tuple(points) if scale == 1 else ()
 
 
-def _smallest_dynamic_extent(readings: Readings, points: Sequence[Point]) -> int:
+def _smallest_dynamic_extent(readings: GraphsAtSizes, points: Sequence[Point]) -> int:
     """Return the smallest extent that differs between the points."""
     kinds = [graph.types for graph in map(readings.graph_or_none, points) if graph is not None]
     columns = (zip(*(k[name].shape for k in kinds), strict=False) for name in kinds[0] if all(name in k for k in kinds))
@@ -193,7 +193,7 @@ def _shuffled_points(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
 # No pass runs, so that an axis of one element is treated like any other. Generalised functions are compared with instances.
 
 
-def instance(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Sizes) -> Graph:
+def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Sizes) -> Graph:
     """Return the network at some sizes, from the graphs at the fitter's points and the largest one, which has the constants.
 
     Raises UnsupportedError for a node with a number that follows no rule.
@@ -246,7 +246,7 @@ def _attribute_at_sizes(
     rule. ``largest``: its value at the largest sizes."""
     first = values[0]
     if isinstance(first, Graph) and isinstance(largest, Graph):
-        return instance([v for v in values if isinstance(v, Graph)], largest, fitter, sizes)
+        return instantiate_graph([v for v in values if isinstance(v, Graph)], largest, fitter, sizes)
     if all(v == first for v in values):
         return first
     if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
@@ -357,7 +357,7 @@ _QUESTIONS = 40
 
 
 @frozen
-class Family:
+class NetworkFamily:
     """A network at several sizes: ``graphs[k]`` at ``points[k]``, ``largest`` at the largest, ``small`` at some of the smallest.
 
     ``extents``: the shape of every value with a dynamic extent, as expressions of the sizes' scalars; ``fitter`` knows
@@ -382,18 +382,18 @@ class Family:
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
 
-def read_family(sizes: Sequence[Size], read: Read) -> Family:
+def read_family(sizes: Sequence[Size], read: Read) -> NetworkFamily:
     """Read the network at its points. Raises the errors of reading, and UsageError if the graphs differ in structure."""
-    return _FamilyReader(Readings(tuple(sizes), read)).family()
+    return _FamilyReader(GraphsAtSizes(tuple(sizes), read)).family()
 
 
 class _FamilyReader:
     """Reads the graphs of a family and derives the rules of its extents."""
 
-    def __init__(self, readings: Readings) -> None:
+    def __init__(self, readings: GraphsAtSizes) -> None:
         self.readings, self.sizes = readings, readings.sizes
 
-    def family(self) -> Family:
+    def family(self) -> NetworkFamily:
         """Read the graphs at all points, derive and check the rules of extents, and return the family."""
         maxima = tuple(size.maximum for size in self.sizes)
         largest = self.largest(maxima)
@@ -406,8 +406,8 @@ class _FamilyReader:
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
         self.check(shapes, largest, maxima)
         sizes, starts = self.smallest(shapes, largest, maxima)
-        small = tuple((at, instance(graphs, largest, fitter, self.readings.scalars(at))) for at in starts)
-        return Family(sizes, points, tuple(graphs), largest, small, shapes, fitter)
+        small = tuple((at, instantiate_graph(graphs, largest, fitter, self.readings.scalars(at))) for at in starts)
+        return NetworkFamily(sizes, points, tuple(graphs), largest, small, shapes, fitter)
 
     def largest(self, maxima: Point) -> Graph:
         """Read the network at its largest sizes; the error for impossible sizes names possible ones."""
@@ -431,7 +431,7 @@ class _FamilyReader:
         self, points: tuple[Point, ...], graphs: Sequence[Graph]
     ) -> tuple[dict[str, tuple[ir.Expr, ...]], Fitter]:
         """Derive the shape of every value as expressions, and a fitter over the extents that these consist of."""
-        extents = [Extent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]
+        extents = [FittedExtent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]
         columns = {
             (name, axis): tuple(g.types[name].shape[axis] for g in graphs)
             for name, kind in graphs[0].types.items()
@@ -443,7 +443,7 @@ class _FamilyReader:
             if fitter.integer(values, terms=1) is None:
                 rule = self.strided_rule(points, values, name, axis)
                 if rule is not None:
-                    extents.append(Extent(rule, values))
+                    extents.append(FittedExtent(rule, values))
                     fitter = Fitter(extents, domain)
         shapes: dict[str, tuple[ir.Expr, ...]] = {}
         for name, kind in graphs[0].types.items():

@@ -10,10 +10,10 @@ import numpy as np
 
 from microc.base.dtypes import Array, to_numpy
 from microc.base.immutable import frozen
-from microc.compiler.lowering.control_flow import LoweredControl, groups_inside, place_control
-from microc.compiler.lowering.kernel_maker import Copy, KernelBuilder, lower_copy
+from microc.compiler.lowering.control_flow import LoweredControl, groups_inside, lower_control_flow
+from microc.compiler.lowering.kernel_maker import KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import group_algorithms, groups_of, half_constant_variants, node_alias
-from microc.compiler.sizes.family import Family
+from microc.compiler.sizes.family import NetworkFamily
 from microc.errors import ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops import registry
@@ -21,8 +21,8 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose_schedule
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.rules import candidates, schedule_as_written
-from microc.schedule.rules.rule import HALF_WEIGHTS, multiples_of
+from microc.schedule.rules import candidate_schedules, schedule_as_written
+from microc.schedule.rules.rule import HALF_WEIGHTS, product_multiples
 from microc.schedule.schedule import Schedule, generalise_trace, replay_trace
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -30,7 +30,7 @@ from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.rewrite import stmt_children
-from microc.tir.verify import constants_of, find_fault
+from microc.tir.verify import constant_names, find_fault
 
 # ---- Comparison of two functions by running both in the interpreter.
 
@@ -58,15 +58,15 @@ def computes_same(
     return all(actual[k].tobytes() == expected[k].tobytes() for k in outside)
 
 
-def steps(stmt: ir.Stmt) -> int:
+def count_executed_stores(stmt: ir.Stmt) -> int:
     """Count the stores and calls that a statement of constant loops executes; both branches of conditions count."""
     match stmt:
         case ir.For(_, extent, body):
-            return (ir.int_value(extent) or 1) * steps(body)
+            return (ir.int_value(extent) or 1) * count_executed_stores(body)
         case ir.Store() | ir.Evaluate():
             return 1
         case _:
-            return sum(map(steps, stmt_children(stmt)))
+            return sum(map(count_executed_stores, stmt_children(stmt)))
 
 
 def _interpret(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
@@ -105,7 +105,7 @@ class FunctionVariant:
         first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
-        group = lower_group(graph, (first, *nodes[1:]), multiples_of(target), "kernel")
+        group = lower_group(graph, (first, *nodes[1:]), product_multiples(target), "kernel")
         return group, replay_trace(group.func, self.schedule.trace).named(self.schedule.rule)
 
 
@@ -122,7 +122,7 @@ class GeneralFunction:
 class GeneralKernelBuilder(KernelBuilder):
     """Builds the functions of a network with dynamic sizes; groups and constants are those of the family's largest graph."""
 
-    def __init__(self, family: Family, target: Target, goal: Goal) -> None:
+    def __init__(self, family: NetworkFamily, target: Target, goal: Goal) -> None:
         super().__init__(family.largest, target, goal)
         self.family, self.sizes = family, family.sizes
         every = (*family.graphs, family.largest, *(graph for _, graph in family.small))
@@ -147,17 +147,17 @@ class GeneralKernelBuilder(KernelBuilder):
         lowered_sizes = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
             kernels = iter([(m.groups[k], m.choices[k]) for m in made])
-            lowered_sizes.append(place_control(graph, mine, lambda *_, kernels=kernels: next(kernels), None))
+            lowered_sizes.append(lower_control_flow(graph, mine, lambda *_, kernels=kernels: next(kernels), None))
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in lowered_sizes]
         try:
             func = self.generalise_functions(
-                [p.func for p in lowered_sizes], arrays, constants_of(lowered_sizes[-1].func)
+                [p.func for p in lowered_sizes], arrays, constant_names(lowered_sizes[-1].func)
             )
         except StructureMismatch as error:
             raise _unsupported_error(str(error), str(node.loc)) from error
         return replace(lowered_sizes[len(self.family.graphs)], func=func)
 
-    def copy(self, copy: Copy) -> ir.PrimFunc:
+    def copy(self, copy: ValueCopy) -> ir.PrimFunc:
         funcs = [lower(lower_copy(g, copy).func) for g in self.every]
         arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.every]
         try:
@@ -204,7 +204,7 @@ class GeneralKernelBuilder(KernelBuilder):
         At the smallest sizes, which only serve for comparison, loops are as written: operators leave out axes of one
         element there."""
         together, count = unify_bounds(together), len(self.family.graphs) + 1
-        multiples = multiples_of(self.target)
+        multiples = product_multiples(self.target)
         small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in together[count:]]
         plain = [schedule_as_written(group.func, self.target) for group in small]
         compared = max((group.macs for group in small), default=0) <= MAX_INTERPRETED_STORES
@@ -229,7 +229,7 @@ class GeneralKernelBuilder(KernelBuilder):
         algorithms: dict[int, str] = {}
         for group in group_algorithms(graph, nodes, self.target, "kernel"):
             algorithm = str(group.anchor.attrs.get("algorithm", ""))
-            for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
+            for schedule in candidate_schedules(group.func, group.anchor.op, self.target, self.goal):
                 for variant in self.storage_variants(group, schedule):
                     left.append(variant)
                     algorithms[id(variant)] = algorithm
@@ -276,7 +276,10 @@ class GeneralKernelBuilder(KernelBuilder):
             _require_valid(general.at(self.family.maxima), "at the largest sizes", tables)
             for k, (point, _) in enumerate(self.family.small, count + 1):
                 small = _require_valid(general.at(self.family.at(point)), f"at sizes {point}", tables)
-                if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > MAX_INTERPRETED_STORES:
+                if (
+                    k >= len(funcs)
+                    or count_executed_stores(small.body) + count_executed_stores(funcs[k].body) > MAX_INTERPRETED_STORES
+                ):
                     continue
                 if not computes_same(small, largest, funcs[k], arrays[k]):
                     raise StructureMismatch(f"it is computed by other loops at sizes {point}")

@@ -14,7 +14,7 @@ from microc.codegen.c.identifiers import is_free_identifier
 from microc.compiler.model import read_model
 from microc.compiler.options import Bound, Options
 from microc.compiler.single_function import boundary_graph, plan_function
-from microc.compiler.sizes.family import Family, read_family
+from microc.compiler.sizes.family import NetworkFamily, read_family
 from microc.compiler.sizes.general import GeneralKernelBuilder
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.detect import Shape, symbolic_inputs
@@ -27,7 +27,7 @@ from microc.tir.analysis.generalise import StructureMismatch, lower_with_hidden_
 from microc.tir.analysis.size_forms import Point
 from microc.tir.lower import lower
 from microc.tir.symbolic import specialize
-from microc.tir.verify import constants_of
+from microc.tir.verify import constant_names
 
 # ---- Symbolic dimensions of a model that the options leave dynamic.
 
@@ -38,7 +38,7 @@ _LONGEST = 32
 Read = Callable[[Mapping[str, int]], Graph]
 
 
-def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], Read]:
+def open_dynamic_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], Read]:
     """Return the dynamic sizes, those with a bound in the options, and a function that reads the model at given sizes, by
     label.
 
@@ -63,10 +63,10 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
                 given[name] = _input_shape_at(name, shape, at, options)
         return read_model(source, replace(options, input_shapes=given))
 
-    return named_sizes(options.bounds), read
+    return sizes_of_bounds(options.bounds), read
 
 
-def named_sizes(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
+def sizes_of_bounds(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
     """Create a dynamic size, with a C name, for every bound."""
     sizes: list[Size] = []
     for label, bound in bounds.items():
@@ -112,7 +112,9 @@ ScheduleAt = Callable[[Mapping[str, int]], Schedule]
 """Returns the schedule of a function at some sizes, by label."""
 
 
-def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]) -> Callable[[Mapping[str, int]], Any]:
+def specialiser(
+    what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
+) -> Callable[[Mapping[str, int]], Any]:
     """Return a function that specialises ``what``, of symbolic extents or a Python function, to given sizes.
 
     Raises UsageError if its sizes are not those of the bounds.
@@ -136,7 +138,9 @@ def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
     return lambda at: what(**at)
 
 
-def sized_module(make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]) -> Module:
+def compile_sized_function(
+    make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]
+) -> Module:
     """Compile a function for all sizes within bounds to a planned module; ``make`` returns its schedule at some sizes;
     ``constants`` as in :func:`microc.build`.
 
@@ -148,7 +152,7 @@ def sized_module(make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, 
         schedules[point] = schedule
         return boundary_graph(schedule, constants)
 
-    family = read_family(named_sizes(bounds), read)
+    family = read_family(sizes_of_bounds(bounds), read)
     _require_sizes_of_inputs(family)
     largest = schedules[tuple(size.maximum for size in family.sizes)]
     small = [Schedule(schedules[point].start) for point, _ in family.small]
@@ -158,7 +162,7 @@ def sized_module(make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, 
     maker = GeneralKernelBuilder(family, target, SPEED)
     try:
         func = maker.generalise_functions(
-            funcs, [list(graph.consts.values()) for graph in graphs], constants_of(funcs[-1])
+            funcs, [list(graph.consts.values()) for graph in graphs], constant_names(funcs[-1])
         )
     except StructureMismatch as error:
         raise UnsupportedError(
@@ -168,7 +172,7 @@ def sized_module(make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, 
     return plan_function(largest, func, maker)
 
 
-def _require_sizes_of_inputs(family: Family) -> None:
+def _require_sizes_of_inputs(family: NetworkFamily) -> None:
     """Raise UsageError for a size that is no extent of any input."""
     input_extents = {extent for name in family.largest.inputs for extent in family.extents.get(name, ())}
     for size in family.sizes:

@@ -70,7 +70,7 @@ def network_key(tasks: Sequence[Task], threads: int) -> str:
     return hashlib.sha256(repr((NETWORK, threads, known)).encode()).hexdigest()[:40]
 
 
-def measured_together(key: str, cpu: str, database: Database, board: str) -> NetworkMeasurements | None:
+def network_measurements(key: str, cpu: str, database: Database, board: str) -> NetworkMeasurements | None:
     """Return the measurements of a network on a core; None if there are none.
 
     Records of ``board`` are preferred to those of other boards, then the latest measured.
@@ -129,7 +129,7 @@ class KernelChoice:
     default: Record
 
 
-def kernel_fronts(
+def kernel_pareto_fronts(
     tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
 ) -> dict[str, list[Record]]:
     """Return for every kernel, by key, with a measured default schedule: the record of the default, and the records that

@@ -12,7 +12,7 @@ from typing import Any
 
 from microc.base.immutable import frozen
 from microc.codegen.project.firmware import optimisation_options
-from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, place_control
+from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, lower_control_flow
 from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, Tuned, TunedSchedule
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
@@ -201,7 +201,7 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
         annotations[choice.func.annotations] = None
         return lowered[number], choice
 
-    control = place_control(graph, node, schedule_and_record, target)
+    control = lower_control_flow(graph, node, schedule_and_record, target)
     if len(annotations) == 1:  # options of the C compiler are a whole function's
         control = replace(control, func=replace(control.func, annotations=next(iter(annotations))))
     return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
@@ -236,7 +236,7 @@ def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
 
 
 @frozen
-class Verdict:
+class RegionVerdict:
     """What measurements on ``board`` say about a region: ticks of ``ours``, our fastest known code, and of ``theirs``, the
     backend's.
 
@@ -266,7 +266,7 @@ class Verdict:
         return f"measured: ours {self.ours:,.0f}, theirs {self.theirs:,.0f} {self.unit}"
 
 
-def region_verdict(task: RegionTask, database: Database, board: str) -> Verdict:
+def region_verdict(task: RegionTask, database: Database, board: str) -> RegionVerdict:
     """Return the verdict of the records on a region.
 
     Records of ``board`` are preferred to those of other boards of its core, then those of the board, unit and toolchain
@@ -283,25 +283,25 @@ def region_verdict(task: RegionTask, database: Database, board: str) -> Verdict:
     verdicts = [
         _verdict_of_group(task, groups[origin]) for origin in sorted(newest, key=lambda origin: origin[0] != board)
     ]
-    return next((verdict for verdict in verdicts if verdict.decides), verdicts[0] if verdicts else Verdict())
+    return next((verdict for verdict in verdicts if verdict.decides), verdicts[0] if verdicts else RegionVerdict())
 
 
-def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> Verdict:
+def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> RegionVerdict:
     """Return the verdict of records of one board, unit and toolchain."""
     whose = task.taken.backend.name
     theirs = next((r for r in reversed(records) if r.theirs == task.digest), None)
     if theirs is None:
         other = any(r.theirs for r in records)
-        return Verdict(why=f"measured with another version of {whose}: tune again" if other else "")
+        return RegionVerdict(why=f"measured with another version of {whose}: tune again" if other else "")
     if theirs.status == UNBUILT:
-        return Verdict(why=f"{whose} could not be built to be measured on {theirs.board}")
+        return RegionVerdict(why=f"{whose} could not be built to be measured on {theirs.board}")
     if theirs.status != OK:
         what = "gave wrong results" if theirs.status == WRONG else "did not run to its end"
-        return Verdict(board=theirs.board, why=f"{whose} {what} when it was measured on {theirs.board}")
+        return RegionVerdict(board=theirs.board, why=f"{whose} {what} when it was measured on {theirs.board}")
     ours = _fastest_own_record(task, [r for r in records if r.status == OK and not r.theirs])
     if ours is None:
-        return Verdict(why="measured beside other code of ours: tune again")
-    return Verdict(ours.ticks, theirs.ticks, theirs.unit, theirs.board)
+        return RegionVerdict(why="measured beside other code of ours: tune again")
+    return RegionVerdict(ours.ticks, theirs.ticks, theirs.unit, theirs.board)
 
 
 def _fastest_own_record(task: RegionTask, records: Iterable[Record]) -> Record | None:

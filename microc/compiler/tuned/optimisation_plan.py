@@ -11,16 +11,16 @@ from typing import Any
 from microc.base.file_access import read_bytes
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.fit.search import workspace_limits
-from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, Compiled, TunedSchedule
+from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, CompiledNetwork, TunedSchedule
 from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.options import Options
 from microc.compiler.tuned.measured_choice import (
     KernelChoice,
     choose_records,
-    kernel_fronts,
+    kernel_pareto_fronts,
     measured_combinations,
-    measured_together,
     network_key,
+    network_measurements,
 )
 from microc.compiler.tuned.records import (
     OK,
@@ -28,11 +28,11 @@ from microc.compiler.tuned.records import (
     Database,
     Record,
     Task,
-    list_tasks,
+    list_tuning_tasks,
     open_records,
     require_records_file,
 )
-from microc.device.board_info import printable
+from microc.device.board_info import make_printable
 from microc.errors import MicrocError, UsageError
 from microc.module import Module
 from microc.schedule.primitives.tree import Step, freeze_argument
@@ -80,12 +80,12 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def make_plan(made: Compiled, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
+def build_plan(made: CompiledNetwork, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
     """Build the optimisation plan of a network, as plain data, that was compiled with the records ``database``
     (``tuned=``)."""
-    tasks = list_tasks(made)
+    tasks = list_tuning_tasks(made)
     measured_whole = bool(database.of(network_key(tasks, made.make.threads)))
-    candidates = kernel_fronts(tasks, database, board, None)
+    candidates = kernel_pareto_fronts(tasks, database, board, None)
     first = next((records_[0] for records_ in candidates.values()), None)
     return {
         "microc_plan": 1,
@@ -108,7 +108,7 @@ def make_plan(made: Compiled, database: Database, *, board: str, optimize: str, 
     }
 
 
-def _taken_record(task: Task, made: Compiled, default: Record, database: Database) -> Record | None:
+def _taken_record(task: Task, made: CompiledNetwork, default: Record, database: Database) -> Record | None:
     """Return the newest record of the schedule that a kernel takes; None for the default.
 
     Only records of the default's board, unit and toolchain count.
@@ -132,7 +132,7 @@ def _plan_entry(task: Task, measured: Sequence[Record], chosen: Record | None, *
     )
     return {
         "key": task.key,
-        "layers": [printable(layer, 200) for layer in task.layers],
+        "layers": [make_printable(layer, 200) for layer in task.layers],
         "op": task.op,
         "choice": chosen.id if chosen else UNTUNED,
         "why": _explain_choice(chosen, default, others, whole=whole),
@@ -215,15 +215,17 @@ def read_plan(path: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"this is no plan: {printable(str(error), 200)}",
+            f"this is no plan: {make_printable(str(error), 200)}",
             where=str(path),
             hint="write one: microc tune MODEL --plan FILE",
         ) from error
     wrong = next(iter(jsonschema.Draft202012Validator(SCHEMA).iter_errors(plan)), None)
     if wrong is not None:
-        place = "".join(f"[{key}]" if isinstance(key, int) else f".{printable(key)}" for key in wrong.absolute_path)
+        place = "".join(
+            f"[{key}]" if isinstance(key, int) else f".{make_printable(key)}" for key in wrong.absolute_path
+        )
         raise UsageError(
-            f"wrong plan: {printable(wrong.message, 200)}",
+            f"wrong plan: {make_printable(wrong.message, 200)}",
             where=f"{path}{place}",
             hint="correct it, or write it again: microc tune MODEL --plan FILE",
         )
@@ -231,13 +233,13 @@ def read_plan(path: Path) -> dict[str, Any]:
     return found
 
 
-def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]:
+def planned_schedules(made: CompiledNetwork, path: Path) -> Mapping[str, TunedSchedule]:
     """Return the schedules that a plan chooses for the kernels of a network, by key; UsageError if the plan does not fit
     the network any more."""
-    plan, tasks = read_plan(path), {task.key: task for task in list_tasks(made)}
+    plan, tasks = read_plan(path), {task.key: task for task in list_tuning_tasks(made)}
     if plan["core"] != made.make.target.cpu:
         raise UsageError(
-            f"plan: got one for {printable(plan['core'])}, expected one for {made.make.target.cpu}",
+            f"plan: got one for {make_printable(plan['core'])}, expected one for {made.make.target.cpu}",
             where=str(path),
             hint="tune for this core, or compile for that one",
         )
@@ -247,7 +249,7 @@ def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]
         task = tasks.get(kernel["key"])
         if task is None:
             raise UsageError(
-                f"plan: the network has no such kernel: {printable(kernel['layers'][0])}",
+                f"plan: the network has no such kernel: {make_printable(kernel['layers'][0])}",
                 where=where,
                 hint="write the plan again, with this model, these options and this version of microc; or leave out the kernel",
             )
@@ -264,41 +266,43 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
     if choice == UNTUNED:
         return None
     layer, known = (
-        printable(kernel["layers"][0]),
-        [UNTUNED, *(printable(n) for n, a in alternatives.items() if "steps" in a)],
+        make_printable(kernel["layers"][0]),
+        [UNTUNED, *(make_printable(n) for n, a in alternatives.items() if "steps" in a)],
     )
     if choice not in known:
         raise UsageError(
-            f"{layer} has no alternative {printable(choice)!r}", where=where, hint="choose one of: " + ", ".join(known)
+            f"{layer} has no alternative {make_printable(choice)!r}",
+            where=where,
+            hint="choose one of: " + ", ".join(known),
         )
     alternative = alternatives[choice]
     try:
         trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in alternative["steps"])
         hash(trace)  # of plain values only
         group = next(each for each in task.lowered if each.algorithm == alternative["algorithm"])
-        replay_on_group(group, trace, printable(alternative["rule"]))
+        replay_on_group(group, trace, make_printable(alternative["rule"]))
     except (MicrocError, StopIteration, TypeError, ValueError) as error:
         why = error.what if isinstance(error, MicrocError) else "it is of another microc"
         raise UsageError(
-            f"alternative {choice} of {layer} can no longer be applied: {printable(why, 200)}",
+            f"alternative {choice} of {layer} can no longer be applied: {make_printable(why, 200)}",
             where=where,
             hint=f"choose another, or {UNTUNED!r}; or tune again",
         ) from error
-    return TunedSchedule(alternative["algorithm"], printable(alternative["rule"]), trace)
+    return TunedSchedule(alternative["algorithm"], make_printable(alternative["rule"]), trace)
 
 
-def refuse_unused_choices(untuned: Compiled, made: Compiled, path: Path) -> None:
+def refuse_unused_choices(untuned: CompiledNetwork, made: CompiledNetwork, path: Path) -> None:
     """Raise UsageError if a layer of ``made`` does not use the plan's choice. ``untuned``: the network without the plan."""
     rules = {call.layer: call.rule for call in made.module.calls}
     outer = {call.layer for call in untuned.module.calls}
-    for task in list_tasks(untuned):
+    for task in list_tuning_tasks(untuned):
         for layer in task.layers if task.key in made.make.tuned else ():
             took = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in made.make.taken
             if not took:
                 by_rows = layer in outer and layer not in rules
                 why = "it is computed row by row to keep within the arena" if by_rows else "its constants promise less"
                 raise UsageError(
-                    f"layer {printable(layer, 200)} cannot take what the plan chooses: {why}",
+                    f"layer {make_printable(layer, 200)} cannot take what the plan chooses: {why}",
                     where=str(path),
                     hint=f"choose {UNTUNED!r} for it" + (", or raise --ram" if by_rows else ""),
                 )
@@ -314,13 +318,13 @@ ARENA_GROWTH = 1 / 32
 """Fraction by which the arena may grow: enough for one more row of a plane, too little for a copy of a whole image."""
 
 
-def tuned_schedules(made: Compiled, path: Path, board: str = "", ram: int = 0) -> Mapping[str, TunedSchedule]:
+def tuned_schedules(made: CompiledNetwork, path: Path, board: str = "", ram: int = 0) -> Mapping[str, TunedSchedule]:
     """Return the schedules from a file of records that are better than the defaults of a planned network's kernels.
 
     ``board``: whose records are preferred. ``ram``: limit of the arena in bytes (0: unlimited). Raises UsageError if
     the file is not a file of records.
     """
-    database, tasks = open_records(path), list_tasks(made)
+    database, tasks = open_records(path), list_tuning_tasks(made)
     room = workspace_room(made.module, tasks, ram)
     pairs = _measured_combination(made, tasks, database, board, room)
     if pairs is None:
@@ -330,7 +334,7 @@ def tuned_schedules(made: Compiled, path: Path, board: str = "", ram: int = 0) -
 
 
 def choose_independently(
-    made: Compiled,
+    made: CompiledNetwork,
     tasks: Sequence[Task],
     database: Database,
     board: str,
@@ -359,7 +363,7 @@ def choose_independently(
 
 
 def _measured_combination(
-    made: Compiled, tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int]
+    made: CompiledNetwork, tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int]
 ) -> list[tuple[Task, Record]] | None:
     """Return the best combination measured with the whole network that still replays and fits; else None.
 
@@ -367,7 +371,7 @@ def _measured_combination(
     """
     if made.make.goal.price > 0:
         return None
-    together = measured_together(network_key(tasks, made.make.threads), made.make.target.cpu, database, board)
+    together = network_measurements(network_key(tasks, made.make.threads), made.make.target.cpu, database, board)
     ways = measured_combinations(together, tasks, database) if together is not None else ()
     return next((pairs for pairs in ways if all(_can_replay(*each) and _has_room(*each, room) for each in pairs)), None)
 
@@ -401,7 +405,7 @@ def workspace_room(module: Module, tasks: Sequence[Task], ram: int) -> Mapping[s
 # ---- Entry points of the pipeline.
 
 
-def refuse_unreadable(options: Options) -> None:
+def refuse_unreadable_tuning_files(options: Options) -> None:
     """Raise UsageError for unreadable records or plans, before the network is compiled."""
     if options.plan is not None and options.tuned is not None:
         raise UsageError(
@@ -415,7 +419,9 @@ def refuse_unreadable(options: Options) -> None:
         read_plan(options.plan)
 
 
-def measured_schedules(untuned: Compiled, options: Options, board: str, ram: int) -> Mapping[str, TunedSchedule]:
+def schedules_from_options(
+    untuned: CompiledNetwork, options: Options, board: str, ram: int
+) -> Mapping[str, TunedSchedule]:
     """Return, by key, the measured schedules that the records or the plan of the options choose; ``board``, ``ram`` as in
     :func:`tuned_schedules`."""
     if options.plan is None:
@@ -424,7 +430,7 @@ def measured_schedules(untuned: Compiled, options: Options, board: str, ram: int
     return planned_schedules(untuned, options.plan)
 
 
-def require_planned(untuned: Compiled, made: Compiled, options: Options) -> Compiled:
+def require_plan_is_used(untuned: CompiledNetwork, made: CompiledNetwork, options: Options) -> CompiledNetwork:
     """Return ``made`` if it is what the plan chooses; else raise UsageError."""
     assert options.plan is not None
     refuse_unused_choices(untuned, made, options.plan)

@@ -19,10 +19,15 @@ from microc.base.file_access import open_regular
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.lowering.control_flow import goal_inside, groups_inside
-from microc.compiler.lowering.kernel_maker import Compiled, Group
-from microc.compiler.lowering.kernel_selection import function_text, group_algorithms, select_group_schedule, tuning_key
-from microc.compiler.representation import table
-from microc.errors import OutputError, UsageError, nearest_file
+from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
+from microc.compiler.lowering.kernel_selection import (
+    group_algorithms,
+    select_group_schedule,
+    text_without_bounds,
+    tuning_key,
+)
+from microc.compiler.representation import html_table
+from microc.errors import OutputError, UsageError, similar_files_hint
 from microc.graph.ir import Graph, Node
 from microc.isa import FAMILIES
 from microc.ops import registry
@@ -85,7 +90,7 @@ class Task:
     @cached_property
     def functions(self) -> Mapping[str, str]:
         """The function of each algorithm as text; kernels that differ in constants alone have the same."""
-        return {group.algorithm: function_text(group) for group in self.lowered}
+        return {group.algorithm: text_without_bounds(group) for group in self.lowered}
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -102,7 +107,7 @@ class Task:
         return tuple(group.algorithm for group in self.lowered)
 
 
-def list_tasks(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
+def list_tuning_tasks(made: CompiledNetwork, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
     """List the kernels of a compiled network that rules schedule, in order of execution, those inside of control flow included.
 
     Left out are copies, in-place updates of a part of a state, layers computed row by row, and loops with dynamic
@@ -156,12 +161,12 @@ class _KernelOccurrence(NamedTuple):
     inside: bool = False
 
 
-def _kernel_occurrences(made: Compiled) -> Iterator[_KernelOccurrence]:
+def _kernel_occurrences(made: CompiledNetwork) -> Iterator[_KernelOccurrence]:
     """Yield the occurrences of kernels that rules schedule, in order of execution."""
     graph = made.make.graph
     for call in made.module.calls:
         origin = made.make.origins.get(call.writes)
-        if not isinstance(origin, Group) or origin.in_place or origin.nodes[0].op == EXTERNAL:
+        if not isinstance(origin, KernelGroup) or origin.in_place or origin.nodes[0].op == EXTERNAL:
             continue
         if not registry.get(origin.nodes[0].op).regions:
             yield _KernelOccurrence(graph, origin.nodes, call.layer, made.make.goal_of(origin.nodes), origin.uses)
@@ -265,7 +270,7 @@ class Record:
         return json.dumps(data, separators=(",", ":"))
 
 
-def from_json(line: str) -> Record:
+def record_from_json(line: str) -> Record:
     """Parse a line of :meth:`Record.to_json`; ValueError for any other line."""
     data = json.loads(line)
     if not isinstance(data, dict) or set(data) != {f.name for f in fields(Record)}:
@@ -299,7 +304,9 @@ def open_records(path: Path) -> Database:
 def require_records_file(path: Path) -> None:
     """Raise UsageError if a file of records is missing."""
     if not path.is_file():
-        hint = nearest_file(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
+        hint = (
+            similar_files_hint(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
+        )
         raise UsageError(f"there is no file of records {path}", where=str(path), hint=hint)
 
 
@@ -329,7 +336,7 @@ class Database:
             ("kernels", len(self._by_key)),
             ("boards", ", ".join(sorted({r.board for r in self}))),
         ]
-        return table(f"Database, {self.path or 'in memory'}", rows)
+        return html_table(f"Database, {self.path or 'in memory'}", rows)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
@@ -436,7 +443,7 @@ def _read_records(path: Path) -> tuple[list[Record], int]:
         with open_regular(path) as file:
             while line := file.readline(LONGEST):
                 try:
-                    records.append(from_json(line.decode()))
+                    records.append(record_from_json(line.decode()))
                 except (ValueError, TypeError, RecursionError):
                     skipped += bool(line.strip())
     except OSError as error:

@@ -58,7 +58,7 @@ class ShippedSchedule:
 
 
 @frozen
-class Kernel:
+class ShippedKernel:
     """The bundled schedules of one kernel, a line of a core's file.
 
     ``layer``: the first layer that was seen with this kernel, for readers; ``schedules`` in the order of the rules."""
@@ -69,7 +69,7 @@ class Kernel:
 
 
 @frozen
-class Offer:
+class ShippedCandidate:
     """A schedule as a candidate: ``weight`` and ``cycles`` as :func:`microc.schedule.choose.cheapest` compares them."""
 
     shipped: ShippedSchedule
@@ -83,33 +83,35 @@ def shipped_line_key(texts: Sequence[tuple[str, str]]) -> str:
     return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:40]
 
 
-def is_known(target: Target) -> bool:
+def has_shipped_schedules(target: Target) -> bool:
     """Test whether a core has bundled schedules; not with features added by the user, nor with threads."""
     return target.cpu in CORES.sealed and target.features == target.core.has and _shipped_file(target.cpu).is_file()
 
 
-def schedules_of(cpu: str, key: str) -> tuple[ShippedSchedule, ...]:
+def shipped_schedules_of(cpu: str, key: str) -> tuple[ShippedSchedule, ...]:
     """Return the bundled schedules of the kernel with this key on a core; empty if there are none."""
     steps, lines = _read_shipped_file(cpu)
     return _parse_kernel(lines[key], steps).schedules if key in lines else ()
 
 
-def kernels_of(cpu: str) -> list[Kernel]:
+def shipped_kernels_of(cpu: str) -> list[ShippedKernel]:
     """Return all bundled kernels of a core."""
     steps, lines = _read_shipped_file(cpu)
     return [_parse_kernel(line, steps) for line in lines.values()]
 
 
-def cores() -> list[str]:
+def list_shipped_cores() -> list[str]:
     """List the names of the cores that have bundled schedules."""
     return sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 
 
-def offers(schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, uses: int) -> list[Offer]:
+def shipped_candidates(
+    schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, uses: int
+) -> list[ShippedCandidate]:
     """Return those bundled schedules that rules propose at the goal's price, as candidates for the goal and a board's
     flash; ``uses`` as in :func:`microc.schedule.choose.choose_schedule`."""
     return [
-        Offer(
+        ShippedCandidate(
             schedule,
             weighted_cost(schedule.cost, schedule.constants, goal, uses),
             schedule.cost.cycles + target.flash_wait * schedule.cost.operations[WAITING],
@@ -119,7 +121,7 @@ def offers(schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, use
     ]
 
 
-def format_kernels(kernels: Iterable[Kernel]) -> str:
+def format_kernels(kernels: Iterable[ShippedKernel]) -> str:
     """Format kernels with their bundled schedules as the text of a core's file."""
     indices: dict[Step, int] = {}
     rows = [
@@ -153,10 +155,10 @@ def _read_shipped_file(cpu: str) -> tuple[Sequence[Any], Mapping[str, str]]:
     return json.loads(first)["steps"], {line[slice(*_KEY)]: line for line in lines}
 
 
-def _parse_kernel(line: str, steps: Sequence[Any]) -> Kernel:
+def _parse_kernel(line: str, steps: Sequence[Any]) -> ShippedKernel:
     """Parse the line of a kernel in a core's file. ``steps``: all steps of the file."""
     data = json.loads(line)
-    return Kernel(data["key"], data["layer"], tuple(_parse_schedule(row, steps) for row in data["schedules"]))
+    return ShippedKernel(data["key"], data["layer"], tuple(_parse_schedule(row, steps) for row in data["schedules"]))
 
 
 def _parse_schedule(row: Sequence[Any], steps: Sequence[Any]) -> ShippedSchedule:

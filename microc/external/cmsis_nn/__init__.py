@@ -6,22 +6,22 @@
 
 from microc.external.backend import Backend, Entry
 from microc.external.cmsis_nn import recurrent_layers, weighted_layers, window_layers
-from microc.external.cmsis_nn.cmsis_library import HEADER, NAME, open_copy
+from microc.external.cmsis_nn.cmsis_library import HEADER, NAME, collect_library_sources
 from microc.graph.match import P
 
 BACKEND = Backend(
     NAME,
     (
-        Entry("conv2d", P.op("conv2d"), weighted_layers.convolution, weighted_layers.check_convolution),
-        Entry("dense", P.op("dense"), weighted_layers.dense, weighted_layers.check_dense),
-        Entry("avg_pool2d", P.op("avg_pool2d"), window_layers.pool, window_layers.check_pool),
-        Entry("max_pool2d", P.op("max_pool2d"), window_layers.pool, window_layers.check_pool),
-        Entry("add", P.op("add"), window_layers.add, window_layers.check_add),
-        Entry("softmax", P.op("softmax"), window_layers.softmax, window_layers.check_softmax),
-        Entry("lstm", P.op("lstm"), recurrent_layers.lstm, recurrent_layers.check_lstm),
-        Entry("svdf", P.op("svdf"), recurrent_layers.svdf, recurrent_layers.check_svdf),
+        Entry("conv2d", P.op("conv2d"), weighted_layers.convolution_call, weighted_layers.check_convolution),
+        Entry("dense", P.op("dense"), weighted_layers.dense_call, weighted_layers.check_dense),
+        Entry("avg_pool2d", P.op("avg_pool2d"), window_layers.pool_call, window_layers.check_pool),
+        Entry("max_pool2d", P.op("max_pool2d"), window_layers.pool_call, window_layers.check_pool),
+        Entry("add", P.op("add"), window_layers.add_call, window_layers.check_add),
+        Entry("softmax", P.op("softmax"), window_layers.softmax_call, window_layers.check_softmax),
+        Entry("lstm", P.op("lstm"), recurrent_layers.lstm_call, recurrent_layers.check_lstm),
+        Entry("svdf", P.op("svdf"), recurrent_layers.svdf_call, recurrent_layers.check_svdf),
     ),
-    open=open_copy,
+    open=collect_library_sources,
     headers=(HEADER,),
 )
 

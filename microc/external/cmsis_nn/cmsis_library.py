@@ -29,7 +29,7 @@ MVE, DSP, PLAIN = "mve", "dsp", "plain"
 _SETS = (("Arm MVE", MVE), ("Arm DSP", DSP))
 
 
-def library_version(target: Target) -> str:
+def kernel_variant(target: Target) -> str:
     """Return the variant of the library's kernels (``mve``, ``dsp`` or ``plain``) that is compiled for the target's
     core."""
     sets = {each.name for each in CORES[target.cpu].sets}
@@ -37,7 +37,7 @@ def library_version(target: Target) -> str:
 
 
 @frozen
-class Scaled:
+class RequantizeParams:
     """The requantisation of a layer: ``multiplier`` and ``shift`` (positive: left) per channel, or one for all.
 
     ``zero_point``, ``minimum`` and ``maximum`` are those of the result."""
@@ -61,13 +61,13 @@ def core_operators(region: Region) -> dict[str, Node]:
     return by_name if len(by_name) == len(nodes) else {}
 
 
-def requantisation_of(region: Region) -> Scaled:
+def region_requantize_params(region: Region) -> RequantizeParams:
     """Return the parameters of the ``requantize`` of a region that passed its check."""
     graph = legalize(region.graph, PassContext())
-    return requantisation(graph, next(node for node in graph.nodes if node.op == "requantize"))
+    return requantize_params(graph, next(node for node in graph.nodes if node.op == "requantize"))
 
 
-def requantisation(graph: Graph, node: Node) -> Scaled:
+def requantize_params(graph: Graph, node: Node) -> RequantizeParams:
     """Return the parameters of a ``requantize`` node of a legalised graph."""
     operands = [graph.consts[name] for name in node.inputs[1:] if name]
     numbers = []
@@ -77,7 +77,7 @@ def requantisation(graph: Graph, node: Node) -> Scaled:
     multiplier, shift = (array.astype(np.int32) for array in numbers)
     if node.attr("rounding") == Multiplier.WIDE:  # a 16-bit multiplier; the library uses the upper half of 32 bits
         multiplier = multiplier << 16
-    return Scaled(multiplier, shift, node.attr("zero_point"), node.attr("minimum"), node.attr("maximum"))
+    return RequantizeParams(multiplier, shift, node.attr("zero_point"), node.attr("minimum"), node.attr("maximum"))
 
 
 def zero_point(region: Region, value: str) -> int:
@@ -91,7 +91,7 @@ SUFFIXES = {"int8": "s8", "int16": "s16"}
 """Suffix of function names, by the dtype of data."""
 
 
-def suffix_of(region: Region) -> str:
+def function_suffix(region: Region) -> str:
     """Return the suffix of the library's functions for the dtype of a region's result: ``s8`` or ``s16``."""
     return SUFFIXES[region.output_types[0].dtype]
 
@@ -114,7 +114,7 @@ def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
     return ""
 
 
-def structure(kind: str, name: str, **fields: object) -> str:
+def format_structure(kind: str, name: str, **fields: object) -> str:
     """Format the C definition of a constant ``name`` of the library's structure ``kind``, with its members by name."""
     return f"const {kind} {name} = {{{', '.join(f'.{key} = {_format_initialiser(value)}' for key, value in fields.items())}}};"
 
@@ -126,19 +126,19 @@ def _format_initialiser(value: object) -> str:
     return str(value)
 
 
-def dims(name: str, *extents: int) -> str:
+def format_dims(name: str, *extents: int) -> str:
     """Format a ``cmsis_nn_dims``: number of images or rows, height, width, channels."""
-    return structure("cmsis_nn_dims", name, **dict(zip("nhwc", extents, strict=True)))
+    return format_structure("cmsis_nn_dims", name, **dict(zip("nhwc", extents, strict=True)))
 
 
-def tile(extents: Sequence[int]) -> dict[str, int]:
+def tile_members(extents: Sequence[int]) -> dict[str, int]:
     """Return height and width as the members of a ``cmsis_nn_tile``."""
     return {"w": extents[1], "h": extents[0]}
 
 
-def context(workspace: int) -> str:
+def format_context(workspace: int) -> str:
     """Format the ``cmsis_nn_context`` of a call, with ``workspace`` bytes of scratch memory."""
-    return structure("cmsis_nn_context", "context", buf="scratch" if workspace else "NULL", size=workspace)
+    return format_structure("cmsis_nn_context", "context", buf="scratch" if workspace else "NULL", size=workspace)
 
 
 # ---- A copy of CMSIS-NN on disk: the check of its signatures, and the files that some functions need.
@@ -183,7 +183,7 @@ _TABLES, _TYPES = "arm_nntables.c", "arm_nn_types.h"
 _NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidden state since June 2026"
 
 
-def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
+def collect_library_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Return the files of the user's copy of CMSIS-NN that define ``functions``, with all headers and the licence.
 
     ``place``: the folder of the copy. UsageError if there is none, if it is not for the target, or if it lacks a
@@ -311,7 +311,7 @@ _LARGEST = 512
 """Taps from which on an int16 depthwise layer uses no workspace."""
 
 
-def convolution_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
+def convolution_workspace(g: Geometry, kind: str, *, wide: bool) -> int:
     """Return the workspace bytes of ``arm_convolve_wrapper_s8`` or (``wide``) ``_s16``; ``kind``: the variant of the
     kernels.
 
@@ -328,7 +328,7 @@ def convolution_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
     return _round_up(max(4 * _round_up(depth, 16), row), 4)
 
 
-def depthwise_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
+def depthwise_workspace(g: Geometry, kind: str, *, wide: bool) -> int:
     """Return the workspace bytes of ``arm_depthwise_conv_wrapper_s8`` or (``wide``) ``_s16``; 0 if the library has no fast
     version.
 
@@ -343,7 +343,7 @@ def depthwise_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
     return 0 if small and not wide else _round_up(2 * g.channels * taps, 4)
 
 
-def average_bytes(channels: int, variant: str) -> int:
+def average_pool_workspace(channels: int, variant: str) -> int:
     """Return the workspace bytes of ``arm_avgpool_s8`` and ``_s16``: a sum for every channel."""
     return 4 * channels if variant == DSP else 0
 

@@ -12,13 +12,13 @@ from microc.base.immutable import frozen
 from microc.external.backend import Code, Region
 from microc.external.cmsis_nn.cmsis_library import (
     MVE,
-    Scaled,
+    RequantizeParams,
     core_operators,
-    dims,
-    library_version,
-    requantisation,
-    structure,
-    suffix_of,
+    format_dims,
+    format_structure,
+    function_suffix,
+    kernel_variant,
+    requantize_params,
     unsupported_reason,
     zero_point,
 )
@@ -86,7 +86,7 @@ def check_lstm(region: Region) -> str:
 def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
     """Return why the library's sums of the gates differ from ours; empty if they do not."""
     for node in products:
-        quant = requantisation(body.graph, node)
+        quant = requantize_params(body.graph, node)
         by_gate = [array.reshape(4, -1) for array in _scales_by_row(quant, 4 * _lstm_units(region))]
         if any((array != array[:, :1]).any() for array in by_gate):
             return "weights of a gate have several scales"
@@ -103,7 +103,9 @@ def _gate_difference(region: Region, body: _LoopBody) -> str:
     low, high = dtypes.int_range(region.type(hidden).dtype)
     zero = zero_point(region, hidden)
     most = np.abs(_lstm_const(region, recurrent).astype(np.int64)).sum(axis=1) * max(high - zero, zero - low)
-    multiplier, shift = _scales_by_row(requantisation(body.graph, body.nodes("requantize")[1]), 4 * _lstm_units(region))
+    multiplier, shift = _scales_by_row(
+        requantize_params(body.graph, body.nodes("requantize")[1]), 4 * _lstm_units(region)
+    )
     product = most * np.ldexp(multiplier.astype(np.float64), shift - 31)
     over = (product.max() - (_SHORT - 1)) / (1 << 12)
     return f"ours cuts recurrent products off at 8, of which gates lack {over:.3g} at most" if over > 0 else ""
@@ -122,9 +124,9 @@ def _cell_mismatch(region: Region, body: _LoopBody) -> str:
     return "" if body.nodes("clip")[1].attr("maximum") >= 1 else "its cell is held at 0"
 
 
-def lstm(region: Region) -> Code:
+def lstm_call(region: Region) -> Code:
     """Generate the call of ``arm_lstm_unidirectional_s8`` or ``_s16``."""
-    node, kind, body = region.root, library_version(region.target), _legalised_loop_body(region)
+    node, kind, body = region.root, kernel_variant(region.target), _legalised_loop_body(region)
     data, _, _, hidden, cell, *_ = node.inputs
     (first, second, depth), (batch, units) = region.type(data).shape, region.type(hidden).shape
     steps = first if node.attr("time_major") else second
@@ -144,7 +146,7 @@ def lstm(region: Region) -> Code:
             }
         gates[f"{gate}_gate"] = {**fields, "activation_type": "ARM_TANH" if gate == "cell" else "ARM_SIGMOID"}
     forget, new, out = body.nodes("qmul")
-    function = f"arm_lstm_unidirectional_{suffix_of(region)}"
+    function = f"arm_lstm_unidirectional_{function_suffix(region)}"
     part = -(-2 * batch * units // 4) * 4
     quant = region.type(cell).quant
     assert quant is not None
@@ -153,7 +155,7 @@ def lstm(region: Region) -> Code:
             f"(void)memcpy({to}, {old}, {region.type(name).nbytes});"
             for to, old, name in zip(last, kept, (hidden, cell), strict=True)
         ),
-        structure(
+        format_structure(
             "cmsis_nn_lstm_params", "params", time_major=int(bool(node.attr("time_major"))), batch_size=batch,
             time_steps=steps, input_size=depth, hidden_size=units, input_offset=-zero_point(region, data),
             forget_to_cell_multiplier=forget.attr("multiplier"), forget_to_cell_shift=forget.attr("shift"),
@@ -193,16 +195,16 @@ def _gate_product(region: Region, body: _LoopBody, product_index: int) -> _GateP
     dtype = np.int32 if region.output_types[0].dtype == "int8" else np.int64
     dense = body.nodes("dense")[product_index]
     bias = body.graph.consts[dense.inputs[2]] if len(dense.inputs) > 2 else np.zeros(len(weights))
-    found = requantisation(body.graph, body.nodes("requantize")[product_index])
+    found = requantize_params(body.graph, body.nodes("requantize")[product_index])
     return _GateProduct(weights, bias.reshape(-1).astype(dtype), _scales_by_row(found, len(weights)))
 
 
-def _scales_by_row(quant: Scaled, rows: int) -> tuple[Array, Array]:
+def _scales_by_row(quant: RequantizeParams, rows: int) -> tuple[Array, Array]:
     """Return multiplier and shift for every row, repeated if all rows share them."""
     return np.broadcast_to(quant.multiplier, rows), np.broadcast_to(quant.shift, rows)
 
 
-def _largest_scale(quant: Scaled) -> float:
+def _largest_scale(quant: RequantizeParams) -> float:
     """Return the largest scale of a requantisation, multiplier * 2**(shift - 31)."""
     return float(np.ldexp(quant.multiplier.astype(np.float64), quant.shift - 31).max())
 
@@ -243,9 +245,9 @@ def check_svdf(region: Region) -> str:
     return ""
 
 
-def svdf(region: Region) -> Code:
+def svdf_call(region: Region) -> Code:
     """Generate the call of ``arm_svdf_s8`` or ``arm_svdf_state_s16_s8``."""
-    node, kind = core_operators(region)["qsvdf"], library_version(region.target)
+    node, kind = core_operators(region)["qsvdf"], kernel_variant(region.target)
     data, *names, state = region.root.inputs
     feature, time, bias = (_svdf_const(region, name) for name in names)
     (batch, depth), (filters, memory) = region.type(data).shape, time.shape
@@ -262,22 +264,22 @@ def svdf(region: Region) -> Code:
     first = "&context, " if short else ""
     lines = (
         f"(void)memcpy({moved}, {kept}, {region.type(state).nbytes});",
-        *([structure("cmsis_nn_context", "context", **sums)] if short else []),
-        structure("cmsis_nn_context", "features", buf="scratch", size=4 * batch * filters),
-        structure("cmsis_nn_context", "totals", buf=f"scratch + {4 * batch * filters}", size=4 * batch * units),
-        structure(
+        *([format_structure("cmsis_nn_context", "context", **sums)] if short else []),
+        format_structure("cmsis_nn_context", "features", buf="scratch", size=4 * batch * filters),
+        format_structure("cmsis_nn_context", "totals", buf=f"scratch + {4 * batch * filters}", size=4 * batch * units),
+        format_structure(
             "cmsis_nn_svdf_params", "params", rank=node.attr("rank"), input_offset=offset,
             output_offset=node.attr("zero_point"), input_activation={"min": least, "max": most},
             output_activation={"min": node.attr("minimum"), "max": node.attr("maximum")},
         ),
-        structure(quant, "into", multiplier=node.attr("feature_multiplier"), shift=node.attr("feature_shift")),
-        structure(quant, "out", multiplier=node.attr("multiplier"), shift=node.attr("shift")),
-        dims("input", batch, depth, 1, 1),
-        dims("state", batch, memory * filters, 1, 1),
-        dims("filters", filters, depth, 1, 1),
-        dims("times", filters, memory, 1, 1),
-        dims("biases", units, 1, 1, 1),
-        dims("output", batch, units, 1, 1),
+        format_structure(quant, "into", multiplier=node.attr("feature_multiplier"), shift=node.attr("feature_shift")),
+        format_structure(quant, "out", multiplier=node.attr("multiplier"), shift=node.attr("shift")),
+        format_dims("input", batch, depth, 1, 1),
+        format_dims("state", batch, memory * filters, 1, 1),
+        format_dims("filters", filters, depth, 1, 1),
+        format_dims("times", filters, memory, 1, 1),
+        format_dims("biases", units, 1, 1, 1),
+        format_dims("output", batch, units, 1, 1),
         f"return (int){FUNCTIONS[dtype]}({first}&features, &totals, &params, &into, &out, &input, {given}, &state, "
         f"{moved}, "
         f"&filters, feature, &times, time, &biases, bias, &output, {result});",

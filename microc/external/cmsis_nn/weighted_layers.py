@@ -12,15 +12,15 @@ from microc.external.cmsis_nn.cmsis_library import (
     DSP,
     MVE,
     PLAIN,
-    context,
-    convolution_bytes,
-    depthwise_bytes,
-    dims,
-    library_version,
-    requantisation_of,
-    structure,
-    suffix_of,
-    tile,
+    convolution_workspace,
+    depthwise_workspace,
+    format_context,
+    format_dims,
+    format_structure,
+    function_suffix,
+    kernel_variant,
+    region_requantize_params,
+    tile_members,
     unsupported_reason,
     zero_point,
 )
@@ -97,13 +97,13 @@ def check_convolution(region: Region) -> str:
         return "its channels come first"
     if _is_depthwise(region) or region.output_types[0].dtype == "int16":
         return ""
-    return misread_reason(g, vectors=library_version(region.target) == MVE)
+    return misread_reason(g, vectors=kernel_variant(region.target) == MVE)
 
 
 def check_dense(region: Region) -> str:
     """Return the reason against computing a dense layer by the library."""
     why = _check_weighted_layer(region, "dense")
-    if not why and region.output_types[0].dtype == "int16" and requantisation_of(region).multiplier.size > 1:
+    if not why and region.output_types[0].dtype == "int16" and region_requantize_params(region).multiplier.size > 1:
         return "its weights have a scale for each unit"
     return why
 
@@ -133,38 +133,38 @@ def _is_depthwise(region: Region) -> bool:
     return region.root.op == "conv2d" and region.root.attr("groups") > 1
 
 
-def convolution(region: Region) -> Code:
+def convolution_call(region: Region) -> Code:
     """Generate the call of ``arm_convolve_wrapper_s8``, or for depthwise layers ``arm_depthwise_conv_wrapper_s8``; for
     int16 ``_s16``."""
-    g, quant, kind = _convolution_geometry(region), requantisation_of(region), library_version(region.target)
+    g, quant, kind = _convolution_geometry(region), region_requantize_params(region), kernel_variant(region.target)
     weight, bias = _weights_and_bias(region, g.out_channels)
     depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
-    name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{suffix_of(region)}"
-    workspace = (depthwise_bytes if depthwise else convolution_bytes)(g, kind, wide=wide)
+    name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{function_suffix(region)}"
+    workspace = (depthwise_workspace if depthwise else convolution_workspace)(g, kind, wide=wide)
     fields: dict[str, object] = {
         "input_offset": -zero_point(region, region.root.inputs[0]),
         "output_offset": quant.zero_point,
         **({"ch_mult": g.out_channels // g.channels} if depthwise else {}),
-        "stride": tile(g.strides),
-        "padding": tile(g.padding[:2]),
-        "dilation": tile(g.dilation),
+        "stride": tile_members(g.strides),
+        "padding": tile_members(g.padding[:2]),
+        "dilation": tile_members(g.dilation),
         "activation": {"min": quant.minimum, "max": quant.maximum},
     }
     kernel = (
-        dims("filter", 1, *g.kernel, g.out_channels)
+        format_dims("filter", 1, *g.kernel, g.out_channels)
         if depthwise
-        else dims("filter", g.out_channels, *g.kernel, g.channels)
+        else format_dims("filter", g.out_channels, *g.kernel, g.channels)
     )
     lines = (
-        context(workspace),
-        structure("cmsis_nn_dw_conv_params" if depthwise else "cmsis_nn_conv_params", "params", **fields),
-        structure(
+        format_context(workspace),
+        format_structure("cmsis_nn_dw_conv_params" if depthwise else "cmsis_nn_conv_params", "params", **fields),
+        format_structure(
             "cmsis_nn_per_channel_quant_params", "quant", multiplier="(int32_t *)multiplier", shift="(int32_t *)shift"
         ),
-        dims("input", g.batch, g.height, g.width, g.channels),
+        format_dims("input", g.batch, g.height, g.width, g.channels),
         kernel,
-        dims("biases", 1, 1, 1, g.out_channels),
-        dims("output", g.batch, g.out_height, g.out_width, g.out_channels),
+        format_dims("biases", 1, 1, 1, g.out_channels),
+        format_dims("output", g.batch, g.out_height, g.out_width, g.out_channels),
         *([_format_bias(bias)] if wide and not depthwise else []),
         f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, "
         f"{'&terms' if wide and not depthwise else 'bias'}, &output, out_0);",
@@ -183,11 +183,11 @@ def convolution(region: Region) -> Code:
     return Code(lines, data, workspace, cost, _CODE, (name,), fails=True)
 
 
-def dense(region: Region) -> Code:
+def dense_call(region: Region) -> Code:
     """Generate the call of ``arm_fully_connected_s8`` or ``_s16``.
 
     The MVE version for int8 reads sums of the weights, which are constants here."""
-    requant, kind = requantisation_of(region), library_version(region.target)
+    requant, kind = region_requantize_params(region), kernel_variant(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
     weight, bias = _weights_and_bias(region, units)
@@ -200,28 +200,28 @@ def dense(region: Region) -> Code:
         data["sums"] = (bias.astype(np.int64) + offset * weight.astype(np.int64).sum(axis=1)).astype(np.int32)
     is_per_tensor = requant.multiplier.size == 1 and requant.shift.size == 1
     if is_per_tensor:
-        quant = structure(
+        quant = format_structure(
             "cmsis_nn_per_tensor_quant_params", "quant", multiplier=requant.multiplier[0], shift=requant.shift[0]
         )
     else:
         data["multiplier"] = np.broadcast_to(requant.multiplier, units)
         data["shift"] = np.broadcast_to(requant.shift, units)
-        quant = structure(
+        quant = format_structure(
             "cmsis_nn_per_channel_quant_params", "quant", multiplier="(int32_t *)multiplier", shift="(int32_t *)shift"
         )
-    name = f"arm_fully_connected_{'' if is_per_tensor else 'per_channel_'}{suffix_of(region)}"
+    name = f"arm_fully_connected_{'' if is_per_tensor else 'per_channel_'}{function_suffix(region)}"
     buffer = {"buf": "(void *)sums", "size": 4 * units} if has_sums else {"buf": "NULL", "size": 0}
     lines = (
-        structure("cmsis_nn_context", "context", **buffer),
-        structure(
+        format_structure("cmsis_nn_context", "context", **buffer),
+        format_structure(
             "cmsis_nn_fc_params", "params", input_offset=offset, filter_offset=0, output_offset=requant.zero_point,
             activation={"min": requant.minimum, "max": requant.maximum},
         ),
         quant,
-        dims("input", rows, 1, 1, depth),
-        dims("filter", depth, 1, 1, units),
-        dims("biases", 1, 1, 1, units),
-        dims("output", rows, 1, 1, units),
+        format_dims("input", rows, 1, 1, depth),
+        format_dims("filter", depth, 1, 1, units),
+        format_dims("biases", 1, 1, 1, units),
+        format_dims("output", rows, 1, 1, units),
         f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, bias, &output, out_0);",
     )  # fmt: skip
     cost = CALL + rows * units * (ROW[kind] * depth + RESULT[kind])
@@ -231,7 +231,9 @@ def dense(region: Region) -> Code:
 
 def _format_bias(bias: Array) -> str:
     """Format the bias of an int16 convolution; its dtype selects the width of the sums."""
-    return structure("cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower())
+    return format_structure(
+        "cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower()
+    )
 
 
 def _weights_and_bias(region: Region, channels: int) -> tuple[Array, Array]:

@@ -11,14 +11,14 @@ from microc.external.cmsis_nn.cmsis_library import (
     DSP,
     MVE,
     PLAIN,
-    average_bytes,
-    context,
+    average_pool_workspace,
     core_operators,
-    dims,
-    library_version,
-    structure,
-    suffix_of,
-    tile,
+    format_context,
+    format_dims,
+    format_structure,
+    function_suffix,
+    kernel_variant,
+    tile_members,
     unsupported_reason,
 )
 from microc.external.cmsis_nn.weighted_layers import CALL
@@ -50,26 +50,26 @@ def check_pool(region: Region) -> str:
     return unsupported_reason(region, (op, "clip") if region.root.attr("activation") else (op,))
 
 
-def pool(region: Region) -> Code:
+def pool_call(region: Region) -> Code:
     """Generate the call of ``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from
     zero, like ours."""
-    node, kind = region.root, library_version(region.target)
+    node, kind = region.root, kernel_variant(region.target)
     x, y = region.type(node.inputs[0]), region.type(node.outputs[0])
     assert y.quant is not None
     low, high = activation_range(str(node.attr("activation")), y.quant, y.dtype)
     average = node.op == "avg_pool2d"
-    workspace = average_bytes(x.shape[-1], kind) if average else 0
+    workspace = average_pool_workspace(x.shape[-1], kind) if average else 0
     kernel = node.attr("kernel")
-    name = f"arm_{'avgpool' if average else 'max_pool'}_{suffix_of(region)}"
+    name = f"arm_{'avgpool' if average else 'max_pool'}_{function_suffix(region)}"
     lines = (
-        context(workspace),
-        structure(
-            "cmsis_nn_pool_params", "params", stride=tile(node.attr("strides")), padding=tile(node.attr("padding")[:2]),
-            activation={"min": low, "max": high},
+        format_context(workspace),
+        format_structure(
+            "cmsis_nn_pool_params", "params", stride=tile_members(node.attr("strides")),
+            padding=tile_members(node.attr("padding")[:2]), activation={"min": low, "max": high},
         ),
-        dims("input", *x.shape),
-        dims("filter", 1, *kernel, 1),
-        dims("output", *y.shape),
+        format_dims("input", *x.shape),
+        format_dims("filter", 1, *kernel, 1),
+        format_dims("output", *y.shape),
         f"return (int){name}(&context, &params, &input, in_0, &filter, &output, out_0);",
     )  # fmt: skip
     cost = CALL + y.size * (TAP[kind] * math.prod(kernel) + (20.0 if average else 4.0))
@@ -84,9 +84,9 @@ def check_add(region: Region) -> str:
     return unsupported_reason(region, ("qadd",))
 
 
-def add(region: Region) -> Code:
+def add_call(region: Region) -> Code:
     """Generate the call of ``arm_elementwise_add_s8`` or ``_s16``."""
-    node, kind = core_operators(region)["qadd"], library_version(region.target)
+    node, kind = core_operators(region)["qadd"], kernel_variant(region.target)
     size, data, operands = region.output_types[0].size, {}, list[str]()
     for name, role in zip(region.root.inputs, ("left", "right"), strict=True):
         array = region.const(name)
@@ -100,7 +100,7 @@ def add(region: Region) -> Code:
     scale = ", ".join(str(node.attr(name)) for name in ("zero_point", "multiplier", "shift", "minimum", "maximum"))
     call = f"{', '.join(operands)}, {sides}, {node.attr('left_shift')}, out_0, {scale}, {size}"
     cost = CALL + SUM[kind] * size
-    name = f"arm_elementwise_add_{suffix_of(region)}"
+    name = f"arm_elementwise_add_{function_suffix(region)}"
     return Code((f"return (int){name}({call});",), data, 0, cost, 200, (name,), fails=True)
 
 
@@ -113,7 +113,7 @@ def check_softmax(region: Region) -> str:
     return "" if region.root.attr("axis") in (-1, rank - 1) else "it is not over the last axis"
 
 
-def softmax(region: Region) -> Code:
+def softmax_call(region: Region) -> Code:
     """Generate the call of ``arm_softmax_s8`` or ``_s16``.
 
     The integers for int8 are those of TFLite's kernel (``softmax.h``, PreprocessSoftmaxScaling)."""
@@ -137,7 +137,7 @@ def _int16_softmax_call(region: Region, rows: int, classes: int, cost: float) ->
     (node,) = graph.nodes
     data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}
     lines = (
-        structure("cmsis_nn_softmax_lut_s16", "tables", exp_lut="powers", one_by_one_lut="reciprocals"),
+        format_structure("cmsis_nn_softmax_lut_s16", "tables", exp_lut="powers", one_by_one_lut="reciprocals"),
         f"return (int)arm_softmax_s16(in_0, {rows}, {classes}, {node.attr('multiplier')}, {node.attr('shift')}, "
         "&tables, out_0);",
     )

@@ -6,7 +6,7 @@ generates the C around a region and the setup of Arm's driver.
 """
 
 from microc.external.backend import Backend
-from microc.external.ethos_u.accelerator import NAME, folder_of, on_board
+from microc.external.ethos_u.accelerator import NAME, add_board_facts, driver_folder_of
 from microc.external.ethos_u.driver import configured_backend, refuse_unconfigured
 
 BACKEND = Backend(
@@ -14,8 +14,8 @@ BACKEND = Backend(
     (),
     open=refuse_unconfigured,
     given=configured_backend,
-    folder=folder_of,
-    on=lambda place, target: on_board(place, target.npu),
+    folder=driver_folder_of,
+    on=lambda place, target: add_board_facts(place, target.npu),
 )
 
 __all__ = ["BACKEND"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.errors import ToolError, UsageError, suggestion
+from microc.errors import ToolError, UsageError, known_names_hint
 
 # ---- Configuration: ``ethos-u55-128,memory=Shared_Sram,system=NAME,driver=FOLDER``. Facts from the board file may be left out,
 # and must not be contradicted.
@@ -73,7 +73,7 @@ class Configuration:
         return self.system or (self.target.dedicated if self.memory.startswith(_DEDICATED) else self.target.system)
 
 
-def on_board(text: str, npu: str) -> str:
+def add_board_facts(text: str, npu: str) -> str:
     """Complete the user's configuration ``text`` by that of the board (:attr:`microc.target.Target.npu`).
 
     UsageError if the two contradict each other."""
@@ -110,7 +110,7 @@ def _split_driver(text: str) -> tuple[str, str, str]:
     return words[1:], driven[1:], driver
 
 
-def parse(text: str) -> Configuration:
+def parse_configuration(text: str) -> Configuration:
     """Parse a configuration such as ``ethos-u55-128,memory=Shared_Sram,driver=FOLDER``; UsageError if it is invalid."""
     words, keyword, driver = _split_driver(text)
     accelerator, *rest = words.split(",")
@@ -119,7 +119,7 @@ def parse(text: str) -> Configuration:
     if accelerator not in ACCELERATORS:
         if not accelerator:
             raise UsageError(f"{NAME} needs the name of an accelerator", hint=_EXAMPLE)
-        known = suggestion(accelerator, sorted(ACCELERATORS), "accelerators")
+        known = known_names_hint(accelerator, sorted(ACCELERATORS), "accelerators")
         raise UsageError(f"unknown accelerator; got {accelerator!r}", hint=known)
     values = dict[str, str]()
     for word in rest:
@@ -130,7 +130,7 @@ def parse(text: str) -> Configuration:
                 hint=_EXAMPLE,
             )
         if key == "memory" and value not in MEMORY_MODES:
-            raise UsageError(f"unknown memory mode; got {value!r}", hint=suggestion(value, MEMORY_MODES, "modes"))
+            raise UsageError(f"unknown memory mode; got {value!r}", hint=known_names_hint(value, MEMORY_MODES, "modes"))
         if key == "system" and not _WORD.fullmatch(value):
             raise UsageError(
                 f"invalid name of a system; got {value!r}",
@@ -146,7 +146,7 @@ def parse(text: str) -> Configuration:
     return chosen
 
 
-def folder_of(text: str) -> str:
+def driver_folder_of(text: str) -> str:
     """Return the folder of Arm's driver in a configuration, or an empty string."""
     return _split_driver(text)[2]
 

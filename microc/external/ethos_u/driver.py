@@ -11,8 +11,8 @@ import numpy as np
 from microc.base.file_access import read_bytes
 from microc.errors import ToolError, UnsupportedError, UsageError
 from microc.external.backend import Backend, Code, Entry, Region, Span
-from microc.external.ethos_u.accelerator import ALIGN, NAME, Configuration, check_payload, parse
-from microc.external.ethos_u.vela import LeftOperators, VelaModel, compile_model, require
+from microc.external.ethos_u.accelerator import ALIGN, NAME, Configuration, check_payload, parse_configuration
+from microc.external.ethos_u.vela import LeftOperators, VelaModel, compile_model, require_vela
 from microc.frontend.tflite.writer import convert_node, tflite_names, to_tflite
 from microc.graph.ir import Graph, Node
 from microc.module import Sources
@@ -245,26 +245,31 @@ _CODE = 120  # bytes of code of a region
 
 def configured_backend(text: str) -> Backend:
     """Return the backend for a configured accelerator (:func:`parse_configuration`)."""
-    configuration = parse(text)
+    configuration = parse_configuration(text)
 
     def find_left_layers(region: Region) -> Mapping[str, str]:
         """Return the layers of a region that Vela leaves to the processor, by first output, with its reasons."""
-        result = compile_model(to_tflite(region.graph), configuration) if not check(region) else None
+        result = compile_model(to_tflite(region.graph), configuration) if not check_computes(region) else None
         return _layers_left_out(region, result) if isinstance(result, LeftOperators) else {}
 
     def open_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
         """Return the sources that call the driver; ToolError if Vela is not installed."""
         driver_sources = open_driver(configuration, target)
-        require()
+        require_vela()
         return driver_sources
 
-    entry = Entry("region", Span(layer_refusal, find_left_layers), lambda region: code(region, configuration), check)
+    entry = Entry(
+        "region",
+        Span(layer_refusal, find_left_layers),
+        lambda region: driver_call(region, configuration),
+        check_computes,
+    )
     return Backend(NAME, (entry,), open=open_sources, headers=(HEADER,))
 
 
 def refuse_unconfigured(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Raise UsageError: neither user nor board names an accelerator."""
-    return open_driver(parse(place), target)
+    return open_driver(parse_configuration(place), target)
 
 
 def layer_refusal(graph: Graph, node: Node) -> str:
@@ -276,7 +281,7 @@ def layer_refusal(graph: Graph, node: Node) -> str:
     return ""
 
 
-def check(region: Region) -> str:
+def check_computes(region: Region) -> str:
     """Return why a region is not taken, namely that all its layers only move data; empty if one computes."""
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
 
@@ -298,7 +303,7 @@ def _layers_left_out(region: Region, found: LeftOperators) -> Mapping[str, str]:
     return left
 
 
-def code(region: Region, configuration: Configuration) -> Code:
+def driver_call(region: Region, configuration: Configuration) -> Code:
     """Generate the C code that copies a region's inputs, calls the driver and copies its results."""
     compiled = compile_model(to_tflite(region.graph), configuration)
     names = tflite_names(region.graph)

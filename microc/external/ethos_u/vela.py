@@ -66,7 +66,7 @@ class LeftOperators:
     reasons: Mapping[str, str]
 
 
-def require() -> None:
+def require_vela() -> None:
     """Raise ToolError if Vela is not installed."""
     try:
         found = importlib.util.find_spec("ethosu.vela")
@@ -81,7 +81,7 @@ def compile_model(model: bytes, configuration: Configuration) -> VelaModel | Lef
     """Compile a TFLite model by Vela; return the compiled model, or the operators that Vela leaves to the processor.
 
     ToolError if Vela is missing, refuses the model, takes too long, or writes something malformed."""
-    require()
+    require_vela()
     with tempfile.TemporaryDirectory(prefix="microc-vela-") as folder:
         (Path(folder) / "region.tflite").write_bytes(model)
         output = _run_vela(Path(folder), configuration)
@@ -91,12 +91,12 @@ def compile_model(model: bytes, configuration: Configuration) -> VelaModel | Lef
             raise ToolError("Vela wrote no model, or no summary", hint="install ethos-u-vela 5.2.0")
         try:
             with guard_flatbuffer(model_file.name):
-                return _read_vela_model(model_file.read_bytes(), _read_total_cycles(summary), reasons(output))
+                return _read_vela_model(model_file.read_bytes(), _read_total_cycles(summary), parse_reasons(output))
         except ModelError as error:
             raise ToolError(f"Vela's model cannot be read: {error.what}", hint="install ethos-u-vela 5.2.0") from error
 
 
-def reasons(output: str) -> dict[str, str]:
+def parse_reasons(output: str) -> dict[str, str]:
     """Parse from Vela's output why it leaves operators to the processor, by the names of their results.
 
     Each reason is one printable line."""

@@ -231,7 +231,7 @@ def snake_case(name: str) -> str:
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-def decode_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
+def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
     """Return the configuration and the weights of a ``.keras`` archive.
 
     ModelError if the archive is broken, ToolError without h5py."""
@@ -325,7 +325,7 @@ def _array_at_path(group: Group, path: str, where: str) -> Array:
     return inner.array(name, where)
 
 
-def decode_legacy(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
+def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
     """Return the configuration and the weights of a model in HDF5; ModelError if the file is broken or has no whole
     model."""
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, gate, run_over_time, swap_batch_and_time
+from microc.frontend.formulas import Gates, State, run_over_time, slice_gate, swap_batch_and_time
 from microc.frontend.keras.context import Converter, Layer, LayerWeights
 
 Cell = Callable[[Layer, str, State], State]
@@ -89,7 +89,7 @@ def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array
         total = layer.emit("add", (share, layer.emit("dense", (state[0], weight))))
         activations = ("recurrent_activation", "recurrent_activation", "activation", "recurrent_activation")
         i, f, g, o = (
-            layer.apply_activation(gate(layer.write, total, k, units), config[activation])
+            layer.apply_activation(slice_gate(layer.write, total, k, units), config[activation])
             for k, activation in enumerate(activations)
         )
         cell = layer.emit("add", (layer.emit("mul", (f, state[1])), layer.emit("mul", (i, g))))
@@ -112,17 +112,19 @@ def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array,
         hidden = layer.emit("dense", (state[0], kernels[0], *inner))
         z, r = (
             layer.apply_activation(
-                layer.emit("add", (gate(layer.write, share, k, units), gate(layer.write, hidden, k, units))),
+                layer.emit(
+                    "add", (slice_gate(layer.write, share, k, units), slice_gate(layer.write, hidden, k, units))
+                ),
                 config["recurrent_activation"],
             )
             for k in (0, 1)
         )
         if after:
-            reset_hidden = layer.emit("mul", (r, gate(layer.write, hidden, 2, units)))
+            reset_hidden = layer.emit("mul", (r, slice_gate(layer.write, hidden, 2, units)))
         else:
             reset_hidden = layer.emit("dense", (layer.emit("mul", (r, state[0])), kernels[1]))
         candidate = layer.apply_activation(
-            layer.emit("add", (gate(layer.write, share, 2, units), reset_hidden)), config["activation"]
+            layer.emit("add", (slice_gate(layer.write, share, 2, units), reset_hidden)), config["activation"]
         )
         old = layer.emit("mul", (z, state[0]))
         rest = layer.emit("mul", (layer.emit("sub", (layer.scalar(1.0), z)), candidate))

@@ -39,7 +39,7 @@ _INT8_LAYERS = ("Dense", "Embedding")
 """Layers whose weights Keras may quantise to int8."""
 
 
-def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def read_keras(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read the network of a ``.keras`` file, or of a whole model in HDF5.
 
     ``input_shapes`` binds unknown extents by the input's name, or ``"*"`` for all. Outputs keep the model's order and are named
@@ -57,8 +57,8 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
 def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
     """Return the configuration and the weights of a file of either format."""
     if data.startswith(HDF5_MAGIC):
-        return legacy.decode_legacy(data, file_name)
-    config, weights = keras_file.decode_config(data, file_name)
+        return legacy.decode_hdf5_model(data, file_name)
+    config, weights = keras_file.decode_keras_archive(data, file_name)
     return legacy.modernise_config(config), weights
 
 

@@ -16,7 +16,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import Operands
 from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
 from microc.frontend.onnx.file import OnnxFile, Operator
-from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
+from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, Quant, TensorType
 from microc.ops import registry
 
 # ---- The graph under construction: nodes, types, constants.
@@ -29,7 +29,7 @@ it."""
 
 
 @frozen
-class Stored:
+class StoredTensor:
     """A tensor known at compile time: constant data, with the quantisation that a dequantize node gives it.
 
     ``name`` is the value's name in the graph, empty until it is added there.
@@ -39,14 +39,14 @@ class Stored:
     quant: Quant | None = None
     name: str = ""
 
-    def transpose(self, axes: Sequence[int]) -> Stored:
+    def transpose(self, axes: Sequence[int]) -> StoredTensor:
         """Return the tensor with its axes permuted, and with them the axis of per-axis scales."""
         quant = self.quant
         if quant is not None and quant.axis is not None:
             quant = replace(quant, axis=tuple(axes).index(quant.axis))
-        return Stored(np.ascontiguousarray(self.data.transpose(axes)), quant)
+        return StoredTensor(np.ascontiguousarray(self.data.transpose(axes)), quant)
 
-    def reshape(self, shape: tuple[int, ...]) -> Stored | None:
+    def reshape(self, shape: tuple[int, ...]) -> StoredTensor | None:
         """Return the same elements in another shape; None if the axis of per-axis scales is lost by it."""
         quant = self.quant
         if shape == self.data.shape:
@@ -57,10 +57,10 @@ class Stored:
             if not axes:
                 return None
             quant = replace(quant, axis=axes[-1])
-        return Stored(self.data.reshape(shape), quant)
+        return StoredTensor(self.data.reshape(shape), quant)
 
 
-class Builder:
+class OnnxGraphBuilder:
     """Builder of the graph of an ONNX model or subgraph: nodes, types and constants so far.
 
     ``alias`` maps a value's name in the file to the value that it equals. ``translate`` adds operators. A subgraph has
@@ -70,7 +70,10 @@ class Builder:
     are copied. ``lost`` names results of unsupported operators."""
 
     def __init__(
-        self, file: OnnxFile, translate: Callable[[Builder, Sequence[Operator]], None], outer: Builder | None = None
+        self,
+        file: OnnxFile,
+        translate: Callable[[OnnxGraphBuilder, Sequence[Operator]], None],
+        outer: OnnxGraphBuilder | None = None,
     ) -> None:
         self.file, self.translate, self.outer = file, translate, outer
         self.captured: list[str] = []
@@ -82,7 +85,7 @@ class Builder:
         self.dequantized: dict[str, Node] = {}
         self._added = 0
         self._most = MAX_STORED + _TIMES_STORED * sum(data.nbytes for data in file.initializers.values())
-        self._names: Names = outer._names if outer is not None else Names()
+        self._names: NameSet = outer._names if outer is not None else NameSet()
         self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
         self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
 
@@ -147,15 +150,15 @@ class Builder:
         check_shape(type_.shape, type_.dtype, where)
         self.types[name] = type_
 
-    def stored_constant(self, name: str) -> Stored | None:
+    def stored_constant(self, name: str) -> StoredTensor | None:
         """Return a value's data if it is a constant or a dequantised constant, else None."""
         if name in self.consts:
-            return Stored(self.consts[name], name=name)
+            return StoredTensor(self.consts[name], name=name)
         node = self.dequantized.get(name)
         if node is None or node.inputs[0] not in self.consts:
             return None
         quant = Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis"))
-        return Stored(self.consts[node.inputs[0]], quant, name)
+        return StoredTensor(self.consts[node.inputs[0]], quant, name)
 
     def graph(self, name: str) -> Graph:
         """Return the finished graph.
@@ -220,7 +223,7 @@ class OpContext(Operands):
     to."""
 
     operator: Operator
-    builder: Builder
+    builder: OnnxGraphBuilder
     loc: Loc
     folds: bool = False
     """True if all operands are constant: its nodes are then folded regardless of their size."""
@@ -314,7 +317,7 @@ class OpContext(Operands):
         """Add a constant of shape (1,)."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
-    def store(self, stem: str, stored: Stored, output: str = "") -> str:
+    def store(self, stem: str, stored: StoredTensor, output: str = "") -> str:
         """Add ``stored`` to the graph as a constant, followed by dequantize if it is quantised.
 
         ``output``: its name there.
@@ -434,7 +437,7 @@ class OpContext(Operands):
 Fold = Callable[[OpContext], Array]
 
 
-def fold(application: OpContext) -> None:
+def fold_operator(application: OpContext) -> None:
     """Compute an operator of :data:`CONSTANT_OPERATORS`, whose inputs are all constant, and define its output."""
     try:
         with np.errstate(all="ignore"):

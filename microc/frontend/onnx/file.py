@@ -46,7 +46,7 @@ _FIELDS = {
 """Field of a TensorProto that holds typed elements; all other dtypes use ``int32_data`` (see ``onnx.proto``)."""
 
 
-def text(value: Any, where: str) -> str:
+def utf8_text(value: Any, where: str) -> str:
     """Return a string field; ModelError if protobuf returns it as bytes because it is not UTF-8."""
     if not isinstance(value, str):
         raise ModelError(f"the name {value!r} is not UTF-8 text", where=where)
@@ -61,7 +61,7 @@ def dtype_name(code: int) -> str:
     return names.get(code, f"number {code}")
 
 
-def dtype(code: int, where: str) -> str:
+def dtype_from_code(code: int, where: str) -> str:
     """Return our dtype for a TensorProto.DataType number."""
     if code == 0:
         raise ModelError("the element type is not given", where=where)
@@ -74,7 +74,7 @@ def dtype(code: int, where: str) -> str:
     return DTYPES[code]
 
 
-def array(tensor: Any, where: str) -> Array:
+def array_from_proto(tensor: Any, where: str) -> Array:
     """Return the data of a TensorProto, checked against its shape."""
     if tensor.data_location == 1 or tensor.external_data:
         location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "another file")
@@ -89,7 +89,7 @@ def array(tensor: Any, where: str) -> Array:
             where=where,
             hint="save the model again with onnx.save, which stores whole tensors",
         )
-    kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
+    kind, shape = dtype_from_code(tensor.data_type, where), tuple(tensor.dims)
     check_shape(shape, kind, where)
     count = prod(shape)
     if tensor.data_type in FOUR_BITS:
@@ -160,7 +160,7 @@ class Attributes:
         self._protos: dict[str, Any] = {}
         self._where = where
         for attribute in attributes:
-            name = text(attribute.name, where)
+            name = utf8_text(attribute.name, where)
             if name in self._protos:
                 raise ModelError(f"attribute {name!r} is given twice", where=where)
             self._protos[name] = attribute
@@ -237,7 +237,7 @@ class Attributes:
         """Return a tensor."""
         if name not in self._protos:
             self._raise_missing(name)
-        return array(self._get_typed(name, _TENSOR).t, f"{self._where} attribute {name!r}")
+        return array_from_proto(self._get_typed(name, _TENSOR).t, f"{self._where} attribute {name!r}")
 
     def graph(self, name: str) -> Any:
         """Return the protobuf of a subgraph; :func:`decode_body` decodes it."""
@@ -268,7 +268,7 @@ since may be of older versions."""
 
 
 @frozen
-class Input:
+class ModelInput:
     """A model input.
 
     ``shape`` has a number, the name of a symbolic extent, or None (unnamed) for each axis; None: unknown rank.
@@ -313,7 +313,7 @@ class OnnxFile:
     name: str
     opset: int
     graph_name: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
     unreadable: Mapping[str, str]
@@ -323,7 +323,7 @@ class OnnxFile:
     """Inputs and initialisers of four-bit integers, which are kept one to a byte."""
 
 
-def decode(data: bytes, name: str) -> OnnxFile:
+def decode_onnx(data: bytes, name: str) -> OnnxFile:
     """Decode an ONNX model; ModelError if it is corrupt, UnsupportedError if parts of it are in other files.
 
     ``name`` is the file's name without folders, for messages."""
@@ -353,21 +353,21 @@ def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
         raise UnsupportedError(
             "the graph holds sparse initialisers", where=where, hint="export the model with dense weights"
         )
-    inputs = tuple(Input(text(value.name, where), "", None) for value in graph.input)
+    inputs = tuple(ModelInput(utf8_text(value.name, where), "", None) for value in graph.input)
     return _decode_graph(graph, outer.name, where, outer.opset, inputs)
 
 
-def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[Input, ...]) -> OnnxFile:
+def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[ModelInput, ...]) -> OnnxFile:
     """Decode the parts of a graph that a model and a subgraph have in common."""
     initializers, unreadable = _decode_initializers(graph, where)
-    outputs = tuple(text(value.name, f"{where} outputs") for value in graph.output)
+    outputs = tuple(utf8_text(value.name, f"{where} outputs") for value in graph.output)
     operators = tuple(_decode_operator(index, node, name) for index, node in enumerate(graph.node))
     declared = {}
     for value in (*graph.output, *graph.value_info):
         tensor = value.type.tensor_type
         if value.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
-            declared[text(value.name, where)] = _declared_extents(tensor.shape, where)
-    label = text(graph.name, where)
+            declared[utf8_text(value.name, where)] = _declared_extents(tensor.shape, where)
+    label = utf8_text(graph.name, where)
     four_bit = frozenset(
         {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
         | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
@@ -382,7 +382,7 @@ def _declared_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
         if dimension.WhichOneof("value") == "dim_value":
             extents.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
         else:
-            extents.append(text(dimension.dim_param, where) or None)
+            extents.append(utf8_text(dimension.dim_param, where) or None)
     return tuple(extents)
 
 
@@ -433,22 +433,22 @@ def _decode_initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[
     arrays: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
     for tensor in graph.initializer:
-        where = f"{name} initialiser {text(tensor.name, name)!r}"
+        where = f"{name} initialiser {utf8_text(tensor.name, name)!r}"
         if not tensor.name or tensor.name in arrays or tensor.name in unreadable:
             raise ModelError(
                 "an initialiser has no name" if not tensor.name else "two initialisers have this name, expected one",
                 where=where,
             )
         if tensor.data_type in DTYPES:
-            arrays[tensor.name] = array(tensor, where)
+            arrays[tensor.name] = array_from_proto(tensor, where)
         else:
             unreadable[tensor.name] = dtype_name(tensor.data_type)
     return arrays, unreadable
 
 
-def _decode_input(value: Any, name: str) -> Input:
+def _decode_input(value: Any, name: str) -> ModelInput:
     """Decode the declaration of a model's input, which must be a tensor."""
-    where = f"{name} input {text(value.name, name)!r}"
+    where = f"{name} input {utf8_text(value.name, name)!r}"
     if not value.name:
         raise ModelError("an input has no name", where=name)
     if value.type.WhichOneof("value") != "tensor_type":
@@ -457,16 +457,16 @@ def _decode_input(value: Any, name: str) -> Input:
             f"the input is of type {kind}, expected a tensor", where=where, hint="cut the model behind this input"
         )
     tensor = value.type.tensor_type
-    kind = dtype(tensor.elem_type, where)
+    kind = dtype_from_code(tensor.elem_type, where)
     if not tensor.HasField("shape"):
-        return Input(value.name, kind, None)
-    return Input(value.name, kind, _declared_extents(tensor.shape, where))
+        return ModelInput(value.name, kind, None)
+    return ModelInput(value.name, kind, _declared_extents(tensor.shape, where))
 
 
 def _decode_operator(index: int, node: Any, name: str) -> Operator:
     """Decode a node."""
     where = f"{name} #{index}"
-    label, code, domain = (text(word, where) for word in (node.name, node.op_type, node.domain))
-    inputs, outputs = (tuple(text(word, where) for word in words) for words in (node.input, node.output))
+    label, code, domain = (utf8_text(word, where) for word in (node.name, node.op_type, node.domain))
+    inputs, outputs = (tuple(utf8_text(word, where) for word in words) for words in (node.input, node.output))
     attributes = Attributes(node.attribute, f"{where} {label or next(iter(outputs), '')}")
     return Operator(index, label, code, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)

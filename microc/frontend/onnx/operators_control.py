@@ -9,7 +9,7 @@ import numpy as np
 
 from microc.base.immutable import frozen
 from microc.frontend.model_limits import infer_types
-from microc.frontend.onnx.context import Builder, Converter, OpContext
+from microc.frontend.onnx.context import Converter, OnnxGraphBuilder, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_body
 from microc.frontend.onnx.operators_shape import join_along, slice_along
 from microc.graph.ir import Attr, Graph, Node, TensorType
@@ -23,7 +23,7 @@ from microc.ops.control import UNBOUNDED
 _GRAPH = 5
 
 
-def body_of(application: OpContext, name: str) -> OnnxFile:
+def decode_subgraph(application: OpContext, name: str) -> OnnxFile:
     """Decode the subgraph in an attribute, with its values renamed to names that nothing else has."""
     proto = type(application.operator.attributes.graph(name))()
     proto.CopyFrom(application.operator.attributes.graph(name))
@@ -46,7 +46,7 @@ def _rename_values(proto: Any, names: Mapping[str, str]) -> None:
                 _rename_values(attribute.g, names)
 
 
-def read_here(application: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
+def inline_subgraph(application: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
     """Convert the operators of a subgraph in place, with ``operands`` as its inputs; return its outputs."""
     builder = application.builder
     if body.unreadable:
@@ -70,7 +70,7 @@ class BodyBuilder:
     def __init__(self, application: OpContext, body: OnnxFile) -> None:
         outer = application.builder
         self.body = body
-        self.builder = Builder(body, outer.translate, outer)
+        self.builder = OnnxGraphBuilder(body, outer.translate, outer)
         self.application = OpContext(application.operator, self.builder, application.loc)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
@@ -110,7 +110,7 @@ class BodyBuilder:
         return Graph(name, inputs, tuple(self.outputs), (), plain, builder.consts).with_nodes(builder.nodes)
 
 
-def append(
+def append_node(
     application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
 ) -> None:
     """Append a node with several results to the graph around the body."""
@@ -122,7 +122,7 @@ def append(
     application.builder.nodes.append(Node(op, tuple(inputs), tuple(outputs), attrs, application.loc))
 
 
-def scalar(application: OpContext, value: str) -> str:
+def as_scalar(application: OpContext, value: str) -> str:
     """Return a value of one element reshaped to a scalar, without axes."""
     if application.type(value).size != 1:
         application.broken(f"{value!r}: got shape {application.type(value).shape}, expected one element")
@@ -161,14 +161,14 @@ def branch(application: OpContext) -> None:
     condition = application.value(0)
     condition_value = constant_element(application, condition)
     if condition_value is not None:
-        body = body_of(application, "then_branch" if condition_value else "else_branch")
-        results = read_here(application, body, ())
+        body = decode_subgraph(application, "then_branch" if condition_value else "else_branch")
+        results = inline_subgraph(application, body, ())
         if len(results) != len(application.operator.outputs):
             application.broken(f"the branch has {len(results)} outputs, expected {len(application.operator.outputs)}")
         for position, value in enumerate(results):
             application.result_alias(value, position)
         return
-    sides = [BodyBuilder(application, body_of(application, name)) for name in ("then_branch", "else_branch")]
+    sides = [BodyBuilder(application, decode_subgraph(application, name)) for name in ("then_branch", "else_branch")]
     kinds = [[side.put(value) for value in side.read()] for side in sides]
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
         types = [", ".join(f"{kind.dtype} {kind.shape}" for kind in side) for side in kinds]
@@ -176,7 +176,7 @@ def branch(application: OpContext) -> None:
         application.refuse(what, "give the outputs of both branches the same shapes and dtypes")
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
-    append(application, "branch", (condition, *captured), graphs, _output_names(application, len(kinds[0])))
+    append_node(application, "branch", (condition, *captured), graphs, _output_names(application, len(kinds[0])))
 
 
 def _output_names(application: OpContext, count: int) -> list[str]:
@@ -193,7 +193,10 @@ def loop(application: OpContext) -> None:
     """Loop: iterations up to a limit, while a condition holds. None or one known iteration is inlined."""
     limit, condition = (application.value(k) if application.has(k) else "" for k in (0, 1))
     max_iterations, start = (constant_element(application, value) if value else None for value in (limit, condition))
-    body, start_values = body_of(application, "body"), [application.value(k) for k in range(2, application.count())]
+    body, start_values = (
+        decode_subgraph(application, "body"),
+        [application.value(k) for k in range(2, application.count())],
+    )
     if len(body.inputs) != 2 + len(start_values) or not 1 + len(start_values) <= len(body.outputs):
         expected = f"{2 + len(start_values)} inputs and at least {1 + len(start_values)} outputs"
         application.broken(f"body: got {len(body.inputs)} inputs and {len(body.outputs)} outputs, expected {expected}")
@@ -221,7 +224,7 @@ def _inline_single_iteration(application: OpContext, body: Any, start_values: Se
     """Inline the body of a loop of one iteration."""
     number = application.new_constant("turn", np.array(0, np.int64))
     going = application.new_constant("going", np.array(True))
-    results = read_here(application, body, (number, going, *start_values))[1:]
+    results = inline_subgraph(application, body, (number, going, *start_values))[1:]
     for position, value in enumerate(results):
         if position < len(start_values):
             application.result_alias(value, position)
@@ -302,7 +305,7 @@ class _LoopEmitter:
         results = (
             [builder.unique("ended") for _ in initial_condition] + [outputs[k] for k in moving] + outputs[len(names) :]
         )
-        append(application, "loop", inputs, {**attrs, "body": inside.graph(builder.captured)}, results)
+        append_node(application, "loop", inputs, {**attrs, "body": inside.graph(builder.captured)}, results)
         for k in fixed:
             application.result_alias(self.start_values[k], k)
 
@@ -310,12 +313,12 @@ class _LoopEmitter:
         """Emit the condition of another iteration in the body: the body's own, and the limit. Empty if both always hold."""
         inner, conditions = self.inside.application, list[str]()
         if constant_element(inner, again) is None or not constant_element(inner, again):
-            conditions.append(scalar(inner, again))
+            conditions.append(as_scalar(inner, again))
         if self.limit:
             one = inner.new_constant("one", np.array(1, np.int64))
             # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
             following = inner.emit("add", (number, one))
-            limit = scalar(inner, self.inside.builder.capture(self.limit))
+            limit = as_scalar(inner, self.inside.builder.capture(self.limit))
             conditions.append(inner.emit("less", (following, limit)))
         return logical_and_all(inner, conditions) if conditions else ""
 
@@ -323,10 +326,10 @@ class _LoopEmitter:
         """Emit the condition of the first iteration."""
         application, conditions = self.application, list[str]()
         if condition:
-            conditions.append(scalar(application, condition))
+            conditions.append(as_scalar(application, condition))
         if self.limit:
             zero = application.new_constant("zero", np.array(0, np.int64))
-            conditions.append(application.emit("less", (zero, scalar(application, self.limit))))
+            conditions.append(application.emit("less", (zero, as_scalar(application, self.limit))))
         return (
             logical_and_all(application, conditions) if conditions else application.new_constant("true", np.array(True))
         )
@@ -411,7 +414,7 @@ def _emit_batched_scan(application: OpContext, values: Sequence[str], axes: _Sca
 
 def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
     """Emit the loop of a scan; return its results, under the names in ``outputs`` if the loop makes them directly."""
-    inside = BodyBuilder(application, body_of(application, "body"))
+    inside = BodyBuilder(application, decode_subgraph(application, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
     scanned, stacked = len(axes.in_axes), len(axes.out_axes)
     carried = len(values) - scanned
@@ -437,7 +440,7 @@ def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, o
         for k in range(carried + stacked)
     ]
     attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.graph(builder.captured)}
-    append(application, "loop", (*values, *builder.captured), attrs, results)
+    append_node(application, "loop", (*values, *builder.captured), attrs, results)
     for k, (axis, is_reversed) in enumerate(zip(axes.out_axes, axes.out_reversed, strict=True), carried):
         results[k] = _move_stacked_axis(application, results[k], axis, is_reversed)
     return results

@@ -13,7 +13,7 @@ from microc.base.immutable import frozen
 from microc.frontend import formulas
 from microc.frontend.formulas import composer
 from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, Converter, OpContext
-from microc.frontend.onnx.file import dtype
+from microc.frontend.onnx.file import dtype_from_code
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
 
@@ -280,7 +280,7 @@ def reduce_log_sum_exp(application: OpContext) -> None:
 
 def cast(application: OpContext) -> None:
     """Cast between numeric dtypes."""
-    data, to = application.value(0), dtype(application.operator.attributes.integer("to"), application.where)
+    data, to = application.value(0), dtype_from_code(application.operator.attributes.integer("to"), application.where)
     if to not in MOVABLE:
         application.refuse(f"a cast to {to}", f"cast to one of {', '.join(MOVABLE)}")
     if to == application.type(data).dtype:
@@ -382,12 +382,12 @@ def is_inf(application: OpContext) -> None:
 
 def eye_like(application: OpContext) -> None:
     """EyeLike: ones on a diagonal; the operand gives the shape, and the dtype unless an attribute does."""
-    from microc.frontend.onnx.file import dtype
+    from microc.frontend.onnx.file import dtype_from_code
 
     kind, attributes = application.type(application.value(0)), application.operator.attributes
     if len(kind.shape) != 2:
         application.broken(f"got data of shape {kind.shape}, expected two axes")
-    to = dtype(attributes.integer("dtype"), application.where) if "dtype" in attributes else kind.dtype
+    to = dtype_from_code(attributes.integer("dtype"), application.where) if "dtype" in attributes else kind.dtype
     eye = np.eye(*kind.shape, k=attributes.integer("k", 0))
     application.result_constant(eye.astype(dtypes.to_numpy(to)))
 

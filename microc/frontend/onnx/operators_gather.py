@@ -9,7 +9,7 @@ import numpy as np
 
 from microc.frontend.formulas import composer
 from microc.frontend.onnx.context import MOVABLE, NUMBERS, Converter, OpContext
-from microc.frontend.onnx.file import dtype
+from microc.frontend.onnx.file import dtype_from_code
 from microc.graph.ir import Attr
 
 
@@ -178,7 +178,7 @@ def lp_norm(application: OpContext) -> None:
 
 def bit_cast(application: OpContext) -> None:
     """BitCast: reinterprets the bits of every element as another dtype."""
-    to = dtype(application.operator.attributes.integer("to"), application.where)
+    to = dtype_from_code(application.operator.attributes.integer("to"), application.where)
     application.result("bit_cast", (application.value(0),), {"dtype": to})
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from microc.base.dtypes import Array, is_float
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import MOVABLE, Converter, OpContext, Stored
-from microc.frontend.onnx.operators_windows import as_image, spans, spatial, weights
+from microc.frontend.onnx.context import MOVABLE, Converter, OpContext, StoredTensor
+from microc.frontend.onnx.operators_windows import as_image, constant_weights, spatial_attribute, spatial_window
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Rounding
 
@@ -33,7 +33,7 @@ _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 @frozen
-class Axis:
+class ResizedAxis:
     """A resized axis: extents before and after, factor, and the region of interest in relative coordinates (0 and 1: all of
     it)."""
 
@@ -62,7 +62,7 @@ class ResizeRule:
         return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
-def resample(application: OpContext, axes: Sequence[Axis]) -> None:
+def write_resized(application: OpContext, axes: Sequence[ResizedAxis]) -> None:
     """Write the operator's output: input 0 resized along ``axes``."""
     attributes, data = application.operator.attributes, application.value(0)
     old = application.opset < 11
@@ -82,7 +82,7 @@ def resample(application: OpContext, axes: Sequence[Axis]) -> None:
     kind = application.type(data)
     if rule.mode != "nearest" and not is_float(kind.dtype):
         application.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
-    positions = [result_coordinates(rule, axis) for axis in axes]
+    positions = [source_positions(rule, axis) for axis in axes]
     tables = [resize_table(rule, axis, position) for axis, position in zip(axes, positions, strict=True)]
     attrs: Mapping[str, Attr] = {"axes": tuple(axis.axis for axis in axes)}
     name = application.output()
@@ -95,7 +95,9 @@ def resample(application: OpContext, axes: Sequence[Axis]) -> None:
     application.result_alias(resized)
 
 
-def _fill_outside_image(application: OpContext, value: str, axes: Sequence[Axis], positions: Sequence[Array]) -> str:
+def _fill_outside_image(
+    application: OpContext, value: str, axes: Sequence[ResizedAxis], positions: Sequence[Array]
+) -> str:
     """Replace the results whose source position is outside of the image by ``extrapolation_value``.
 
     ``positions``: for each resized axis the source positions of its results."""
@@ -110,7 +112,7 @@ def _fill_outside_image(application: OpContext, value: str, axes: Sequence[Axis]
     return value
 
 
-def result_coordinates(rule: ResizeRule, axis: Axis) -> Array:
+def source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
     """Return the source position of every result along an axis, as real numbers.
 
     Positions of nearest and linear are computed in float32 step by step, as ONNX Runtime does: the choice of the nearest
@@ -140,7 +142,7 @@ def result_coordinates(rule: ResizeRule, axis: Axis) -> Array:
             return np.asarray((y + half) / scale - half)
 
 
-def resize_table(rule: ResizeRule, axis: Axis, positions: Array) -> tuple[Array, Array]:
+def resize_table(rule: ResizeRule, axis: ResizedAxis, positions: Array) -> tuple[Array, Array]:
     """Return the indices and the weights, both (size, taps), of the elements whose weighted sum is a result along an
     axis."""
     if rule.is_linear_interpolation:
@@ -171,7 +173,7 @@ def resize_table(rule: ResizeRule, axis: Axis, positions: Array) -> tuple[Array,
     return _clamp_indices(axis, indices), weights
 
 
-def _linear_table(axis: Axis, positions: Array) -> tuple[Array, Array]:
+def _linear_table(axis: ResizedAxis, positions: Array) -> tuple[Array, Array]:
     """Return indices and weights, both (size, 2), of the two neighbours of every source position.
 
     At or behind the last element they are twice that element with weight 0.5."""
@@ -183,7 +185,7 @@ def _linear_table(axis: Axis, positions: Array) -> tuple[Array, Array]:
     return _clamp_indices(axis, np.stack([left, right], 1)), weights
 
 
-def _clamp_indices(axis: Axis, indices: Array) -> Array:
+def _clamp_indices(axis: ResizedAxis, indices: Array) -> Array:
     """Clamp indices to the axis, and store them in the smaller of int16 and int32 that holds them."""
     return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
 
@@ -198,7 +200,7 @@ def _kernel_weights(rule: ResizeRule, x: Array) -> Array:
     return np.asarray(np.where(x <= 1, near, np.where(x < 2, far, 0)))
 
 
-def resize_axes(application: OpContext) -> tuple[Axis, ...]:
+def resize_axes(application: OpContext) -> tuple[ResizedAxis, ...]:
     """Return the axes that Resize or Upsample changes, in order, from scales or sizes, for all axes or those that ``axes``
     names."""
     attributes, shape = application.operator.attributes, application.shape(0)
@@ -234,7 +236,7 @@ def resize_axes(application: OpContext) -> tuple[Axis, ...]:
             f"{2 * len(axes)} numbers in roi"
         )
     all_axes = [
-        Axis(axis, extent, size, scale, roi[k], roi[len(axes) + k])
+        ResizedAxis(axis, extent, size, scale, roi[k], roi[len(axes) + k])
         for k, (axis, extent, size, scale) in enumerate(zip(axes, extents, result_sizes, scales, strict=True))
     ]
     # An axis of the same extent still changes if its scale differs from 1 (sizes are rounded down) or only a region is taken.
@@ -324,7 +326,7 @@ def deform_conv(application: OpContext) -> None:
 def _tap_positions(application: OpContext, kernel: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
     """Return positions of the taps of all pixels without offsets, (1, taps * pixels, axes), and the result's extents."""
     extents = application.shape(0)[2:]
-    view = spans(application, kernel, extents, ceil_mode=False)
+    view = spatial_window(application, kernel, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
     for k, extent in enumerate(extents):
         last_start = extent + view.before[k] + view.after[k] - (kernel[k] - 1) * view.dilation[k] - 1
@@ -361,7 +363,7 @@ def conv_transpose(application: OpContext) -> None:
         operands = [application.operand(k) for k in range(3) if application.has(k)]
         application.result("convolution_transpose", operands, attrs)
         return
-    weight, bias = weights(application, 1, 2)
+    weight, bias = constant_weights(application, 1, 2)
     name = application.output()
     image = application.emit("transpose", (as_image(application, application.value(0)),), {"axes": (0, 2, 3, 1)})
     operands = [
@@ -379,7 +381,7 @@ def conv_transpose(application: OpContext) -> None:
     application.result_alias(upsampled if len(shape) == 4 else application.reshape(upsampled, (batch, channels, width)))
 
 
-def _weights_channels_last(application: OpContext, weight: Stored, groups: int) -> Stored:
+def _weights_channels_last(application: OpContext, weight: StoredTensor, groups: int) -> StoredTensor:
     """Reorder the weights of a transposed convolution from (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
     inputs, outputs_per_group, *kernel = weight.data.shape
     split = weight.data.reshape(groups, inputs // groups, outputs_per_group, *[1] * (2 - len(kernel)), *kernel)
@@ -392,7 +394,7 @@ def _weights_channels_last(application: OpContext, weight: Stored, groups: int) 
             )
         # Scales are those of one group's output channels; our tensor lists the output channels of all groups.
         quant = Quant(quant.scale * groups, quant.zero_point * groups, 0)
-    return Stored(moved.reshape(-1, *moved.shape[2:]), quant)
+    return StoredTensor(moved.reshape(-1, *moved.shape[2:]), quant)
 
 
 def _transposed_convolution_attributes(application: OpContext) -> Mapping[str, Any]:
@@ -415,9 +417,9 @@ def _transposed_convolution_attributes(application: OpContext) -> Mapping[str, A
         channels = application.shape(0)[1]
         expected = f"{channels} rows of weights and a group that divides them"
         application.broken(f"got group {groups} and weights of shape {application.shape(1)}, expected {expected}")
-    strides, dilation = (spatial(application, name, (1,) * rank, 1) for name in ("strides", "dilations"))
-    growth = spatial(application, "output_padding", (0,) * rank, 0)
-    pads = spatial(application, "pads", (0,) * 2 * rank, 0)
+    strides, dilation = (spatial_attribute(application, name, (1,) * rank, 1) for name in ("strides", "dilations"))
+    growth = spatial_attribute(application, "output_padding", (0,) * rank, 0)
+    pads = spatial_attribute(application, "pads", (0,) * 2 * rank, 0)
     axes = list(zip(extents, strides, kernel, dilation, strict=True))
     sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in axes]
     mode, wanted = attributes.text("auto_pad", "NOTSET"), attributes.integers("output_shape", ())[-rank:]
@@ -444,7 +446,7 @@ def _transposed_convolution_attributes(application: OpContext) -> Mapping[str, A
 
 def resize(application: OpContext) -> None:
     """Resize and Upsample: every result is one of the data's elements, or a weighted sum of a few."""
-    resample(application, resize_axes(application))
+    write_resized(application, resize_axes(application))
 
 
 UPSAMPLE_CONVERTERS: Mapping[str, Converter] = {

@@ -75,14 +75,14 @@ def rotary_embedding(application: OpContext) -> None:
     count = application.type(positions).size
     if count not in (length, batch * length):
         application.broken(f"position_ids: got {count}, expected {length} or {batch * length}")
-    angles = [angles_at(application, position, positions, length) for position in (2, 3)]
+    angles = [gather_angles(application, position, positions, length) for position in (2, 3)]
     result = rotate_pairs(application, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
     if len(shape) == 3:
         result = application.emit("transpose", (result,), {"axes": (0, 2, 1, 3)})
     application.result_reshape(result, shape)
 
 
-def angles_at(application: OpContext, position: int, positions: str, length: int) -> str:
+def gather_angles(application: OpContext, position: int, positions: str, length: int) -> str:
     """Gather the rows of a table of cosines or sines, operand ``position``, at ``positions``; the result is (batch, 1,
     S, half)."""
     table = application.value(position)
@@ -273,7 +273,7 @@ def _rotate_query_and_key(
     if heads.rows > 1:
         steps = application.new_constant("steps", np.arange(heads.rows, dtype=np.int32))
         positions = application.emit("add", (length, steps))
-    cosine, sine = (angles_at(application, k, positions, heads.rows) for k in (_COSINES, _COSINES + 1))
+    cosine, sine = (gather_angles(application, k, positions, heads.rows) for k in (_COSINES, _COSINES + 1))
     interleaved = application.operator.attributes.flag("rotary_interleaved")
     return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in pair]
 

@@ -12,7 +12,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array, is_float
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.onnx.context import FLOAT, Converter, OpContext, Stored
+from microc.frontend.onnx.context import FLOAT, Converter, OpContext, StoredTensor
 from microc.frontend.onnx.operators_recurrent import recurrent
 from microc.graph.ir import Attr, Graph
 
@@ -39,7 +39,7 @@ def gemm(application: OpContext) -> None:
     if not attributes.flag("transB"):
         weight = weight.transpose((1, 0))
     if alpha != 1.0:
-        weight = Stored((weight.data * np.float32(alpha)).astype(np.float32))
+        weight = StoredTensor((weight.data * np.float32(alpha)).astype(np.float32))
     bias = _gemm_bias(application, weight.data.shape[0], beta)
     operands = [a, application.store(f"{application.output()}_weight", weight)]
     if bias is not None:
@@ -50,7 +50,7 @@ def gemm(application: OpContext) -> None:
         application.result("dense", operands)
 
 
-def _gemm_bias(application: OpContext, units: int, beta: float) -> Stored | None:
+def _gemm_bias(application: OpContext, units: int, beta: float) -> StoredTensor | None:
     """Return C as a bias of ``units`` elements, or None if it is not constant or differs between rows."""
     if not application.has(2):
         return None
@@ -63,7 +63,7 @@ def _gemm_bias(application: OpContext, units: int, beta: float) -> Stored | None
     flat = stored.reshape((stored.data.size,))
     if flat is None or (flat.data.size == units and beta == 1.0):
         return flat
-    return Stored(np.broadcast_to(flat.data * np.float32(beta), (units,)).astype(np.float32))
+    return StoredTensor(np.broadcast_to(flat.data * np.float32(beta), (units,)).astype(np.float32))
 
 
 def scale_by(application: OpContext, value: str, factor: float) -> str:
@@ -102,7 +102,7 @@ def matmul(application: OpContext) -> None:
     application.result_alias(application.reshape(application.emit("matmul", (a, b)), shape))
 
 
-def write_dense(application: OpContext, data: str, weight: Stored, bias: Stored | None) -> str:
+def write_dense(application: OpContext, data: str, weight: StoredTensor, bias: StoredTensor | None) -> str:
     """Write a dense layer over the last axis of ``data``, with any axes before it; return the name of its result."""
     shape, (units, depth) = application.type(data).shape, weight.data.shape
     if not shape or shape[-1] != depth:
@@ -388,9 +388,9 @@ def mel_weight_matrix(application: OpContext) -> None:
             result[first : centre + 1, k] = (np.arange(first, centre + 1) - first) / (centre - first)
         if last > centre:
             result[centre:last, k] = (last - np.arange(centre, last)) / (last - centre)
-    from microc.frontend.onnx.file import dtype
+    from microc.frontend.onnx.file import dtype_from_code
 
-    kind = dtype(application.operator.attributes.integer("output_datatype", 1), application.where)
+    kind = dtype_from_code(application.operator.attributes.integer("output_datatype", 1), application.where)
     application.result_constant(result.astype(kind))
 
 

@@ -11,14 +11,14 @@ from microc.base.dtypes import Array
 from microc.frontend.onnx.context import FLOAT, MOVABLE, Converter, OpContext
 from microc.frontend.onnx.operators_trees import (
     class_labels,
-    features,
+    feature_rows,
     post_transform,
     result_label,
     tree_classifier,
     tree_ensemble,
     tree_regressor,
 )
-from microc.frontend.trees.ensembles import both_probabilities, emit_post
+from microc.frontend.trees.ensembles import emit_both_probabilities, emit_post_transform
 
 # ---- SVMRegressor and SVMClassifier: a kernel of data and support vectors, then dense layers.
 #
@@ -29,7 +29,7 @@ def svm_regressor(application: OpContext) -> None:
     """SVMRegressor: weighted kernel values; a one-class machine returns 1 or -1."""
     attributes = application.operator.attributes
     count = attributes.integer("n_supports", 0)
-    data = features(application)
+    data = feature_rows(application)
     rho = np.array(attributes.reals("rho"), np.float32)
     weights = np.array(attributes.reals("coefficients"), np.float32)
     width = application.type(data).shape[1]
@@ -42,7 +42,7 @@ def svm_regressor(application: OpContext) -> None:
         doubled = application.emit("mul", (above, application.scalar(2.0)))
         application.result("sub", (doubled, application.scalar(1.0)))
         return
-    application.result_alias(emit_post(application, scores, post_transform(application), application.where))
+    application.result_alias(emit_post_transform(application, scores, post_transform(application), application.where))
 
 
 def svm_classifier(application: OpContext) -> None:
@@ -53,7 +53,7 @@ def svm_classifier(application: OpContext) -> None:
     """
     attributes = application.operator.attributes
     labels = class_labels(application, "classlabels_ints", "classlabels_strings")
-    per_class, data = attributes.integers("vectors_per_class", ()), features(application)
+    per_class, data = attributes.integers("vectors_per_class", ()), feature_rows(application)
     if not per_class:
         application.refuse("a linear machine without support vectors", "export it as a linear classifier")
     values = _kernel_values(
@@ -175,7 +175,7 @@ def linear_regressor(application: OpContext) -> None:
     attributes = application.operator.attributes
     targets = attributes.integer("targets", 1)
     scores = _linear_scores(application, targets)
-    application.result_alias(emit_post(application, scores, post_transform(application), application.where))
+    application.result_alias(emit_post_transform(application, scores, post_transform(application), application.where))
 
 
 def linear_classifier(application: OpContext) -> None:
@@ -194,15 +194,15 @@ def linear_classifier(application: OpContext) -> None:
     result_label(application, labels, scores, is_binary=is_binary)
     if is_binary:
         scores = application.emit("sigmoid", (scores,)) if post == "logistic" else scores
-        application.result_alias(both_probabilities(application, scores), 1)
+        application.result_alias(emit_both_probabilities(application, scores), 1)
     else:
-        application.result_alias(emit_post(application, scores, post, application.where), 1)
+        application.result_alias(emit_post_transform(application, scores, post, application.where), 1)
 
 
 def _linear_scores(application: OpContext, rows: int) -> str:
     """Emit the scores of a linear model, with a row of coefficients for each score."""
     attributes = application.operator.attributes
-    data = features(application)
+    data = feature_rows(application)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
     width = application.type(data).shape[-1]
     if coefficients.size != rows * width:

@@ -12,10 +12,10 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.frontend.onnx import operators_linear as onnx_linear
 from microc.frontend.onnx import operators_windows as onnx_windows
-from microc.frontend.onnx.context import FLOAT, Converter, OpContext, Stored
-from microc.frontend.onnx.file import dtype
+from microc.frontend.onnx.context import FLOAT, Converter, OpContext, StoredTensor
+from microc.frontend.onnx.file import dtype_from_code
 from microc.frontend.onnx.operators_linear import write_dense
-from microc.frontend.onnx.operators_windows import convolution, convolve
+from microc.frontend.onnx.operators_windows import convolution_attributes, write_convolution
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Ties
 
@@ -87,7 +87,7 @@ def _broadcast_constant(application: OpContext, position: int, axis: int) -> Arr
     return array
 
 
-def quantize(application: OpContext, out_dtype: str, bits: int) -> None:
+def write_quantize_arithmetic(application: OpContext, out_dtype: str, bits: int) -> None:
     """Write QuantizeLinear as division, rounding, addition and saturation."""
     data, shape = application.value(0), application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
@@ -103,7 +103,7 @@ def _write_rounded_levels(application: OpContext, levels: str, zero: str, out_dt
     if zero:
         levels = application.emit("add", (levels, _cast_to(application, zero, "float32")))
     low, high = dtypes.int_range(out_dtype)
-    low, high = low >> dtypes.info(out_dtype).bits - bits, high >> dtypes.info(out_dtype).bits - bits
+    low, high = low >> dtypes.dtype_parts(out_dtype).bits - bits, high >> dtypes.dtype_parts(out_dtype).bits - bits
     clipped = application.emit("clip", (levels,), {"minimum": float(low), "maximum": float(high)})
     application.result("cast", (clipped,), {"dtype": out_dtype})
 
@@ -119,7 +119,7 @@ def subtract_zero_point(application: OpContext, position: int, zero: int, axis: 
     )
 
 
-def dequantize(application: OpContext) -> None:
+def write_dequantize_arithmetic(application: OpContext) -> None:
     """Write DequantizeLinear as subtraction and multiplication; the result has the scale's dtype."""
     axis = application.operator.attributes.integer("axis", 1)
     kind = application.type(application.value(1)).dtype
@@ -148,7 +148,7 @@ def _write_requantised(application: OpContext, total: str, scales: Sequence[str]
     levels = application.emit("mul", (_cast_to(application, total, "float32"), factor))
     zero = application.reshape(application.value(scale_position + 1), ())
     out_dtype = application.type(zero).dtype
-    _write_rounded_levels(application, levels, zero, out_dtype, dtypes.info(out_dtype).bits)
+    _write_rounded_levels(application, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
 
 
 def qlinear_matmul_of_values(application: OpContext) -> None:
@@ -174,7 +174,7 @@ def qlinear_conv_of_values(application: OpContext) -> None:
 
 def _integer_convolution_attributes(application: OpContext, weight: str) -> Mapping[str, Attr]:
     """Return the attributes of our ``convolution`` for integer weights."""
-    return convolution(application, application.type(weight).shape[2:])
+    return convolution_attributes(application, application.type(weight).shape[2:])
 
 
 def conv_integer(application: OpContext) -> None:
@@ -193,7 +193,7 @@ def result_bits(application: OpContext, position: int, code: int, dtype: str) ->
     """Return the bits of a quantised result: by the attribute ``code``, or by the zero point at input ``position``."""
     names = application.builder.file.four_bit
     is_four_bit = code in (21, 22) or (application.has(position) and application.operator.inputs[position] in names)
-    return 4 if is_four_bit else dtypes.info(dtype).bits
+    return 4 if is_four_bit else dtypes.dtype_parts(dtype).bits
 
 
 # ---- Converters of quantised operators to dequantize, a float operator, and quantize.
@@ -217,7 +217,9 @@ def real_scales(application: OpContext, scale: int) -> tuple[float, ...]:
     return numbers
 
 
-def quantization(application: OpContext, scale: int, zero_point: int, shape: tuple[int, ...], axis: int) -> Quant:
+def constant_quantization(
+    application: OpContext, scale: int, zero_point: int, shape: tuple[int, ...], axis: int
+) -> Quant:
     """Return the quantisation that inputs ``scale`` and ``zero_point`` (optional) give to a tensor of ``shape``."""
     numbers = real_scales(application, scale)
     zeros = (0,) * len(numbers)
@@ -262,7 +264,7 @@ def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Map
 def quantize_linear(application: OpContext) -> None:
     """QuantizeLinear: saturate(round half to even(x / scale) + zero_point)."""
     data, code = application.value(0), application.operator.attributes.integer("output_dtype", 0)
-    out_dtype = dtype(code, application.where) if code else "uint8"
+    out_dtype = dtype_from_code(code, application.where) if code else "uint8"
     if application.has(2):
         out_dtype = application.type(application.value(2)).dtype
     if not dtypes.is_integer(out_dtype):
@@ -270,9 +272,9 @@ def quantize_linear(application: OpContext) -> None:
     bits = result_bits(application, 2, code, out_dtype)
     real = application.type(data).dtype == "float32"
     if not real or bits == 4 or out_dtype not in _INTEGERS or not has_constant_scales(application, 1, 2):
-        quantize(application, out_dtype, bits)
+        write_quantize_arithmetic(application, out_dtype, bits)
         return
-    quant = quantization(application, 1, 2, application.type(data).shape, _scale_axis(application))
+    quant = constant_quantization(application, 1, 2, application.type(data).shape, _scale_axis(application))
     if out_dtype not in _INTEGERS:
         application.refuse(f"quantisation to {out_dtype}", "quantise to 8 or 16 bits")
     attrs = _quantize_attrs(application, quant, out_dtype)
@@ -301,14 +303,14 @@ def dequantize_linear(application: OpContext) -> None:
     """DequantizeLinear: (x - zero_point) * scale."""
     data = application.value(0)
     if not has_constant_scales(application, 1, 2):
-        dequantize(application)
+        write_dequantize_arithmetic(application)
         return
     axis = _scale_axis(application)
     if application.has(2) and application.constant(2).dtype.name != application.type(data).dtype:
         application.broken(
             f"the zero point has dtype {application.constant(2).dtype}, expected {application.type(data).dtype} as the data"
         )
-    quant = quantization(application, 1, 2, application.type(data).shape, axis)
+    quant = constant_quantization(application, 1, 2, application.type(data).shape, axis)
     application.result("dequantize", (data,), _quant_attributes(quant))
 
 
@@ -326,17 +328,17 @@ class QuantizedOperands:
             application.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
         if application.builder.consts.get(data) is not None:
             return application.store(data, self.constant_operand(position, 0))
-        quant = quantization(application, position + 1, position + 2, kind.shape, 1)
+        quant = constant_quantization(application, position + 1, position + 2, kind.shape, 1)
         return application.emit("dequantize", (data,), _quant_attributes(quant))
 
-    def constant_operand(self, position: int, axis: int) -> Stored:
+    def constant_operand(self, position: int, axis: int) -> StoredTensor:
         """Return the constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
         data = self.application.constant(position)
         if data.dtype.name not in BYTES:
             self.application.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
-        return Stored(data, quantization(self.application, position + 1, position + 2, data.shape, axis))
+        return StoredTensor(data, constant_quantization(self.application, position + 1, position + 2, data.shape, axis))
 
-    def bias(self, position: int, weight: Stored, scale: int) -> Stored | None:
+    def bias(self, position: int, weight: StoredTensor, scale: int) -> StoredTensor | None:
         """Return the int32 bias at ``position``; its scale is that of the data (input ``scale``) times the weights'."""
         application = self.application
         if not application.has(position):
@@ -347,12 +349,12 @@ class QuantizedOperands:
         data_scale = np.float32(real_scales(application, scale)[0])
         scales = np.array(weight.quant.scale, np.float32) * data_scale
         numbers = tuple(float(s) for s in scales)
-        return Stored(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
+        return StoredTensor(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
     def result(self, value: str, scale: int) -> None:
         """Write the output: ``value`` quantised with scale and zero point at inputs ``scale`` and ``scale`` + 1."""
         application = self.application
-        quant = quantization(application, scale, scale + 1, application.type(value).shape, 1)
+        quant = constant_quantization(application, scale, scale + 1, application.type(value).shape, 1)
         out_dtype = application.constant(scale + 1).dtype.name if application.has(scale + 1) else "uint8"
         if out_dtype not in BYTES or quant.axis is not None:
             application.refuse(
@@ -376,7 +378,7 @@ def qlinear_conv(application: OpContext) -> None:
     operands = QuantizedOperands(application)
     data, weight = operands.operand(0), operands.constant_operand(3, 0)
     name = application.builder.unique(f"{application.output()}_real")
-    convolve(application, data, weight, operands.bias(8, weight, 1), name)
+    write_convolution(application, data, weight, operands.bias(8, weight, 1), name)
     operands.result(name, 6)
 
 
@@ -525,8 +527,8 @@ def matmul_n_bits(application: OpContext) -> None:
     zeros = _block_zero_points(application, units, blocks, bits).reshape(units, blocks, 1)
     real = (levels - zeros) * scales.astype(np.float32).reshape(units, blocks, 1)
     weight = np.ascontiguousarray(real.reshape(units, -1)[:, :depth].astype(np.float32))
-    bias = Stored(application.constant(5).reshape(-1)) if application.has(5) else None
-    application.result_alias(write_dense(application, application.operand(0), Stored(weight), bias))
+    bias = StoredTensor(application.constant(5).reshape(-1)) if application.has(5) else None
+    application.result_alias(write_dense(application, application.operand(0), StoredTensor(weight), bias))
 
 
 def _unpack_bit_fields(rows: Array, bits: int, count: int) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base.immutable import frozen
 from microc.frontend import formulas
-from microc.frontend.formulas import at_once, gate
+from microc.frontend.formulas import precomputes_input_products, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.onnx.context import Converter, OpContext
 from microc.graph.ir import Attr, Graph
@@ -21,7 +21,7 @@ from microc.graph.ir import Attr, Graph
 
 
 @frozen
-class Function:
+class GateActivation:
     """An activation function of a gate, with its parameters."""
 
     name: str
@@ -43,7 +43,7 @@ def _same_operator(op: str) -> _ActivationFormula:
 
 
 FUNCTIONS: Mapping[str, _ActivationFormula] = {
-    "affine": _ActivationFormula(formulas.line, 1.0, 0.0),
+    "affine": _ActivationFormula(formulas.affine_function, 1.0, 0.0),
     "elu": _ActivationFormula(lambda make, x, alpha: make("elu", x, alpha=alpha), 1.0),
     "hardsigmoid": _ActivationFormula(formulas.hard_sigmoid, 0.2, 0.5),
     "leakyrelu": _ActivationFormula(lambda make, x, alpha: make("leaky_relu", x, alpha=alpha), 0.01),
@@ -58,7 +58,9 @@ FUNCTIONS: Mapping[str, _ActivationFormula] = {
 """Activation functions by ONNX's names in lower case."""
 
 
-def functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> tuple[Function, ...]:
+def resolve_activations(
+    names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
+) -> tuple[GateActivation, ...]:
     """Return the activation functions of these names with their parameters.
 
     Each takes the next of ``alphas`` and of ``betas`` if it has such a parameter, else the default."""
@@ -71,7 +73,7 @@ def functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[flo
         if formula.beta is not None:
             beta, betas = (betas[0], betas[1:]) if betas else (formula.beta, betas)
             parameters.append(beta)
-        chosen.append(Function(name, tuple(parameters)))
+        chosen.append(GateActivation(name, tuple(parameters)))
     return tuple(chosen)
 
 
@@ -85,13 +87,13 @@ class Layer:
     batch: int
     units: int
     directions: int
-    functions: tuple[Function, ...]
+    functions: tuple[GateActivation, ...]
     clip: float
     input_forget: bool
 
 
 @frozen
-class Weights:
+class StateWeights:
     """The weights that multiply a recurrent layer's state: names of matrix, bias and peepholes in the step, empty if
     absent."""
 
@@ -100,7 +102,7 @@ class Weights:
     peepholes: str
 
 
-class Step:
+class StepBuilder:
     """Builder of one step of a recurrent layer, the body of the loop. Values from outside of it become constants or
     inputs."""
 
@@ -130,7 +132,7 @@ class Step:
 
     def gate(self, value: str, k: int) -> str:
         """Slice gate ``k`` from the sums of all gates."""
-        return gate(self.body, value, k, self.layer.units)
+        return slice_gate(self.body, value, k, self.layer.units)
 
     def activate(self, k: int, value: str) -> str:
         """Apply activation function ``k`` to the clipped value."""
@@ -144,7 +146,7 @@ class Step:
         return FUNCTIONS[function.name].formula(self, value, *function.parameters)
 
 
-def finish_step(step: Step, application: OpContext, old: list[str], new: list[str]) -> Graph:
+def finish_step(step: StepBuilder, application: OpContext, old: list[str], new: list[str]) -> Graph:
     """Return the finished body of the loop. After the end of a sequence its state stays, and its rows are zero."""
     row = new[0]
     if application.has(4):
@@ -156,17 +158,17 @@ def finish_step(step: Step, application: OpContext, old: list[str], new: list[st
     return step.body.graph("step", dict(zip(names, (*new, row), strict=True)))
 
 
-def _state_sums(step: Step, hidden: str, weights: Weights) -> str:
+def _state_sums(step: StepBuilder, hidden: str, weights: StateWeights) -> str:
     """Emit the products of the state with the weights of all gates."""
     return step("dense", hidden, weights.matrix, *((weights.bias,) if weights.bias else ()))
 
 
-def _step_rnn(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
+def _step_rnn(step: StepBuilder, input_sums: str, old: list[str], weights: StateWeights) -> list[str]:
     """Emit an RNN step; return the new state."""
     return [step.activate(0, step("add", input_sums, _state_sums(step, old[0], weights)))]
 
 
-def _step_gru(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
+def _step_gru(step: StepBuilder, input_sums: str, old: list[str], weights: StateWeights) -> list[str]:
     """Emit a GRU step, whose gates are update, reset, hidden; return the new state."""
     (hidden,), units = old, step.layer.units
     sums = _state_sums(step, hidden, weights)
@@ -184,7 +186,7 @@ def _step_gru(step: Step, input_sums: str, old: list[str], weights: Weights) -> 
     return [step("add", step("mul", step("sub", 1.0, update), candidate), step("mul", update, hidden))]
 
 
-def _step_lstm(step: Step, input_sums: str, old: list[str], weights: Weights) -> list[str]:
+def _step_lstm(step: StepBuilder, input_sums: str, old: list[str], weights: StateWeights) -> list[str]:
     """Emit an LSTM step; return the new state and cell.
 
     Gates are input, output, forget, cell; peepholes input, output, forget. The cell is not clipped, as in ONNX Runtime."""
@@ -207,7 +209,7 @@ def _step_lstm(step: Step, input_sums: str, old: list[str], weights: Weights) ->
     return [step("mul", leave, step.function(2, following)), following]
 
 
-CELLS: Mapping[str, Callable[[Step, str, list[str], Weights], list[str]]] = {
+CELLS: Mapping[str, Callable[[StepBuilder, str, list[str], StateWeights], list[str]]] = {
     "RNN": _step_rnn,
     "GRU": _step_gru,
     "LSTM": _step_lstm,
@@ -240,7 +242,9 @@ def _read_layer(application: OpContext) -> Layer:
         application.broken(
             f"got activations {', '.join(names)}, expected {len(_DEFAULTS[code]) * directions} of {', '.join(FUNCTIONS)}"
         )
-    chosen = functions(names, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ()))
+    chosen = resolve_activations(
+        names, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ())
+    )
     units, forgets = application.shape(2)[2], attributes.flag("input_forget")
     return Layer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
 
@@ -303,7 +307,7 @@ def _emit_direction(
     states = [_initial_state(application, layer, 5, direction_index, batch_first)]
     if layer.code == "LSTM":
         states.append(_initial_state(application, layer, 6, direction_index, batch_first))
-    step = Step(application, layer)
+    step = StepBuilder(application, layer)
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
     input_sums = _input_sums(application, step, data, weight, biases[0])
     peepholes = (
@@ -311,7 +315,7 @@ def _emit_direction(
         if layer.code == "LSTM" and application.has(7)
         else ""
     )
-    cell = Weights(step.capture(matrix), step.capture(biases[1]) if biases[1] else "", peepholes)
+    cell = StateWeights(step.capture(matrix), step.capture(biases[1]) if biases[1] else "", peepholes)
     new = CELLS[layer.code](step, input_sums, old, cell)
     body = finish_step(step, application, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.steps, "carried": len(states), "guarded": False}
@@ -343,13 +347,13 @@ def _bias_half(application: OpContext, bias: str, size: int, half: int) -> str:
     return application.emit("slice", (bias,), attrs)
 
 
-def _input_sums(application: OpContext, step: Step, data: str, weight: str, bias: str) -> str:
+def _input_sums(application: OpContext, step: StepBuilder, data: str, weight: str, bias: str) -> str:
     """Return the products of one step's data with the weights, in the body of the loop.
 
     They are computed for all steps before the loop, unless :func:`precomputes_input_products` finds that too large."""
     steps, batch, depth = application.type(data).shape
     size = application.type(weight).shape[0]
-    if not at_once(steps, size, depth):
+    if not precomputes_input_products(steps, size, depth):
         row = step("gather", step.capture(data), step.iteration, axis=0)
         return step("dense", row, step.capture(weight), *((step.capture(bias),) if bias else ()))
     flat = application.reshape(data, (steps * batch, depth))

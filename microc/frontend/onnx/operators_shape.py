@@ -112,7 +112,7 @@ def depth_to_space(application: OpContext) -> None:
     """DepthToSpace: blocks of channels become squares of pixels."""
     attributes = application.operator.attributes
     mode, block = attributes.text("mode", "DCR"), attributes.integer("blocksize")
-    batch, channels, height, width = image(application)
+    batch, channels, height, width = image_shape(application)
     if mode not in ("DCR", "CRD") or block < 1 or channels % (block * block):
         expected = f"a square that divides {channels} channels, and DCR or CRD"
         application.broken(f"got blocksize {block} and mode {mode!r}, expected {expected}")
@@ -127,7 +127,7 @@ def depth_to_space(application: OpContext) -> None:
 def space_to_depth(application: OpContext) -> None:
     """SpaceToDepth: squares of pixels become blocks of channels."""
     block = application.operator.attributes.integer("blocksize")
-    batch, channels, height, width = image(application)
+    batch, channels, height, width = image_shape(application)
     if block < 1 or height % block or width % block:
         application.broken(f"blocksize is {block}, expected a divisor of {height} and {width}, the height and width")
     view = (batch, channels, height // block, block, width // block, block)
@@ -138,7 +138,7 @@ def space_to_depth(application: OpContext) -> None:
     application.result_reshape(moved, (batch, channels * block * block, height // block, width // block))
 
 
-def image(application: OpContext) -> tuple[int, int, int, int]:
+def image_shape(application: OpContext) -> tuple[int, int, int, int]:
     """Return the shape of input 0, which must be a batch of images."""
     extents = application.shape(0)
     if len(extents) != 4:
@@ -393,11 +393,11 @@ def gather(application: OpContext) -> None:
             f"indices: got shape {indices.shape} of {indices.dtype}, expected at least one, of int32 or int64"
         )
     indices_found = [application.axis(int(i), extents[axis]) for i in indices.reshape(-1)]
-    chosen = chosen_elements(application, data, axis, indices_found)
+    chosen = select_elements(application, data, axis, indices_found)
     application.result_reshape(chosen, (*extents[:axis], *indices.shape, *extents[axis + 1 :]))
 
 
-def chosen_elements(application: OpContext, value: str, axis: int, indices: Sequence[int]) -> str:
+def select_elements(application: OpContext, value: str, axis: int, indices: Sequence[int]) -> str:
     """Select the elements of ``value`` at ``indices`` along ``axis``: one slice for every run of consecutive indices."""
     runs: list[tuple[int, int]] = []
     for index in indices:
@@ -417,7 +417,7 @@ def pad(application: OpContext) -> None:
     """Pad with a constant, or reflected or repeated at the edges; negative padding cuts elements off."""
     attributes, extents = application.operator.attributes, application.shape(0)
     mode = attributes.text("mode", "constant")
-    widths, value = padding(application), application.value(0)
+    widths, value = padding_widths(application), application.value(0)
     for axis, (before, after) in enumerate(widths):
         left = extents[axis] + min(before, 0) + min(after, 0)
         if left < 0:
@@ -450,7 +450,7 @@ def _pad_with_value(application: OpContext, value: str, widths: tuple[tuple[int,
     return application.emit("where", (mask, data, application.reshape(application.operand(2), ())))
 
 
-def padding(application: OpContext) -> tuple[tuple[int, int], ...]:
+def padding_widths(application: OpContext) -> tuple[tuple[int, int], ...]:
     """Return the widths of Pad as (before, after) for every axis."""
     rank = len(application.shape(0))
     pads = application.operator.attributes.integers("pads") if application.opset < 11 else application.integers(1)

@@ -14,9 +14,9 @@ from microc.frontend.onnx.context import OpContext
 from microc.frontend.trees.ensembles import (
     MOST_TARGETS,
     Ensemble,
-    both_probabilities,
+    emit_both_probabilities,
     emit_ensemble,
-    emit_post,
+    emit_post_transform,
     parse_integers,
 )
 from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, UNORDERED, Tree
@@ -26,7 +26,7 @@ from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, 
 _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
-def features(application: OpContext) -> str:
+def feature_rows(application: OpContext) -> str:
     """Return the first operand as rows of float32 features."""
     data = application.value(0)
     shape = application.type(data).shape
@@ -101,7 +101,7 @@ def tree_regressor(application: OpContext) -> None:
     trees = _read_trees(application, "target", targets)
     _write_ensemble(
         application,
-        features(application),
+        feature_rows(application),
         trees,
         targets,
         combine,
@@ -127,12 +127,12 @@ def tree_classifier(application: OpContext) -> None:
         application.operator.attributes.integers("class_ids"),
         _float64_attribute(application, "class_weights"),
     )
-    post, data, base = post_transform(application), features(application), _base_values(application)
+    post, data, base = post_transform(application), feature_rows(application), _base_values(application)
     if len(labels) != 2 or len(set(ids)) != 1:
         trees = _read_trees(application, "class", len(labels))
         scores = emit_ensemble(application, data, Ensemble(trees, len(labels), base), application.where)
         result_label(application, labels, scores)
-        application.result_alias(emit_post(application, scores, post, application.where), 1)
+        application.result_alias(emit_post_transform(application, scores, post, application.where), 1)
         return
     trees = _read_trees(application, "class", 1, only=ids[0])
     scores = emit_ensemble(application, data, Ensemble(trees, 1, base[-1:]), application.where)
@@ -140,7 +140,7 @@ def tree_classifier(application: OpContext) -> None:
     result_label(application, labels, scores, is_binary=True, cut=0.5 if positive else 0.0)
     if positive or post == "logistic":
         second = scores if positive else application.emit("sigmoid", (scores,))
-        application.result_alias(both_probabilities(application, second), 1)
+        application.result_alias(emit_both_probabilities(application, second), 1)
     else:
         both = (application.emit("neg", (scores,)), scores)
         application.result_alias(application.emit("concat", both, {"axis": 1}), 1)
@@ -156,7 +156,7 @@ def _write_ensemble(
         application.refuse("an unknown aggregate_function", f"use {', '.join(COMBINE)}")
     ensemble = Ensemble(trees, targets, base, combine)
     scores = emit_ensemble(application, data, ensemble, application.where, application.type(data).dtype)
-    application.result_alias(emit_post(application, scores, post, application.where))
+    application.result_alias(emit_post_transform(application, scores, post, application.where))
 
 
 def _float64_attribute(application: OpContext, name: str) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import FLOAT, Converter, OpContext, Stored
+from microc.frontend.onnx.context import FLOAT, Converter, OpContext, StoredTensor
 from microc.graph.ir import Attr
 
 # ---- Windows of convolutions and pools, and the converter of Conv. One spatial axis is treated as two with unit height.
@@ -18,7 +18,7 @@ LIMIT = 1 << 24
 
 
 @frozen
-class Window:
+class ImageWindow:
     """A window over height and width; ``extra`` is the padding at the end that only ``ceil_mode`` adds."""
 
     kernel: tuple[int, int]
@@ -35,7 +35,7 @@ class Window:
 
 
 @frozen
-class Spans:
+class SpatialWindow:
     """A window over any number of spatial axes, one entry for each; ``extra`` is the padding at the end that only
     ``ceil_mode`` adds."""
 
@@ -52,12 +52,14 @@ class Spans:
         return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
 
 
-def spans(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Spans:
+def spatial_window(
+    application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool
+) -> SpatialWindow:
     """Return the window that the attributes of a convolution or pool describe."""
     attributes, rank = application.operator.attributes, len(extents)
-    strides = spatial(application, "strides", (1,) * rank, 1)
-    dilation = spatial(application, "dilations", (1,) * rank, 1)
-    pads = spatial(application, "pads", (0,) * 2 * rank, 0)
+    strides = spatial_attribute(application, "strides", (1,) * rank, 1)
+    dilation = spatial_attribute(application, "dilations", (1,) * rank, 1)
+    pads = spatial_attribute(application, "pads", (0,) * 2 * rank, 0)
     before, after = list(pads[:rank]), list(pads[rank:])
     mode = attributes.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
@@ -80,14 +82,16 @@ def spans(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, .
             next_start = (last_start // stride + 1) * stride
             if next_start < size + before[k]:
                 extra[k] = next_start - last_start
-    return Spans(kernel, strides, tuple(before), tuple(after), dilation, tuple(extra))
+    return SpatialWindow(kernel, strides, tuple(before), tuple(after), dilation, tuple(extra))
 
 
-def window(application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
+def image_window(
+    application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool
+) -> ImageWindow:
     """Return the window over one or two spatial axes that the attributes describe; one axis gets a unit height."""
-    spans_ = spans(application, kernel, extents, ceil_mode)
+    spans_ = spatial_window(application, kernel, extents, ceil_mode)
     before, after = _as_height_and_width(spans_.before, 0), _as_height_and_width(spans_.after, 0)
-    return Window(
+    return ImageWindow(
         _as_height_and_width(spans_.kernel, 1),
         _as_height_and_width(spans_.strides, 1),
         (*before, *after),
@@ -101,7 +105,7 @@ def _as_height_and_width(values: tuple[int, ...], fill: int) -> tuple[int, int]:
     return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
-def spatial(application: OpContext, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
+def spatial_attribute(application: OpContext, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
     """Return an attribute that has as many entries as ``default``, each from ``lowest`` to :data:`LIMIT`."""
     values = application.operator.attributes.integers(name, default)
     if len(values) != len(default) or any(not lowest <= value <= LIMIT for value in values):
@@ -117,13 +121,13 @@ def conv(application: OpContext) -> None:
     stored_operands = [application.builder.stored_constant(application.value(k)) for k in (1, 2) if application.has(k)]
     is_plain = application.type(application.value(0)).dtype == "float32" and len(application.shape(0)) in (3, 4)
     if is_plain and all(stored is not None for stored in stored_operands):
-        convolve(application, application.value(0), *weights(application, 1, 2), application.output())
+        write_convolution(application, application.value(0), *constant_weights(application, 1, 2), application.output())
         return
     operands = [application.operand(k) for k in range(3) if application.has(k)]
-    application.result("convolution", operands, convolution(application, application.shape(1)[2:]))
+    application.result("convolution", operands, convolution_attributes(application, application.shape(1)[2:]))
 
 
-def convolution(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
+def convolution_attributes(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
     """Return the attributes of our ``convolution`` over any number of axes."""
     extents = application.shape(0)[2:]
     if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
@@ -131,12 +135,12 @@ def convolution(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str,
             f"data of shape {application.shape(0)} and a kernel of {kernel}, expected a number for each spatial axis, and "
             "kernel_shape as the weights have it"
         )
-    spans_ = spans(application, kernel, extents, ceil_mode=False)
+    spans_ = spatial_window(application, kernel, extents, ceil_mode=False)
     groups = application.operator.attributes.integer("group", 1)
     return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
 
 
-def weights(application: OpContext, weight: int, bias: int) -> tuple[Stored, Stored | None]:
+def constant_weights(application: OpContext, weight: int, bias: int) -> tuple[StoredTensor, StoredTensor | None]:
     """Return weight and bias of a convolution, at these input positions; refuse them if they are not constant."""
     stored_operands = []
     for position in (weight, bias):
@@ -149,7 +153,9 @@ def weights(application: OpContext, weight: int, bias: int) -> tuple[Stored, Sto
     return stored_operands[0], stored_operands[1]
 
 
-def convolve(application: OpContext, data: str, weight: Stored, bias: Stored | None, output: str) -> None:
+def write_convolution(
+    application: OpContext, data: str, weight: StoredTensor, bias: StoredTensor | None, output: str
+) -> None:
     """Write ``output`` = convolution of ``data`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
     shape, kernel = application.type(data).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
@@ -171,7 +177,7 @@ def convolve(application: OpContext, data: str, weight: Stored, bias: Stored | N
         )
     if bias is not None and bias.data.shape != (channels,):
         application.broken(f"bias of shape {bias.data.shape}, expected ({channels},)")
-    view = window(application, kernel, shape[2:], ceil_mode=False)
+    view = image_window(application, kernel, shape[2:], ceil_mode=False)
     weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
     if weight_2d is None:
         application.refuse("weights quantised along their width", "quantise them along the output channels")
@@ -185,7 +191,7 @@ def convolve(application: OpContext, data: str, weight: Stored, bias: Stored | N
         "groups": groups,
         "layout": "NCHW",
     }
-    from_image(application, "conv2d", operands, attrs, len(shape), output)
+    write_from_image(application, "conv2d", operands, attrs, len(shape), output)
 
 
 def as_image(application: OpContext, value: str) -> str:
@@ -194,7 +200,7 @@ def as_image(application: OpContext, value: str) -> str:
     return value if len(shape) == 4 else application.reshape(value, (shape[0], shape[1], 1, shape[2]))
 
 
-def from_image(
+def write_from_image(
     application: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], rank: int, output: str
 ) -> None:
     """Write ``output`` with ``op``; if ``rank`` is 3, remove the unit height from its result."""
@@ -226,7 +232,7 @@ def pool(op: str) -> Converter:
         if not _is_image_pool(application, op, kernel):
             (_window_max if op == "max_pool2d" else _window_average)(application, kernel)
             return
-        view = window(application, kernel, shape[2:], attributes.flag("ceil_mode"))
+        view = image_window(application, kernel, shape[2:], attributes.flag("ceil_mode"))
         attrs: dict[str, Attr] = {
             "kernel": view.kernel,
             "strides": view.strides,
@@ -235,7 +241,7 @@ def pool(op: str) -> Converter:
         }
         if op == "avg_pool2d":
             attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
-        from_image(application, op, [as_image(application, data)], attrs, len(shape), application.output())
+        write_from_image(application, op, [as_image(application, data)], attrs, len(shape), application.output())
 
     return Converter(convert, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
 
@@ -244,14 +250,14 @@ def _is_image_pool(application: OpContext, op: str, kernel: tuple[int, ...]) -> 
     """Test whether a pool has one of the operators for images: one or two axes, no dilation, one result, padding below the
     kernel."""
     attributes, kind = application.operator.attributes, application.type(application.value(0))
-    spans_ = spans(application, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
+    spans_ = spatial_window(application, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
     includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*spans_.before, *spans_.after))
     is_narrow = all(p < k for p, k in zip(spans_.padding, kernel * 2, strict=True))
     one_result = not application.output(1) and kind.dtype != "float64" and len(kernel) in (1, 2)
     return one_result and is_narrow and set(spans_.dilation) == {1} and not (includes and any(spans_.extra))
 
 
-def _window_attrs(spans_: Spans) -> dict[str, Attr]:
+def _window_attrs(spans_: SpatialWindow) -> dict[str, Attr]:
     """Return the attributes of a pool over a window."""
     return {"kernel": spans_.kernel, "strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation}
 
@@ -259,7 +265,7 @@ def _window_attrs(spans_: Spans) -> dict[str, Attr]:
 def _window_max(application: OpContext, kernel: tuple[int, ...]) -> None:
     """MaxPool over any number of axes, dilated, or with the indices of the maxima."""
     attributes, data = application.operator.attributes, application.value(0)
-    attrs = _window_attrs(spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode")))
+    attrs = _window_attrs(spatial_window(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode")))
     if not application.output(1):
         application.result("window_max", (data,), attrs)
         return
@@ -271,7 +277,7 @@ def _window_average(application: OpContext, kernel: tuple[int, ...]) -> None:
     """AveragePool over any number of axes: sums divided by counts, which are smaller at the edges."""
     attributes, data = application.operator.attributes, application.value(0)
     extents, kind = application.shape(0)[2:], application.type(data).dtype
-    spans_ = spans(application, kernel, extents, attributes.flag("ceil_mode"))
+    spans_ = spatial_window(application, kernel, extents, attributes.flag("ceil_mode"))
     total = application.emit("window_sum", (data,), _window_attrs(spans_))
     include = attributes.flag("count_include_pad")
     counts = np.ones((1,) * len(extents))
@@ -293,7 +299,7 @@ def lp_pool(application: OpContext) -> None:
     attributes, data = application.operator.attributes, application.value(0)
     kernel, kind = attributes.integers("kernel_shape"), application.type(application.value(0)).dtype
     p = float(attributes.integer("p", 2))
-    spans_ = spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode"))
+    spans_ = spatial_window(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode"))
     magnitude = application.emit("abs", (data,))
     powers = application.emit("pow", (magnitude, application.scalar(p, kind)))
     total = application.emit("window_sum", (powers,), _window_attrs(spans_))

@@ -21,8 +21,8 @@ from microc.frontend.onnx import operators_quantized as onnx_quantized
 from microc.frontend.onnx import operators_recurrent as onnx_recurrent
 from microc.frontend.onnx import operators_shape as onnx_shape
 from microc.frontend.onnx import operators_windows as onnx_windows
-from microc.frontend.onnx.context import CONSTANT_OPERATORS, Builder, Converter, OpContext, fold
-from microc.frontend.onnx.file import DTYPES, OLD, Attributes, Input, OnnxFile, Operator, decode
+from microc.frontend.onnx.context import CONSTANT_OPERATORS, Converter, OnnxGraphBuilder, OpContext, fold_operator
+from microc.frontend.onnx.file import DTYPES, OLD, Attributes, ModelInput, OnnxFile, Operator, decode_onnx
 from microc.graph.ir import Graph, Loc, TensorType
 
 # ---- Instantiating the body of an ONNX function: its nodes under new names, in place of the operator that it defines.
@@ -102,7 +102,7 @@ def _rename_graph(graph: Any, outer: Names, attribute_values: Mapping[str, Any],
 MAX_BODY_NODES = 4096
 
 
-def body_of(application: OpContext) -> tuple[Operator, ...]:
+def function_body_of(application: OpContext) -> tuple[Operator, ...]:
     """Return the operators of the function body that ONNX's schema gives for an operator; none if it has no body.
 
     A schema may have several bodies, for different versions of the operator set: the newest that is not newer than the
@@ -127,13 +127,13 @@ def body_of(application: OpContext) -> tuple[Operator, ...]:
     return instantiate_nodes(function.node, names, attribute_values, fresh, operator.index, version)
 
 
-def has_body(application: OpContext) -> bool:
+def has_function_body(application: OpContext) -> bool:
     """Test whether ONNX's schema defines the operator by a function body."""
     schema = _operator_schema(application)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def has_changed(application: OpContext) -> bool:
+def has_changed_since_oldest(application: OpContext) -> bool:
     """Test whether the meaning of an operator of an old model differs from that in version 7 of the operator set."""
     from onnx import defs
 
@@ -271,7 +271,7 @@ KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
 UNKNOWN = "the operator is unknown to microc"
 
 
-def reason(code: str, foreign: bool) -> tuple[str, str]:
+def unsupported_operator_reason(code: str, foreign: bool) -> tuple[str, str]:
     """Return reason and hint for an operator without a converter.
 
     ``foreign``: its domain is neither ONNX's nor ONNX Runtime's."""
@@ -336,14 +336,14 @@ def read_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int,
 
     Raises ModelError for a corrupt or inconsistent file, UnsupportedError, which lists all unsupported operators, and
     UsageError for ``input_shapes`` that do not fit the model."""
-    file = decode(data, file_name)
-    builder = Builder(file, _translate_all)
+    file = decode_onnx(data, file_name)
+    builder = OnnxGraphBuilder(file, _translate_all)
     _bind_inputs(builder, input_shapes)
     builder.translate(builder, file.operators)
     return builder.graph(file.graph_name or file_name)
 
 
-def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
+def _translate_all(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
     """Convert or compute the operators in order; UnsupportedError lists all that are unsupported, not only the first."""
     refusals = []
     for operator in operators:
@@ -356,7 +356,7 @@ def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
         raise _combine_errors(builder.file, refusals)
 
 
-def _translate_operator(builder: Builder, operator: Operator) -> None:
+def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     """Convert one operator, or compute it if it is constant.
 
     An operator that depends on an unsupported one is skipped without an error of its own."""
@@ -373,13 +373,13 @@ def _translate_operator(builder: Builder, operator: Operator) -> None:
     if not any(operator.outputs):
         application.broken("no output has a name")
     # Before version 7 broadcasting was explicit (attributes axis and broadcast), so only unchanged operators are accepted.
-    if application.opset < OLD and not operator.domain and has_changed(application):
+    if application.opset < OLD and not operator.domain and has_changed_since_oldest(application):
         application.refuse(
             f"version {application.opset} of the operator", "convert the model with onnx.version_converter"
         )
     is_known = converter is not None or computed
-    if not is_known and not has_body(application):
-        application.refuse(*reason(operator.code, operator.domain not in CONVERTERS))
+    if not is_known and not has_function_body(application):
+        application.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
     # Unsupported operators are known before their results are used: mark everything behind them as lost, so that each cause
     # is reported once.
     if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
@@ -387,12 +387,12 @@ def _translate_operator(builder: Builder, operator: Operator) -> None:
         return
     if converter is None and not computed:
         if not _convert_body(application):
-            application.refuse(*reason(operator.code, operator.domain not in CONVERTERS))
+            application.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
     is_constant = bool(values) and all(value in builder.consts for value in values)
     if computed and is_constant:
-        fold(application)
+        fold_operator(application)
         return
     if converter is None:
         hint = "shapes are static: make its operands constants, or simplify the model with onnxslim"
@@ -412,7 +412,7 @@ def _translate_operator(builder: Builder, operator: Operator) -> None:
 
 def _convert_body(application: OpContext) -> bool:
     """Convert an operator by its function body in ONNX's schema; False if it has none."""
-    body = body_of(application)
+    body = function_body_of(application)
     for inner in body:
         _translate_operator(application.builder, inner)
     return bool(body)
@@ -453,7 +453,7 @@ def _combine_errors(file: OnnxFile, refusals: list[UnsupportedError]) -> Unsuppo
     )
 
 
-def _bind_inputs(builder: Builder, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _bind_inputs(builder: OnnxGraphBuilder, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Define the model's inputs with their types, after binding symbolic extents."""
     inputs = {value.name: value for value in builder.file.inputs}
     for name in shapes:
@@ -479,19 +479,19 @@ def _bind_inputs(builder: Builder, shapes: Mapping[str, tuple[int, ...]]) -> Non
         builder.define(value.name, TensorType(shape, value.dtype), _input_location(builder, value))
 
 
-def _input_location(builder: Builder, value: Input) -> str:
+def _input_location(builder: OnnxGraphBuilder, value: ModelInput) -> str:
     """Return the location of an input for error messages."""
     return f"{builder.file.name} input {value.name!r}"
 
 
-def _declared_shape_text(value: Input) -> str:
+def _declared_shape_text(value: ModelInput) -> str:
     """Return the declared shape of an input as text for messages."""
     if value.shape is None:
         return "of unknown rank"
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in value.shape) + ")"
 
 
-def _check_bound_shape(builder: Builder, value: Input, bound_shape: tuple[int, ...]) -> None:
+def _check_bound_shape(builder: OnnxGraphBuilder, value: ModelInput, bound_shape: tuple[int, ...]) -> None:
     """Raise UsageError if a shape given by the caller does not fit the input's declared shape."""
     declared = value.shape if value.shape is not None else (None,) * len(bound_shape)
     fits = len(declared) == len(bound_shape) and all(
@@ -506,7 +506,7 @@ def _check_bound_shape(builder: Builder, value: Input, bound_shape: tuple[int, .
         )
 
 
-def _infer_input_shape(builder: Builder, value: Input, symbols: Mapping[str, int]) -> tuple[int, ...]:
+def _infer_input_shape(builder: OnnxGraphBuilder, value: ModelInput, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of an input that the caller does not bind; an unknown batch is 1."""
     extents: list[int] = []
     for axis, extent in enumerate(value.shape or ()):

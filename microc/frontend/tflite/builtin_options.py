@@ -103,7 +103,7 @@ class Fields:
 
     def text(self, name: str) -> str:
         """Return a string, empty if absent."""
-        return text(self._read_field(name))
+        return printable_text(self._read_field(name))
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Return a short vector of integers, empty if absent."""
@@ -121,7 +121,7 @@ class Fields:
         return tuple(float(x) for x in entries)
 
 
-def text(raw: bytes | None) -> str:
+def printable_text(raw: bytes | None) -> str:
     """Decode a name of the file, at most _NAME_BYTES bytes; characters that are not printable become ``_``."""
     decoded = (raw or b"")[:_NAME_BYTES].decode("utf-8", errors="replace")
     return "".join(char if char.isprintable() else "_" for char in decoded)
@@ -319,7 +319,7 @@ def _read_index_vector(vector_type: int, table: Any) -> Array:
     return as_array(vector.ValuesAsNumpy()).astype(np.int64)
 
 
-def densify(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
+def dense_array(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
     """Return a sparse tensor as a dense array, zero where nothing is stored; ModelError if the layout is inconsistent."""
     rank, levels = len(shape), sparsity.levels
     if not rank:

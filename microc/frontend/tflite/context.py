@@ -25,7 +25,7 @@ from microc.ops.attributes import Ties
 
 
 @frozen
-class Inside:
+class ControlSubgraph:
     """A subgraph used by control flow, as a graph of its own.
 
     The last inputs of ``graph`` are the variables that it reads (``given``), the last outputs are those that it assigns
@@ -99,7 +99,7 @@ class Variables:
 
 
 @frozen
-class Piece:
+class ComputedSlice:
     """A slice whose begin or size is computed at run time: ``size`` elements (-1: the rest) of ``data`` from ``begin`` on.
 
     ``begin`` and ``size`` are values of the graph.
@@ -110,7 +110,7 @@ class Piece:
     size: str
 
 
-class Builder:
+class TfliteGraphBuilder:
     """Builder of the graph of a TFLite subgraph: nodes, types, constants and state so far.
 
     ``subgraph(index, handles)`` reads another subgraph of the file for control flow. ``around`` is the builder of the
@@ -125,12 +125,12 @@ class Builder:
         self,
         file: TfliteFile,
         input_shapes: Mapping[str, tuple[int, ...]],
-        subgraph: Callable[[int, Mapping[int, str]], Inside],
-        around: Builder | None = None,
+        subgraph: Callable[[int, Mapping[int, str]], ControlSubgraph],
+        around: TfliteGraphBuilder | None = None,
         handles: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.file, self.subgraph, self.inside = file, subgraph, around is not None
-        self.pieces: dict[str, Piece] = {}
+        self.pieces: dict[str, ComputedSlice] = {}
         self.gates: list[tuple[int, str]] = []
         self.complexes: dict[str, str] = {}
         self.nodes: list[Node] = []
@@ -296,7 +296,7 @@ class OpContext(Operands):
     nodes."""
 
     operator: Operator
-    builder: Builder
+    builder: TfliteGraphBuilder
     loc: Loc
 
     @property
@@ -543,7 +543,7 @@ class Converter:
     dtypes: tuple[str, ...] = REAL
 
 
-def activation(application: OpContext, code: int) -> str:
+def activation_name(application: OpContext, code: int) -> str:
     """Return our name of a fused activation, TFLite's ActivationFunctionType; refuse one that the output's dtype does
     not have."""
     if not 0 <= code < len(ACTIVATIONS):
@@ -568,7 +568,9 @@ def real_operand(application: OpContext, position: int) -> str:
     return application.emit("dequantize", (value,), attrs)
 
 
-def real_result(application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> None:
+def write_real_result(
+    application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
+) -> None:
     """Append the last node of an operator on real numbers as the output, quantised if the output is."""
     type_ = application.target().type
     if type_.quant is None:
@@ -582,7 +584,7 @@ def real_result(application: OpContext, op: str, inputs: Sequence[str], attrs: M
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
-def real_clip(application: OpContext, value: str, function: str) -> None:
+def write_real_activation(application: OpContext, value: str, function: str) -> None:
     """Apply a fused activation to a float value and make it the output."""
     if function not in _BOUNDS:
         application.refuse(f"a fused {function}", "make the activation an operator of its own")

@@ -27,13 +27,13 @@ from microc.frontend.tflite.builtin_options import (
     check_index,
     custom_options,
     custom_words,
-    densify,
+    dense_array,
     guard_flatbuffer,
     names_of,
+    printable_text,
     read_quantisation,
     read_sparsity,
     short_vector,
-    text,
     unpack_int4,
 )
 from microc.graph.ir import TensorType
@@ -202,7 +202,7 @@ class TfliteFile:
             custom: Mapping[str, Custom] = {}
             words: tuple[int, ...] = ()
             if name == "CUSTOM":
-                name = f"CUSTOM:{text(code.CustomCode())}"
+                name = f"CUSTOM:{printable_text(code.CustomCode())}"
                 raw_options = as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes()
                 custom, words = custom_options(raw_options), custom_words(raw_options)
             if table.LargeCustomOptionsOffset() > 1:
@@ -243,7 +243,7 @@ class TfliteFile:
         with guard_flatbuffer(f"{self.name} tensor {index}"):
             raw = self._graph.Tensors(index).Name() or b""
         self.charge(len(raw))
-        return self.unique(text(raw) or f"tensor_{index}")
+        return self.unique(printable_text(raw) or f"tensor_{index}")
 
     def unique(self, stem: str) -> str:
         """Reserve and return the first unused name of ``stem``, ``stem_1``, ``stem_2`` ..."""
@@ -332,4 +332,4 @@ class TfliteFile:
                 where=where,
             )
         values: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native)
-        return densify(values, tensor.type.shape, read_sparsity(table, where), where)
+        return dense_array(values, tensor.type.shape, read_sparsity(table, where), where)

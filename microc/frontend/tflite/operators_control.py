@@ -10,7 +10,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import MicrocError
-from microc.frontend.tflite.context import MOVABLE, Converter, Inside, OpContext
+from microc.frontend.tflite.context import MOVABLE, ControlSubgraph, Converter, OpContext
 from microc.frontend.tflite.file import Operator, TfliteFile
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
@@ -45,7 +45,7 @@ def read_variable(application: OpContext) -> None:
 
 def assign_variable(application: OpContext) -> None:
     """ASSIGN_VARIABLE: the variable's content from here on."""
-    assign(application, _variable_of_handle(application), application.value(1))
+    assign_variable_value(application, _variable_of_handle(application), application.value(1))
 
 
 def variable_value(application: OpContext, key: str, type_: TensorType, name: str = "") -> str:
@@ -67,7 +67,7 @@ def variable_value(application: OpContext, key: str, type_: TensorType, name: st
     return variables.current[key]
 
 
-def assign(application: OpContext, key: str, value: str) -> None:
+def assign_variable_value(application: OpContext, key: str, value: str) -> None:
     """Make ``value`` the content of a variable from here on."""
     builder, variables = application.builder, application.builder.variables
     state = variables.states.get(key)
@@ -135,7 +135,7 @@ VARIABLES_CONVERTERS: Mapping[str, Converter] = {
 
 
 @frozen
-class Target:
+class SubgraphResult:
     """A result of an operator with subgraphs: one of its outputs, or a variable's content after it (``position`` -1)."""
 
     name: str
@@ -152,7 +152,7 @@ def handle_inputs(application: OpContext, first: int) -> dict[int, str]:
     return {k: known[index] for k, index in enumerate(application.operator.inputs[first:]) if index in known}
 
 
-def collect_variables(application: OpContext, sides: Sequence[Inside]) -> dict[str, TensorType]:
+def collect_variables(application: OpContext, sides: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
     """Return the types of all variables that subgraphs read or assign."""
     types: dict[str, TensorType] = {}
     for key, type_ in ((key, type_) for side in sides for key, type_ in side.variable_types.items()):
@@ -174,12 +174,15 @@ def subgraph_operands(
     return [*tensors, *(variable_value(application, key, type_) for key, type_ in variables.items())]
 
 
-def subgraph_targets(application: OpContext, variables: Mapping[str, TensorType]) -> list[Target]:
+def subgraph_results(application: OpContext, variables: Mapping[str, TensorType]) -> list[SubgraphResult]:
     """Return the results of subgraphs: tensors, then the contents of variables."""
     unique = application.builder.file.unique
     outputs = [application.target(position) for position in range(len(application.operator.outputs))]
-    tensors = [Target(t.name, t.type, k) for k, t in enumerate(outputs) if t.type.dtype != "resource"]
-    return [*tensors, *(Target(unique(f"{application.loc.name}_assigned"), type_) for type_ in variables.values())]
+    tensors = [SubgraphResult(t.name, t.type, k) for k, t in enumerate(outputs) if t.type.dtype != "resource"]
+    return [
+        *tensors,
+        *(SubgraphResult(unique(f"{application.loc.name}_assigned"), type_) for type_ in variables.values()),
+    ]
 
 
 def update_variables(application: OpContext, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
@@ -187,10 +190,10 @@ def update_variables(application: OpContext, handed: Mapping[int, str], assigned
     for position, key in handed.items():
         application.builder.variables.handles[application.target(position).index] = key
     for key, name in assigned.items():
-        assign(application, key, name)
+        assign_variable_value(application, key, name)
 
 
-def inline(application: OpContext, inside: Graph, names: dict[str, str]) -> None:
+def inline_graph(application: OpContext, inside: Graph, names: dict[str, str]) -> None:
     """Append the nodes of ``inside`` in place of the operator.
 
     ``names`` maps its values to names here: given for inputs and outputs, extended by the rest.
@@ -236,7 +239,7 @@ def loop(application: OpContext) -> None:
     condition, body = sides[0].with_variables(variables, ()), sides[1].with_variables(variables, tuple(variables))
     carried_values, targets = (
         subgraph_operands(application, keys, variables, 0),
-        subgraph_targets(application, variables),
+        subgraph_results(application, variables),
     )
     if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == len(carried_values) == len(targets):
         counts = (
@@ -360,7 +363,7 @@ def _is_stacked(body: Graph, node: Node, input_: str, iterations: Sequence[Known
 
 
 def _emit_counted(
-    application: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[Target]
+    application: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[SubgraphResult]
 ) -> None:
     """Append the ``loop`` node and define the operator's outputs."""
     builder, body = application.builder, _loop_body(while_loop)
@@ -380,7 +383,7 @@ def _emit_counted(
         builder.constant(targets[k].name, np.array(while_loop.count, np.int32))
 
 
-def _emit_renamed(application: OpContext, value: str, shape: tuple[int, ...], target: Target) -> None:
+def _emit_renamed(application: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
     """Define a result that is a value under another shape or name."""
     if target.position >= 0:
         application.result_reshape(value, shape, target.position)
@@ -389,14 +392,18 @@ def _emit_renamed(application: OpContext, value: str, shape: tuple[int, ...], ta
 
 
 def _emit_guarded(
-    application: OpContext, condition: Graph, body: Graph, carried_values: Sequence[str], targets: Sequence[Target]
+    application: OpContext,
+    condition: Graph,
+    body: Graph,
+    carried_values: Sequence[str],
+    targets: Sequence[SubgraphResult],
 ) -> None:
     """Append a ``loop`` that its condition ends.
 
     The condition is computed once before the loop, and again at the end of every iteration.
     """
     start = dict(zip(condition.inputs, carried_values, strict=True))
-    inline(application, condition, start)
+    inline_graph(application, condition, start)
     flag = application.reshape(start[condition.outputs[0]], ())
     fixed = [k for k, role in enumerate(_carried_roles(body, ())) if role == "fixed"]
     carried = [k for k in range(len(carried_values)) if k not in fixed]
@@ -492,7 +499,7 @@ def branch(application: OpContext) -> None:
     assigned = [key for key in variables if any(key in side.assigned for side in sides)]
     then, otherwise = (side.with_variables(variables, assigned) for side in sides)
     inputs = subgraph_operands(application, keys, variables, 1)
-    targets = subgraph_targets(application, {key: variables[key] for key in assigned})
+    targets = subgraph_results(application, {key: variables[key] for key in assigned})
     attrs: Mapping[str, Attr] = {"then": then, "otherwise": otherwise}
     names, types = [target.name for target in targets], [target.type for target in targets]
     application.append("branch", [application.value(0), *inputs], attrs, names, types)
@@ -512,7 +519,7 @@ def composite(application: OpContext) -> None:
     side = application.builder.subgraph(fields.integer(field, 1), keys)
     inside, variables = side.graph, collect_variables(application, [side])
     operands = subgraph_operands(application, keys, {key: variables[key] for key in side.given}, 0)
-    targets = subgraph_targets(application, {key: variables[key] for key in side.assigned})
+    targets = subgraph_results(application, {key: variables[key] for key in side.assigned})
     expected_types = [[application.type(name) for name in operands], [target.type for target in targets]]
     if any(
         [(inside.types[name].shape, inside.types[name].dtype) for name in names]
@@ -521,7 +528,7 @@ def composite(application: OpContext) -> None:
     ):
         application.broken("the decomposition's inputs or outputs differ from the operator's in number, shape or dtype")
     names = [target.name for target in targets]
-    inline(application, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
+    inline_graph(application, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
     update_variables(
         application, side.handed, dict(zip(side.assigned, names[len(names) - len(side.assigned) :], strict=True))
     )

@@ -19,11 +19,11 @@ from microc.frontend.tflite.context import (
     REAL,
     Converter,
     OpContext,
-    activation,
+    activation_name,
     check_same_quantisation,
     real_operand,
-    real_result,
     stored_integers,
+    write_real_result,
 )
 from microc.graph.ir import Attr
 from microc.numerics import quantize_multiplier
@@ -80,7 +80,7 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Conver
         attrs: dict[str, Attr] = {}
         if options:
             code = application.operator.options.fields(options).integer("FusedActivationFunction")
-            attrs["activation"] = activation(application, code)
+            attrs["activation"] = activation_name(application, code)
         _check_plain(application)
         application.result(op, (application.operand(0), application.operand(1)), attrs)
 
@@ -186,7 +186,7 @@ def gelu(application: OpContext) -> None:
     if _interpolate(application, "gelu_by_tanh" if approximate else "gelu"):
         return
     activated = formulas.gelu(composer(application), real_operand(application, 0), approximate)
-    real_result(application, "reshape", (activated,), {"shape": application.type(activated).shape})
+    write_real_result(application, "reshape", (activated,), {"shape": application.type(activated).shape})
 
 
 def right_shift(application: OpContext) -> None:
@@ -207,7 +207,7 @@ def square(application: OpContext) -> None:
 def l2_normalization(application: OpContext) -> None:
     """L2_NORMALIZATION over the last axis."""
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
-    if activation(application, code):
+    if activation_name(application, code):
         application.refuse("a fused activation", "make the activation an operator of its own")
     application.result("l2_normalize", (application.operand(0),), {})
 

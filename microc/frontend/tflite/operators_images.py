@@ -16,10 +16,10 @@ from microc.frontend.tflite.context import (
     REAL,
     Converter,
     OpContext,
-    activation,
+    activation_name,
     check_same_quantisation,
     explicit_padding,
-    real_clip,
+    write_real_activation,
 )
 from microc.frontend.tflite.operators_layers import hybrid_data, layer_bias, layer_weights
 from microc.graph.ir import Attr
@@ -52,7 +52,7 @@ def transpose_conv(application: OpContext) -> None:
     bottom = (rows - 1) * strides[0] + height - top - shape[1]
     right = (columns - 1) * strides[1] + width - left - shape[2]
     attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right)}
-    attrs["activation"] = activation(application, fields.integer("FusedActivationFunction"))
+    attrs["activation"] = activation_name(application, fields.integer("FusedActivationFunction"))
     attrs |= hybrid_data(application, True)
     bias = layer_bias(application, 3, out_channels)
     application.result("conv2d_transpose", (data, weight, *bias), attrs)
@@ -236,7 +236,7 @@ def _write_volume(application: OpContext, fields: Fields, value: str) -> None:
     """Transpose to channels last, apply the fused activation, and define the output."""
     last = application.emit("transpose", (value,), {"axes": _CHANNELS_LAST})
     code = fields.integer("FusedActivationFunction")
-    real_clip(application, last, activation(application, code))
+    write_real_activation(application, last, activation_name(application, code))
 
 
 def local_response_normalization(application: OpContext) -> None:

@@ -9,7 +9,14 @@ from math import prod
 import numpy as np
 
 from microc.frontend.tflite.builtin_options import Fields
-from microc.frontend.tflite.context import FLOAT, Converter, OpContext, activation, explicit_padding, real_clip
+from microc.frontend.tflite.context import (
+    FLOAT,
+    Converter,
+    OpContext,
+    activation_name,
+    explicit_padding,
+    write_real_activation,
+)
 from microc.graph.ir import Attr
 
 # ---- Converters of layers with weights and windows: convolution, dense, SVDF, pooling, softmax.
@@ -68,7 +75,7 @@ def fully_connected(application: OpContext) -> None:
             f"data of shape {type_.shape}, expected a multiple of {depth} elements for weights of {units} x {depth}"
         )
     rows = type_.size // depth
-    attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
+    attrs: dict[str, Attr] = {"activation": activation_name(application, fields.integer("FusedActivationFunction"))}
     attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     operands = (application.reshape(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
@@ -135,7 +142,7 @@ def svdf(application: OpContext) -> None:
         )
     state = application.builder.define_state(memory.name, memory.type, None, application.where)
     code = fields.integer("FusedActivationFunction")
-    attrs: dict[str, Attr] = {"rank": rank, "activation": activation(application, code)}
+    attrs: dict[str, Attr] = {"rank": rank, "activation": activation_name(application, code)}
     attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     if not bias:
         dtype = "float32" if real else "int32"
@@ -171,7 +178,7 @@ def l2_pool(application: OpContext) -> None:
     attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
     mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
     root = application.emit("sqrt", (mean,), {})
-    real_clip(application, root, function)
+    write_real_activation(application, root, function)
 
 
 def softmax(application: OpContext) -> None:
@@ -206,7 +213,7 @@ def _window_attributes(
     attrs: dict[str, Attr] = {
         "strides": strides,
         "padding": padding,
-        "activation": activation(application, fields.integer("FusedActivationFunction")),
+        "activation": activation_name(application, fields.integer("FusedActivationFunction")),
     }
     if dilated:
         attrs["dilation"] = dilation

@@ -8,7 +8,14 @@ import numpy as np
 
 from microc.base.immutable import frozen
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.tflite.context import FLOAT, Converter, OpContext, activation, explicit_padding, real_clip
+from microc.frontend.tflite.context import (
+    FLOAT,
+    Converter,
+    OpContext,
+    activation_name,
+    explicit_padding,
+    write_real_activation,
+)
 from microc.frontend.tflite.operators_layers import layer_bias, layer_weights
 from microc.frontend.tflite.operators_signal import integer_option
 from microc.graph.ir import Attr, Graph
@@ -484,13 +491,13 @@ def max_pooling_with_argmax(application: OpContext) -> None:
     replaced by the window's, is the number in the window.
     """
     scheme, across, down, width, height, code = _read_words(application, 6)
-    data, function = application.operand(0), activation(application, code)
+    data, function = application.operand(0), activation_name(application, code)
     extent, window, strides = application.rank(data, 4)[1:3], (height, width), (down, across)
     padding = explicit_padding(application, scheme - 1, (extent[0], extent[1]), window, strides)
     maxima_and_positions = _emit_window_argmax(
         application, data, {"kernel": window, "strides": strides, "padding": padding, "dilation": (1, 1)}
     )
-    real_clip(
+    write_real_activation(
         application, application.emit("transpose", (maxima_and_positions[0],), {"axes": _CHANNELS_LAST}), function
     )
     position = application.emit("cast", (maxima_and_positions[1],), {"dtype": "int32"})

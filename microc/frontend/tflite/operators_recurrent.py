@@ -11,7 +11,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite.builtin_options import Fields
-from microc.frontend.tflite.context import FLOAT, Converter, OpContext, activation
+from microc.frontend.tflite.context import FLOAT, Converter, OpContext, activation_name
 from microc.graph.ir import Attr, Graph, Quant, TensorType
 from microc.ops.arithmetic import ACTIVATIONS
 from microc.ops.attributes import Rounding
@@ -144,7 +144,7 @@ def _rnn_body(application: OpContext, fields: Fields, data: SequenceLayer, units
             )
         )
     total = body.emit("add", sums, {"rounding": Rounding.NONE})
-    name = activation(application, fields.integer("FusedActivationFunction"))
+    name = activation_name(application, fields.integer("FusedActivationFunction"))
     if name:
         op, attrs = ACTIVATIONS[name]
         total = body.emit(op, (total,), attrs)
@@ -307,7 +307,7 @@ class _FloatLstmCell:
 
     def activate(self, body: GraphBuilder, value: str) -> str:
         """Apply the cell's activation."""
-        name = activation(self.application, self.fields.integer("FusedActivationFunction"))
+        name = activation_name(self.application, self.fields.integer("FusedActivationFunction"))
         return body.emit(ACTIVATIONS[name][0], (value,), ACTIVATIONS[name][1]) if name else value
 
     def clip(self, body: GraphBuilder, value: str, field: str) -> str:

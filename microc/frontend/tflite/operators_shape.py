@@ -13,10 +13,10 @@ from microc.frontend.tflite.context import (
     FLOAT,
     MOVABLE,
     PLAIN,
+    ComputedSlice,
     Converter,
     OpContext,
-    Piece,
-    activation,
+    activation_name,
     check_same_quantisation,
 )
 from microc.graph.ir import Attr
@@ -160,7 +160,7 @@ def same_elements(application: OpContext) -> None:
 def concatenation(application: OpContext) -> None:
     """CONCATENATION along one axis, of operands with the output's quantisation."""
     fields = application.operator.options.fields("ConcatenationOptions")
-    if activation(application, fields.integer("FusedActivationFunction")):
+    if activation_name(application, fields.integer("FusedActivationFunction")):
         application.refuse("a fused activation", "make the activation an operator of its own")
     if any(application.source(k).name in application.builder.pieces for k in range(len(application.operator.inputs))):
         _emit_replaced_element(application)
@@ -395,7 +395,7 @@ def _record_computed_slice(application: OpContext, data: str) -> None:
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
         application.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
     else:
-        application.builder.pieces[application.target().name] = Piece(data, begin, size)
+        application.builder.pieces[application.target().name] = ComputedSlice(data, begin, size)
 
 
 @frozen

@@ -34,7 +34,7 @@ from microc.frontend.tflite import operators_signal as tflite_frames
 from microc.frontend.tflite import operators_signal as tflite_periods
 from microc.frontend.tflite import operators_signal as tflite_signal
 from microc.frontend.tflite import operators_signal as tflite_spectra
-from microc.frontend.tflite.context import STATE_INSIDE, Builder, Converter, Inside, OpContext
+from microc.frontend.tflite.context import STATE_INSIDE, ControlSubgraph, Converter, OpContext, TfliteGraphBuilder
 from microc.frontend.tflite.file import Operator, TfliteFile
 from microc.frontend.tflite.operators_signal import apply_gates
 from microc.graph.ir import Graph, Loc
@@ -91,7 +91,7 @@ _HINTS = (
 )
 
 
-def hint(code: str) -> str:
+def unsupported_operator_hint(code: str) -> str:
     """Return advice about an operator that has no converter."""
     return next(text for prefix, text in _HINTS if code.startswith(prefix))
 
@@ -100,7 +100,7 @@ def hint(code: str) -> str:
 # optimised here.
 
 
-def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+def read_tflite(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """Read the network in ``data``, a whole TFLite file.
 
     ``file_name`` is used in errors, locations and (its stem) as the graph's name. ``input_shapes`` binds the unknown extents of
@@ -118,16 +118,16 @@ def _read_subgraph(
     name: str,
     input_shapes: Mapping[str, tuple[int, ...]],
     around: tuple[int, ...],
-    outer: Builder | None,
+    outer: TfliteGraphBuilder | None,
     handles: Mapping[int, str],
-) -> Inside:
+) -> ControlSubgraph:
     """Read a subgraph of a file.
 
     ``around``: indices of the enclosing subgraphs; ``outer``: the builder of the innermost of them; ``handles``: inputs that
     are handles of variables.
     """
 
-    def read_inner_subgraph(index: int, inner_handles: Mapping[int, str]) -> Inside:
+    def read_inner_subgraph(index: int, inner_handles: Mapping[int, str]) -> ControlSubgraph:
         """Read a subgraph that an operator of this one uses; ModelError if it is inside itself or nested too deeply."""
         if index in around:
             raise ModelError(
@@ -139,9 +139,9 @@ def _read_subgraph(
 
     operators = [file.operator(index) for index in range(file.operator_count)]
     unknown = [operator for operator in operators if operator.code not in CONVERTERS]
-    refusals = [_refusal_line(file, operator, "", hint(operator.code)) for operator in unknown]
+    refusals = [_refusal_line(file, operator, "", unsupported_operator_hint(operator.code)) for operator in unknown]
     if not refusals:
-        builder = Builder(file, input_shapes, read_inner_subgraph, outer, handles)
+        builder = TfliteGraphBuilder(file, input_shapes, read_inner_subgraph, outer, handles)
         refusals = _convert_all(builder, operators)
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
@@ -152,7 +152,7 @@ def _read_subgraph(
     variables = builder.variables
     handed = {k: variables.handles[index] for k, index in enumerate(file.outputs) if index in variables.handles}
     graph = apply_gates(builder.graph(name), builder.gates)
-    return Inside(graph, tuple(variables.states), tuple(variables.assigned), handed)
+    return ControlSubgraph(graph, tuple(variables.states), tuple(variables.assigned), handed)
 
 
 def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]:
@@ -160,7 +160,7 @@ def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]
     return dict(enumerate(TfliteFile(data, file_name).names))
 
 
-def _convert_all(builder: Builder, operators: list[Operator]) -> list[str]:
+def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list[str]:
     """Convert operators in order; return one line for each that is refused, or whose dtype no kernel has.
 
     After a refusal the operator's outputs get their declared types, so that later operators can be checked. A contradiction

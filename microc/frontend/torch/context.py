@@ -31,7 +31,7 @@ _DTYPE_PRESERVING = (
 """Operators that move or convert elements and compute nothing."""
 
 
-def numbers(x: Any, count: int) -> tuple[int, ...]:
+def numbers_per_axis(x: Any, count: int) -> tuple[int, ...]:
     """Return an argument, one number or a sequence, as one number for each of ``count`` axes."""
     values = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
     return tuple(values * count if len(values) == 1 else values)

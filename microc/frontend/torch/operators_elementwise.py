@@ -35,7 +35,7 @@ def binary(op: str, *, swapped: bool = False) -> Converter:
     """Return the converter of arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
 
     def convert(a: OpContext) -> str:
-        x, y = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+        x, y = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
         if a.result_dtype() == "bool" and op in _BOOL_LOGIC:
             return a.emit(_BOOL_LOGIC[op], (x, y))
         alpha = a.argument("alpha", 1)
@@ -50,7 +50,7 @@ def comparison(op: str) -> Converter:
     """Return the converter of a comparison of two tensors, or a tensor and a number; bool is ordered as 0 and 1."""
 
     def convert(a: OpContext) -> str:
-        x, y = pair(a, a.argument("self"), a.argument("other"))
+        x, y = promote_operands(a, a.argument("self"), a.argument("other"))
         if a.dtype(x) == "bool" and op not in ("equal", "not_equal"):
             x, y = a.cast(x, "int32"), a.cast(y, "int32")
         return a.emit(op, (x, y))
@@ -73,7 +73,7 @@ def to_bool(a: OpContext, x: Any) -> str:
     return value if a.dtype(value) == "bool" else a.emit("not_equal", (value, a.value(0, a.dtype(value))))
 
 
-def pair(a: OpContext, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
+def promote_operands(a: OpContext, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
     """Return both operands in one dtype: ``dtype``, or else the one that PyTorch promotes them to."""
     if not dtype:
         tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
@@ -92,7 +92,7 @@ def _to_dtype(a: OpContext, x: Any, dtype: str) -> str:
 def divide(a: OpContext) -> str:
     """div, rounded down or towards zero if ``rounding_mode`` says so."""
     mode = a.argument("rounding_mode")
-    operands = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    operands = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
     if mode == "floor":
         return a.emit("floor_div", operands)
     quotient = a.emit("div", operands)
@@ -128,7 +128,7 @@ def power(a: OpContext) -> str:
         return a.emit("mul", (x, x))
     if exponent == 0.5 and isinstance(x, str):
         return a.emit("sqrt", (x,))
-    return a.emit("pow", pair(a, x, exponent))
+    return a.emit("pow", promote_operands(a, x, exponent))
 
 
 def clamp(a: OpContext) -> str:
@@ -137,8 +137,8 @@ def clamp(a: OpContext) -> str:
     names = ("min_val", "max_val") if a.name == "hardtanh" else ("min", "max")
     low, high = (a.argument(name) for name in names)
     if any(isinstance(bound, str) or hasattr(bound, "shape") for bound in (low, high)):
-        x = x if low is None else a.emit("maximum", pair(a, x, low, a.result_dtype()))
-        return x if high is None else a.emit("minimum", pair(a, x, high, a.result_dtype()))
+        x = x if low is None else a.emit("maximum", promote_operands(a, x, low, a.result_dtype()))
+        return x if high is None else a.emit("minimum", promote_operands(a, x, high, a.result_dtype()))
     if low == 0 and high is None:
         return a.emit("relu", (x,))
     most = float(np.finfo(np.float32).max)
@@ -216,7 +216,7 @@ def extreme(op: str, binary_op: str, arg_op: str) -> Converter:
 
     def convert(a: OpContext) -> Any:
         if a.argument("other") is not None:
-            return a.emit(binary_op, pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+            return a.emit(binary_op, promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype()))
         operand, dim = a.operand("self"), a.argument("dim")
         x = _bool_as_int(a, operand)
         if dim is None:
@@ -283,7 +283,7 @@ def arg_extremum(op: str) -> Converter:
 
 
 def where(a: OpContext) -> str:
-    x, y = pair(a, a.argument("self"), a.argument("other"))
+    x, y = promote_operands(a, a.argument("self"), a.argument("other"))
     return a.emit("where", (a.operand("condition"), x, y))
 
 
@@ -373,7 +373,7 @@ def bitwise(bool_op: str, integer_op: str) -> Converter:
     def convert(a: OpContext) -> str:
         operands = [a.operand("self")]
         if a.argument("other") is not None:
-            operands = list(pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+            operands = list(promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype()))
         return a.emit(bool_op if a.dtype(operands[0]) == "bool" else integer_op, operands)
 
     return convert
@@ -409,7 +409,7 @@ def _reduced_axes(a: OpContext, x: str, dims: object) -> tuple[int, ...]:
 
 def fmod(a: OpContext) -> str:
     """fmod: the remainder has the sign of the dividend."""
-    return a.emit("fmod", pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+    return a.emit("fmod", promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype()))
 
 
 def log1p(a: OpContext) -> str:
@@ -422,7 +422,7 @@ def expm1(a: OpContext) -> str:
 
 def atan2(a: OpContext) -> str:
     """atan2: the angle of (x, y) by its quadrant; 0 at the origin."""
-    y, x = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    y, x = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
     zero = a.value(0.0, a.dtype(x))
     slope = a.emit("atan", (a.emit("div", (y, x)),))
     half_circle = a.emit("where", (a.emit("less", (y, zero)), a.value(-math.pi), a.value(math.pi)))
@@ -439,7 +439,7 @@ def erfc(a: OpContext) -> str:
 
 def hypot(a: OpContext) -> str:
     """hypot: the square root of the sum of both squares."""
-    sides = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    sides = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
     return a.emit("sqrt", (a.emit("add", [a.emit("mul", (side, side)) for side in sides]),))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.torch.context import Converter, OpContext, numbers
+from microc.frontend.torch.context import Converter, OpContext, numbers_per_axis
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
 
@@ -23,7 +23,7 @@ def convolution(a: OpContext) -> str:
     rank, is_unbatched = len(a.shape(weight)) - 2, len(a.shape(data)) == len(a.shape(weight)) - 1
     if is_unbatched:
         data = a.reshape(data, (1, *a.shape(data)))
-    strides, dilation = (numbers(a.argument(name, 1), rank) for name in ("stride", "dilation"))
+    strides, dilation = (numbers_per_axis(a.argument(name, 1), rank) for name in ("stride", "dilation"))
     padding = _convolution_padding(a, a.shape(weight)[2:], dilation)
     transposed = bool(a.argument("transposed", False))
     if rank > 2 and transposed:
@@ -61,7 +61,7 @@ def _convolution_padding(a: OpContext, kernel: Sequence[int], dilation: Sequence
     if padding == "same":
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return (*(w // 2 for w in total), *(w - w // 2 for w in total))
-    return numbers(padding, len(kernel)) * 2
+    return numbers_per_axis(padding, len(kernel)) * 2
 
 
 def _emit_conv2d_transpose(
@@ -74,7 +74,7 @@ def _emit_conv2d_transpose(
     rank: int,
 ) -> str:
     """Emit a transposed convolution: data to channels last, grouped weights (I, O, H, W) to OHWI, and back."""
-    output_padding = numbers(a.argument("output_padding", 0), rank)
+    output_padding = numbers_per_axis(a.argument("output_padding", 0), rank)
     output_padding = (0, *output_padding) if rank == 1 else output_padding
     inputs, outputs_per_group, *kernel = a.shape(operands[1])
     grouped = a.reshape(operands[1], (groups, inputs // groups, outputs_per_group, *kernel))
@@ -362,9 +362,11 @@ def pool(op: str) -> Converter:
 
     def convert(a: OpContext) -> Any:
         x, rank = a.operand("self"), int(a.name.split("_pool")[1][0])
-        kernel = numbers(a.argument("kernel_size"), rank)
-        strides = numbers(a.argument("stride") or kernel, rank)
-        padding, dilation = (numbers(a.argument(n, d) or d, rank) for n, d in (("padding", 0), ("dilation", 1)))
+        kernel = numbers_per_axis(a.argument("kernel_size"), rank)
+        strides = numbers_per_axis(a.argument("stride") or kernel, rank)
+        padding, dilation = (
+            numbers_per_axis(a.argument(n, d) or d, rank) for n, d in (("padding", 0), ("dilation", 1))
+        )
         if a.argument("divisor_override") is not None:
             a.refuse("divisor_override", "leave it out and scale the result")
         shape, with_indices = a.shape(x), a.name.endswith("indices")

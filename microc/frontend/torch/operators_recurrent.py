@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, Step, gate, run_over_time, swap_batch_and_time
+from microc.frontend.formulas import Gates, State, Step, run_over_time, slice_gate, swap_batch_and_time
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.torch.context import Converter, OpContext
 
@@ -97,8 +97,8 @@ def lstm(past: Gates) -> Step:
     def step(write: GraphBuilder, share: str, state: State) -> State:
         units, emit = past.weight.shape[1], write.emit
         total = emit("add", (share, past.of(write, state[0])))
-        i, f, o = (emit("sigmoid", (gate(write, total, k, units),)) for k in (0, 1, 3))
-        new_part = emit("mul", (i, emit("tanh", (gate(write, total, 2, units),))))
+        i, f, o = (emit("sigmoid", (slice_gate(write, total, k, units),)) for k in (0, 1, 3))
+        new_part = emit("mul", (i, emit("tanh", (slice_gate(write, total, 2, units),))))
         cell = emit("add", (emit("mul", (f, state[1])), new_part))
         return emit("mul", (o, emit("tanh", (cell,)))), cell
 
@@ -112,10 +112,11 @@ def gru(past: Gates) -> Step:
         units, emit = past.weight.shape[1], write.emit
         sums = past.of(write, state[0])
         r, z = (
-            emit("sigmoid", (emit("add", (gate(write, share, k, units), gate(write, sums, k, units))),)) for k in (0, 1)
+            emit("sigmoid", (emit("add", (slice_gate(write, share, k, units), slice_gate(write, sums, k, units))),))
+            for k in (0, 1)
         )
-        reset_sum = emit("mul", (r, gate(write, sums, 2, units)))
-        candidate = emit("tanh", (emit("add", (gate(write, share, 2, units), reset_sum)),))
+        reset_sum = emit("mul", (r, slice_gate(write, sums, 2, units)))
+        candidate = emit("tanh", (emit("add", (slice_gate(write, share, 2, units), reset_sum)),))
         rest = emit("mul", (emit("sub", (write.scalar(1.0), z)), candidate))
         return (emit("add", (rest, emit("mul", (z, state[0])))),)
 

@@ -95,7 +95,7 @@ def is_torch(data: bytes) -> bool:
     return is_archive(archive_names(data))
 
 
-def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def read_pt2(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read the network of a ``.pt2`` file; raises what :func:`read_program` and :func:`sanitise_archive` raise, ToolError without
     PyTorch."""
     if input_shapes:
@@ -120,10 +120,10 @@ def read_program(program: Any, file_name: str = "torch") -> Graph:
     Inputs and outputs keep the program's order and PyTorch's names. Raises UnsupportedError, which lists all operators that
     cannot be converted, and ModelError for a program that changes its buffers or whose shapes are not known.
     """
-    return _Translator(_import_torch(file_name), decompose(program, file_name), file_name).graph()
+    return _Translator(_import_torch(file_name), decompose_program(program, file_name), file_name).graph()
 
 
-def decompose(program: Any, file_name: str = "torch") -> Any:
+def decompose_program(program: Any, file_name: str = "torch") -> Any:
     """Decompose a program to core ATen, except for operators that microc has itself.
 
     Values of the network are named after the nodes of this program.

@@ -13,7 +13,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_NESTED, read_json
-from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, by_thresholds, parse_integers, parse_reals
+from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, parse_integers, parse_reals, replace_category_splits
 from microc.ops.trees.tree_arrays import AT_MOST, LESS, UNORDERED, Tree
 
 # ---- LightGBM's text model (``Booster.save_model``): sections of ``name=value`` lines, one per tree. LightGBM is not imported.
@@ -429,7 +429,7 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     if not np.isfinite(values).all():
         raise ModelError(f"a leaf is {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
     categories = _right_categories(tree, left, where)
-    return by_thresholds(Tree(left, right, feature, threshold, mode, values, target), categories, where)
+    return replace_category_splits(Tree(left, right, feature, threshold, mode, values, target), categories, where)
 
 
 def _right_categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:

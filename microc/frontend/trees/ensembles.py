@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import Emitter
-from microc.ops.trees.tree_arrays import LESS, UNORDERED, Tree, flatten
+from microc.ops.trees.tree_arrays import LESS, UNORDERED, Tree, flatten_trees
 
 # ---- Numbers of model files of trees, of text, JSON or binary: converted within a declared range, or refused.
 
@@ -70,7 +70,7 @@ MOST_NODES = 1 << 20
 """Nodes of one tree. The subtree below a split over categories is copied for each run of categories."""
 
 
-def by_thresholds(tree: Tree, categories: Mapping[int, Array], where: str) -> Tree:
+def replace_category_splits(tree: Tree, categories: Mapping[int, Array], where: str) -> Tree:
     """Replace splits over categories by splits at thresholds, for features that are integers from 0 on.
 
     ``categories``: the categories that go right, by node; others go left, missing values as the node's mode says. A run of
@@ -224,7 +224,7 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
         trees, base = [tree.with_values(tree.values.astype(real)) for tree in ensemble.trees], base.astype(real)
     else:
         trees, base = _round_leaves(ensemble, leaf_dtype, where)
-    arrays = flatten(trees, type_.dtype, where, type_.shape[1])
+    arrays = flatten_trees(trees, type_.dtype, where, type_.shape[1])
     operands = [x, *(write.new_constant("trees", array) for array in arrays.operands())]
     attrs = {"combine": ensemble.combine, "targets": ensemble.targets, **arrays.attrs()}
     scores = write.emit("tree_ensemble", operands, attrs)
@@ -252,7 +252,7 @@ def _round_leaves(ensemble: Ensemble, dtype: str, where: str) -> tuple[list[Tree
     return trees, np.rint(ensemble.base.reshape(-1) / scale).astype(np.int32)
 
 
-def emit_post(write: Emitter, scores: str, post: str, where: str) -> str:
+def emit_post_transform(write: Emitter, scores: str, post: str, where: str) -> str:
     """Emit the transformation of scores that ONNX or a loss function names."""
     match post:
         case "none":
@@ -264,12 +264,12 @@ def emit_post(write: Emitter, scores: str, post: str, where: str) -> str:
         case "exp":
             return write.emit("exp", (scores,))
         case "sigmoid":
-            return both_probabilities(write, write.emit("sigmoid", (scores,)))
+            return emit_both_probabilities(write, write.emit("sigmoid", (scores,)))
         case _:
             raise UnsupportedError(f"the transformation {post!r} of scores", where=where)
 
 
-def both_probabilities(write: Emitter, probability: str) -> str:
+def emit_both_probabilities(write: Emitter, probability: str) -> str:
     """Emit the probabilities of both classes from those of the second class, (N, 1)."""
     one = write.new_constant("one", np.array(1.0, np.float32))
     return write.emit("concat", (write.emit("sub", (one, probability)), probability), {"axis": 1})

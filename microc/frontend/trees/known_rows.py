@@ -18,7 +18,7 @@ _NUDGE = 1e-6
 """Relative change of features that corresponds to a few rounding steps of float32."""
 
 
-def expected_answers(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
+def estimator_outputs(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
     """Return what the estimator computes for rows, in the order of the network's outputs, and for the label a mask of
     undecided rows.
 

@@ -20,8 +20,8 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import boosters
-from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
-from microc.frontend.trees.known_rows import expected_answers, nested_estimators, sample_known_rows
+from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post_transform, leaf_scale
+from microc.frontend.trees.known_rows import estimator_outputs, nested_estimators, sample_known_rows
 from microc.frontend.trees.sklearn_formulas import emit_class, emit_scaler, formula_of, refuse_ties, tree_ensemble_of
 from microc.graph.ir import Graph, Quant
 from microc.ops.attributes import Rounding
@@ -38,7 +38,7 @@ _TOLERANCE = 1e-3
 LEAF_DTYPES = ("float32", "int8", "uint8", "int16")
 
 
-def read(
+def read_estimator(
     estimator: Any,
     input_shape: Sequence[int] | None = None,
     *,
@@ -73,7 +73,7 @@ def read(
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
         if dtype not in known:
             raise UsageError(f"{name} dtype {dtype!r} is not supported", hint=f"use one of {', '.join(known)}")
-    return graph_of(
+    return ensemble_graph(
         ensemble,
         shape,
         type(estimator).__name__,
@@ -84,12 +84,14 @@ def read(
     )
 
 
-def read_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def read_booster_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read LightGBM's text model, or XGBoost's model file; ``input_shapes`` may give the number of rows."""
     ensemble, features = (boosters.parse_lightgbm if boosters.is_lightgbm(data) else boosters.parse_xgboost)(
         data, file_name
     )
-    return graph_of(ensemble, _input_shape(single_input_shape(input_shapes, file_name), features, file_name), file_name)
+    return ensemble_graph(
+        ensemble, _input_shape(single_input_shape(input_shapes, file_name), features, file_name), file_name
+    )
 
 
 def single_input_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
@@ -125,7 +127,7 @@ def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
         raise ModelError(f"the estimator is not fitted: {error}", where=where, hint="call fit first") from error
 
 
-def graph_of(
+def ensemble_graph(
     ensemble: Ensemble,
     shape: tuple[int, ...],
     file: str,
@@ -150,7 +152,7 @@ def graph_of(
     label_scores = scores
     if not integers:
         write.at(-1, "scores")
-        scores = label_scores = emit_post(write, scores, ensemble.post, file)
+        scores = label_scores = emit_post_transform(write, scores, ensemble.post, file)
     if not classifies:
         flat = write.reshape(scores, shape[:1]) if ensemble.targets == 1 else scores
         return write.graph(file, {"scores" if integers else "prediction": flat})
@@ -231,8 +233,8 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected, undecided = expected_answers(estimator, batch)
-                nudged, _ = expected_answers(estimator, batch * np.float32(1 + 2e-6))
+                expected, undecided = estimator_outputs(estimator, batch)
+                nudged, _ = estimator_outputs(estimator, batch * np.float32(1 + 2e-6))
         except Exception:  # noqa: BLE001 - rows that the estimator itself refuses
             continue
         outputs = evaluate(graph, {graph.inputs[0]: batch})[0]

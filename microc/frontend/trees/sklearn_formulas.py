@@ -12,7 +12,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post
+from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post_transform
 from microc.frontend.trees.known_rows import nested_estimators
 from microc.ops.trees.tree_arrays import AT_MOST, UNORDERED, Tree
 
@@ -165,9 +165,9 @@ Write = Callable[[GraphBuilder, str, Any], dict[str, str]]
 def formula_of(estimator: Any) -> Write | None:
     """Return the function that emits an estimator's results for rows of features, by name; None if it has no formula here."""
     if _is_logistic(estimator):
-        return logistic
+        return emit_logistic
     if _is_linear(estimator):
-        return linear
+        return emit_linear
     return next((WRITERS[kind.__name__] for kind in type(estimator).__mro__ if kind.__name__ in WRITERS), None)
 
 
@@ -194,7 +194,7 @@ def refuse_ties(estimator: Any) -> None:
             )
 
 
-def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_isolation_forest(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit an IsolationForest: ``label``, -1 for outliers and 1 for others, and ``scores``, its decision function.
 
     A row's score is -2 ** (-depth / c): its mean depth over the trees, relative to the average length c of an
@@ -204,7 +204,7 @@ def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     where = type(estimator).__name__
     write.at(-1, "trees")
     depth = emit_ensemble(write, x, ensemble, where)
-    anomaly = write.reshape(emit_post(write, depth, ensemble.post, where), write.shape(depth)[:1])
+    anomaly = write.reshape(emit_post_transform(write, depth, ensemble.post, where), write.shape(depth)[:1])
     write.at(-1, "anomaly")
     offset = write.new_constant("offset", np.array(-estimator.offset_, np.float32))
     scores = write.emit("sub", (offset, anomaly))
@@ -214,7 +214,7 @@ def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     return {"label": label, "scores": scores}
 
 
-def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_nearest_centroid(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit a NearestCentroid: ``label``, the class whose mean is nearest, by the sum of squares or of magnitudes."""
     classes = np.asarray(estimator.classes_)
     if not np.allclose(estimator.class_prior_, 1 / len(classes)):
@@ -236,7 +236,7 @@ def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     return {"label": emit_class(write, nearest, classes)}
 
 
-def discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_linear_discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit a LinearDiscriminantAnalysis: ``label`` and ``probabilities``.
 
     Scores W x + b cancel: on badly scaled features the products are 1e4 times their sum. So the training mean c is
@@ -250,12 +250,14 @@ def discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
         write.new_constant(stem, part.astype(np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
     scores = write.emit("dense", (centred, *operands))
-    probabilities = emit_post(write, scores, "sigmoid" if len(bias) == 1 else "softmax", type(estimator).__name__)
+    probabilities = emit_post_transform(
+        write, scores, "sigmoid" if len(bias) == 1 else "softmax", type(estimator).__name__
+    )
     class_index = write.emit("argmax", (probabilities,), {"axis": 1, "out_dtype": "int32"})
     return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "probabilities": probabilities}
 
 
-def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit an SGDClassifier or OneVsRestClassifier of one logistic regression per class: ``label`` and ``probabilities``.
 
     The label is that of the largest score W x + b. Probabilities are sigmoids divided by their sum; several may be 1 in
@@ -268,7 +270,7 @@ def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     )
     scores = write.emit("dense", (x, *operands))
     if write.shape(scores)[1] == 1:
-        probabilities = emit_post(write, scores, "sigmoid", type(estimator).__name__)
+        probabilities = emit_post_transform(write, scores, "sigmoid", type(estimator).__name__)
         scores = write.emit("concat", (write.emit("neg", (scores,)), scores), {"axis": 1})
     else:
         sigmoids = write.emit("sigmoid", (scores,))
@@ -288,7 +290,7 @@ def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "probabilities": probabilities}
 
 
-def linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit a OneVsRestClassifier of linear classifiers without probabilities: ``label`` and ``scores`` W x + b.
 
     skl2onnx divides the scores by the sum of their magnitudes instead. Of two classes the first one's score is minus
@@ -305,7 +307,7 @@ def linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "scores": scores}
 
 
-def mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_gaussian_mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit a GaussianMixture: ``label`` and ``probabilities``, from squares of (x - mean) * precision.
 
     skl2onnx multiplies the squares out; its float32 sums cancel if means are many deviations from zero."""
@@ -330,10 +332,13 @@ def mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     half = write.emit("mul", (squares, write.new_constant("half", np.full((1, 1), 0.5, np.float32))))
     scores = write.emit("sub", (write.new_constant("bias", _as_float32(bias - bias.max())[None]), half))
     component = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": component, "probabilities": emit_post(write, scores, "softmax", type(estimator).__name__)}
+    return {
+        "label": component,
+        "probabilities": emit_post_transform(write, scores, "softmax", type(estimator).__name__),
+    }
 
 
-def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_quantile_transformer(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit a QuantileTransformer: ``variable``, the shares of training rows below, as sums of ramps and steps.
 
     A repeated quantile is a step. For a feature equal to it scikit-learn gives the middle of the step, skl2onnx an end."""
@@ -494,10 +499,10 @@ _LINEAR = (
 )
 """Classifiers whose decision function is W x + b."""
 WRITERS: Mapping[str, Write] = {
-    "GaussianMixture": mixture,
-    "IsolationForest": isolation,
-    "LinearDiscriminantAnalysis": discriminant,
-    "NearestCentroid": centroids,
-    "QuantileTransformer": quantiles,
+    "GaussianMixture": emit_gaussian_mixture,
+    "IsolationForest": emit_isolation_forest,
+    "LinearDiscriminantAnalysis": emit_linear_discriminant,
+    "NearestCentroid": emit_nearest_centroid,
+    "QuantileTransformer": emit_quantile_transformer,
 }
 """Functions that emit an estimator, by the name of the class or of a base class."""

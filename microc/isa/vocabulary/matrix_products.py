@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from functools import cache
 
-from microc.isa.instruction_set import ANY, Intrin, i32
+from microc.isa.instruction_set import ANY, Intrin, int32_constant
 from microc.isa.tensor_intrinsics import Step, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.bit_fields import FEW, VECTOR, BitFields
@@ -53,10 +53,10 @@ def _product_meaning(
     k = Var("k")
     body, first = [], []
     for r, c in itertools.product(range(rows), range(columns)):
-        index = (Var("stride_sums") * r + c if r else i32(c),)
+        index = (Var("stride_sums") * r + c if r else int32_constant(c),)
         left = a[Var("stride_a") * r + k if r else k].astype("int32")
-        right = _unpacked_weight(b, Var("stride_b") * c if c else i32(0), k, form)
-        first.append(ir.Store(sums, index, start[c] if rows == 1 else i32(0)))
+        right = _unpacked_weight(b, Var("stride_b") * c if c else int32_constant(0), k, form)
+        first.append(ir.Store(sums, index, start[c] if rows == 1 else int32_constant(0)))
         body.append(ir.Store(sums, index, ir.Load(sums, index) + left * right))
     return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 
@@ -88,7 +88,7 @@ def _product_intrinsic(a: str, b: str, rows: int, columns: int) -> Intrin:
     )
 
 
-def row_name(depth: int) -> str:
+def row_product_name(depth: int) -> str:
     """Return the name of the intrinsic that multiplies a row of ``depth`` bytes by many rows of weights."""
     return f"row_i8_i8_{depth}"
 
@@ -99,9 +99,9 @@ def _row_product_intrinsic(depth: int) -> Intrin:
     a, b = Buffer("a", (ANY,), "int8"), Buffer("b", (ANY,), "int8")
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
     product = a[k].astype("int32") * b[c * depth + k].astype("int32")
-    terms = ir.For(k, i32(depth), ir.Store(sums, (c,), sums[c] + product))
+    terms = ir.For(k, int32_constant(depth), ir.Store(sums, (c,), sums[c] + product))
     body = ir.For(c, columns, ir.seq(ir.Store(sums, (c,), start[c]), terms))
-    return Intrin(row_name(depth), (a, b, start, sums, columns), body)
+    return Intrin(row_product_name(depth), (a, b, start, sums, columns), body)
 
 
 PRODUCTS = (*(_product_intrinsic(*shape) for shape in PRODUCT_SHAPES), *map(_row_product_intrinsic, ROW_DEPTHS))
@@ -207,7 +207,7 @@ SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
 _HALVES = ("low", "high")
 
 
-def correlation(outputs: int, taps: int, stride: int) -> str:
+def correlation_name(outputs: int, taps: int, stride: int) -> str:
     """Return the name of the tensor intrinsic that correlates ``taps`` taps with ``outputs`` outputs at ``stride``."""
     return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
 
@@ -237,7 +237,9 @@ def _correlate_single_tap(outputs: int) -> TensorIntrin:
         Step(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic(n, 0), n) for n in range(outputs)
     )
     order = tuple(range(outputs))
-    return TensorIntrin(correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, steps, outputs=outputs)
+    return TensorIntrin(
+        correlation_name(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, steps, outputs=outputs
+    )
 
 
 def _single_product_step(output: int, element: int, tap: int, taps: int) -> Step:
@@ -270,7 +272,7 @@ def _correlation_intrinsic(outputs: int, taps: int, stride: int) -> TensorIntrin
     points = [(n, k) for n in range(outputs) for k in range(taps)]
     steps = [step for n in range(outputs) for step in _output_steps(n, n * stride, taps)]
     return TensorIntrin(
-        correlation(outputs, taps, stride),
+        correlation_name(outputs, taps, stride),
         "int16",
         "int16",
         tuple(n * stride + k for n, k in points),

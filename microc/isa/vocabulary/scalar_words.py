@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microc.isa.instruction_set import ANY, A, B, C, Intrin, i32, pack16, sign8, sign16
+from microc.isa.instruction_set import ANY, A, B, C, Intrin, int32_constant, pack_halves, sign_extend_8, sign_extend_16
 from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
 from microc.isa.tensor_intrinsics import Step, StepOperand, TensorIntrin
 from microc.tir import ir
@@ -50,7 +50,7 @@ _ROUNDED = (_WIDE >> 32).astype("int32") + ((_WIDE >> 31) & 1).astype("int32")
 _NEAREST = ir.select(
     _F < _END,
     ir.select(_F >= -_END, ir.cast("int32", ir.call("rint", _F)), ir.const(-(1 << 31), "int32")),
-    ir.select(_F >= _END, i32((1 << 31) - 1), 0),
+    ir.select(_F >= _END, int32_constant((1 << 31) - 1), 0),
 )
 """Rounds half to even and saturates; NaN, for which both comparisons are false, becomes 0."""
 
@@ -111,26 +111,26 @@ FARTHEST = ((1 << 16) - 1) // 7
 def _load_four_bytes(p: Buffer) -> Expr:
     """Build the little-endian word of the four bytes at ``p``."""
     parts = [p[k].astype("int32") & 0xFF for k in range(4)]
-    top = sign8(parts[3])
+    top = sign_extend_8(parts[3])
     return parts[0] | (parts[1] * 256) | (parts[2] * 65536) | (top * 16777216)
 
 
 def _low_byte(x: Expr, dtype: str) -> Expr:
     """Build the conversion of the low byte of a word to the byte dtype ``dtype``."""
-    return ir.cast(dtype, sign8(x) if dtype == "int8" else x & 0xFF)
+    return ir.cast(dtype, sign_extend_8(x) if dtype == "int8" else x & 0xFF)
 
 
 def _word_access_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that load and store words of four bytes, or of two 16-bit numbers."""
     for dtype in ("int8", "uint8"):
         p = Buffer("p", (4,), dtype)
-        stored = (ir.Store(p, (i32(k),), _low_byte(A >> (8 * k), dtype)) for k in range(4))
+        stored = (ir.Store(p, (int32_constant(k),), _low_byte(A >> (8 * k), dtype)) for k in range(4))
         yield Intrin(f"load_{MOVED[dtype]}x4", (p,), _load_four_bytes(p))
         yield Intrin(f"store_{MOVED[dtype]}x4", (p, A), ir.seq(*stored))
     for suffix in ("", "_aligned"):
         p = Buffer("p", (2,), "int16")
-        stored = (ir.Store(p, (i32(k),), sign16(A >> (16 * k)).astype("int16")) for k in range(2))
-        yield Intrin(f"load_i16x2{suffix}", (p,), pack16(p[0].astype("int32"), p[1].astype("int32")))
+        stored = (ir.Store(p, (int32_constant(k),), sign_extend_16(A >> (16 * k)).astype("int16")) for k in range(2))
+        yield Intrin(f"load_i16x2{suffix}", (p,), pack_halves(p[0].astype("int32"), p[1].astype("int32")))
         yield Intrin(f"store_i16x2{suffix}", (p, A), ir.seq(*stored))
 
 
@@ -161,7 +161,7 @@ WORDS = (*_word_access_intrinsics(), *_run_intrinsics())
 # lane.
 
 _Z = Var("z")
-_PAIRS_HALVES = {"low": (sign16(A), sign16(B)), "high": (A >> 16, B >> 16)}
+_PAIRS_HALVES = {"low": (sign_extend_16(A), sign_extend_16(B)), "high": (A >> 16, B >> 16)}
 _PRODUCTS = tuple(a * b for a, b in _PAIRS_HALVES.values())
 _FOUR = Buffer("p", (4,), "int16")
 
@@ -175,10 +175,10 @@ def _byte_widening(name: str, signed: bool, less: bool = False) -> Intrin:
 
     def widened_byte(k: int) -> Expr:
         part = A >> (8 * k)
-        value = sign8(part) if signed else part & 0xFF
-        return ir.cast("int16", value - sign16(_Z) if less else value)
+        value = sign_extend_8(part) if signed else part & 0xFF
+        return ir.cast("int16", value - sign_extend_16(_Z) if less else value)
 
-    stores = (ir.Store(pointer, (i32(k),), widened_byte(k)) for k in range(4))
+    stores = (ir.Store(pointer, (int32_constant(k),), widened_byte(k)) for k in range(4))
     return Intrin(name, (pointer, A, *((_Z,) if less else ())), ir.seq(*stores))
 
 
@@ -191,7 +191,7 @@ def _lane_extreme(name: str, lanes: int, *, signed: bool, smallest: bool) -> Int
         part = (word >> (bits * k)) & mask
         return (part ^ sign) - sign if signed else part
 
-    total: Expr = i32(0)
+    total: Expr = int32_constant(0)
     for k in range(lanes):
         extreme: Expr = ir.binary("min" if smallest else "max", lane_value(A, k), lane_value(B, k))
         # The highest lane is signed, so that its product by a power of two does not overflow.
@@ -207,7 +207,7 @@ def _widening_intrinsics() -> Iterator[Intrin]:
         yield _byte_widening(f"widen_less_{short}x4", signed, less=True)
         for name, first in (("evens", 0), ("odds", 8)):
             word = A >> first if first else A
-            pair = pack16(sign8(word), sign8(A >> (first + 16))) if signed else word & 0x00FF00FF
+            pair = pack_halves(sign_extend_8(word), sign_extend_8(A >> (first + 16))) if signed else word & 0x00FF00FF
             yield Intrin(f"{name}_{short}", (A,), pair)
 
 
@@ -219,8 +219,8 @@ def _wrapping_sum(*products: Expr) -> Expr:
 def _four_byte_products(signed: bool) -> Expr:
     """Build the sum of ``c`` and the products of the four bytes of ``a`` and ``b``; ``signed``: the bytes of ``a`` are
     signed."""
-    parts = ((sign8(A >> k) if signed else (A >> k) & 0xFF) * sign8(B >> k) for k in (0, 8, 16, 24))
-    return C + sum(parts, i32(0))
+    parts = ((sign_extend_8(A >> k) if signed else (A >> k) & 0xFF) * sign_extend_8(B >> k) for k in (0, 8, 16, 24))
+    return C + sum(parts, int32_constant(0))
 
 
 PAIRS = (
@@ -229,8 +229,12 @@ PAIRS = (
         for name in ("max", "min")
         for letter, bits in (("i", 8), ("u", 8), ("i", 16))
     ),
-    Intrin("add_i16x2", (A, B), pack16(sign16(A) + sign16(B), sign16((A >> 16) + (B >> 16)))),
-    Intrin("sub_i16x2", (A, B), pack16(sign16(A) - sign16(B), sign16((A >> 16) - (B >> 16)))),
+    Intrin(
+        "add_i16x2", (A, B), pack_halves(sign_extend_16(A) + sign_extend_16(B), sign_extend_16((A >> 16) + (B >> 16)))
+    ),
+    Intrin(
+        "sub_i16x2", (A, B), pack_halves(sign_extend_16(A) - sign_extend_16(B), sign_extend_16((A >> 16) - (B >> 16)))
+    ),
     *_widening_intrinsics(),
     Intrin("dot2", (A, B, C), C + _PRODUCTS[0] + _PRODUCTS[1], limits=INSTRUCTION_SET_SUMS),
     Intrin("dot2_wrapping", (A, B, C), _wrapping_sum(*_PRODUCTS)),
@@ -239,8 +243,8 @@ PAIRS = (
         (_FOUR, A, B, C),
         _wrapping_sum(
             *(
-                ir.Load(_FOUR, (i32(k),)).astype("int32") * half
-                for k, half in enumerate((sign16(A), A >> 16, sign16(B), B >> 16))
+                ir.Load(_FOUR, (int32_constant(k),)).astype("int32") * half
+                for k, half in enumerate((sign_extend_16(A), A >> 16, sign_extend_16(B), B >> 16))
             )
         ),
     ),

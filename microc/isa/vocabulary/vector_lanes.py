@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from microc.base import dtypes
-from microc.isa.instruction_set import ANY, LANE, VL, Intrin, vector
+from microc.isa.instruction_set import ANY, LANE, VL, Intrin, vector_dtype
 from microc.isa.vocabulary.scalar_words import MOVED, PAIRS
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
@@ -43,7 +43,7 @@ def _as_int64(x: Expr) -> Expr:
     return x.astype("int64")
 
 
-def wrapping(op: str, a: Expr, b: Expr) -> Expr:
+def wrapping_operation(op: str, a: Expr, b: Expr) -> Expr:
     """Build the operation ``op`` on two int32 values modulo 2**32: inactive lanes hold undefined values, which must not
     overflow."""
     return ir.binary(op, a.astype("uint32"), b.astype("uint32")).astype("int32")
@@ -83,12 +83,12 @@ def _signed_shift_rounding(a: Expr, s: Expr) -> Expr:
     return ir.select(s < 0, ((_as_int64(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
 
 
-def arithmetic(lanes: int) -> Iterator[Intrin]:
+def arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics for arithmetic of two vectors of int32, or of a vector and a scalar."""
     end = f"i32x{lanes}"
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
-        **{op: wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
+        **{op: wrapping_operation(op, _a, _b) for op in ("add", "sub", "mul")},
         "doubling_high_mul": _doubling_high_mul(_a, _b),
         "doubling_high_floor": _doubling_high_floor(_a, _b),
         "high_product": _high_word(_a, _b),
@@ -105,7 +105,9 @@ def arithmetic(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"{name}_{end}", (wide_a, wide_b), meaning, lanes)
         if name in NUMBERED:
             yield Intrin(f"{name}_n_{end}", (wide_a, _b), meaning, lanes)
-    yield Intrin(f"mac_n_{end}", (wide_a, wide_b, _n), wrapping("add", _a, wrapping("mul", _b, _n)), lanes)
+    yield Intrin(
+        f"mac_n_{end}", (wide_a, wide_b, _n), wrapping_operation("add", _a, wrapping_operation("mul", _b, _n)), lanes
+    )
     yield Intrin(f"dup_{end}", (_n,), _n, lanes)
     yield Intrin(f"ramp_{end}", (_n,), LANE * _n, lanes)
     for op in sorted(ir.COMPARISONS):
@@ -113,7 +115,7 @@ def arithmetic(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"select_{op}_{end}", (wide_a, wide_b, wide_x, wide_y), selected, lanes)
 
 
-def memory(lanes: int) -> Iterator[Intrin]:
+def memory_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that load and store vectors of int32, contiguous or at offsets in elements; all lanes or
     the first n."""
     end = f"i32x{lanes}"
@@ -162,7 +164,7 @@ def _packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over loads of packed words, one for each lane or one for all (``dup``), and their dot products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for short, (dtype, count) in SHORT_WORDS.items():
-        bits = dtypes.info(dtype).bits
+        bits = dtypes.dtype_parts(dtype).bits
         p, q = Buffer("p", (count * lanes,), dtype), Buffer("p", (count,), dtype)
         yield Intrin(f"load_{short}_{end}", (p,), _packed_word(p, LANE * count, count, bits), lanes)
         yield Intrin(f"dup_{short}_{end}", (q,), _packed_word(q, ir.const(0, "int32"), count, bits), lanes)
@@ -175,7 +177,12 @@ def _packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
 LANEWISE = tuple(
     intrin
     for lanes in WIDTHS
-    for intrin in (*arithmetic(lanes), *memory(lanes), *_saturating_intrinsics(lanes), *_packed_word_intrinsics(lanes))
+    for intrin in (
+        *arithmetic_intrinsics(lanes),
+        *memory_intrinsics(lanes),
+        *_saturating_intrinsics(lanes),
+        *_packed_word_intrinsics(lanes),
+    )
 )
 
 
@@ -195,7 +202,7 @@ _float_lanes_a, _float_lanes_b, _c, _float_lanes_x, _float_lanes_y, _float_lanes
 )
 
 
-def floats(lanes: int) -> Iterator[Intrin]:
+def float_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over all intrinsics on vectors of ``lanes`` floats."""
     end, vector, integers = f"f32x{lanes}", f"float32x{lanes}", f"int32x{lanes}"
     a, b, c, x, y = (Var(name, vector) for name in "abcxy")
@@ -236,7 +243,7 @@ def floats(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"toward_zero_i32x{lanes}", (a,), ir.cast("int32", _float_lanes_a), lanes)
 
 
-FLOAT_LANES = tuple(intrin for lanes in WIDTHS for intrin in floats(lanes))
+FLOAT_LANES = tuple(intrin for lanes in WIDTHS for intrin in float_intrinsics(lanes))
 
 
 # ---- Scalable vectors (RVV), which the lowering of loops to strips (``tir/lower/lanes.py``) uses
@@ -258,7 +265,12 @@ _RIGHT: Mapping[str, Expr] = MappingProxyType({"right": _A >> _B, "right_round":
 
 def _scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics on scalable vectors of ``lanes`` lanes or a multiple."""
-    for word in (*arithmetic(lanes), *memory(lanes), *floats(lanes), *_scalable_only_intrinsics(lanes)):
+    for word in (
+        *arithmetic_intrinsics(lanes),
+        *memory_intrinsics(lanes),
+        *float_intrinsics(lanes),
+        *_scalable_only_intrinsics(lanes),
+    ):
         if not word.name.endswith("_first"):
             name = word.name.replace(f"x{lanes}", f"xvscalex{lanes}")
             params = (*(_scalable_param(p, lanes) for p in word.params), VL)
@@ -268,10 +280,10 @@ def _scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that only scalable vectors have."""
-    end = vector("i32", lanes)
-    a, b, c = (Var(name, vector("int32", lanes)) for name in "abc")
-    yield Intrin(f"neg_{end}", (a,), wrapping("sub", ir.const(0, "int32"), _A), lanes)
-    yield Intrin(f"mac_{end}", (a, b, c), wrapping("add", _A, wrapping("mul", _B, _C)), lanes)
+    end = vector_dtype("i32", lanes)
+    a, b, c = (Var(name, vector_dtype("int32", lanes)) for name in "abc")
+    yield Intrin(f"neg_{end}", (a,), wrapping_operation("sub", ir.const(0, "int32"), _A), lanes)
+    yield Intrin(f"mac_{end}", (a, b, c), wrapping_operation("add", _A, wrapping_operation("mul", _B, _C)), lanes)
     yield from _int16_factor_intrinsics(lanes)
     for name, meaning in _RIGHT.items():
         yield Intrin(f"{name}_{end}", (a, b), meaning, lanes, _PLACES)
@@ -286,17 +298,21 @@ def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 def _int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that load vectors of int16 and add their products."""
-    a, b, c = Var("a", vector("int32", lanes)), Var("b", vector(SHORT, lanes)), Var("c", vector(SHORT, lanes))
+    a, b, c = (
+        Var("a", vector_dtype("int32", lanes)),
+        Var("b", vector_dtype(SHORT, lanes)),
+        Var("c", vector_dtype(SHORT, lanes)),
+    )
     for dtype in ("int8", "uint8", SHORT):
         p = Buffer("p", (lanes,), dtype)
-        yield Intrin(f"load_{MEMORY[dtype]}_{vector('i16', lanes)}", (p,), ir.cast(SHORT, p[LANE]), lanes)
+        yield Intrin(f"load_{MEMORY[dtype]}_{vector_dtype('i16', lanes)}", (p,), ir.cast(SHORT, p[LANE]), lanes)
     product = Var("b", SHORT).astype("int32") * Var("c", SHORT).astype("int32")
-    yield Intrin(f"mac_short_{vector('i32', lanes)}", (a, b, c), wrapping("add", _A, product), lanes)
+    yield Intrin(f"mac_short_{vector_dtype('i32', lanes)}", (a, b, c), wrapping_operation("add", _A, product), lanes)
     scaled = Var("b", SHORT).astype("int32") * _N
     yield Intrin(
-        f"mac_short_n_{vector('i32', lanes)}",
+        f"mac_short_n_{vector_dtype('i32', lanes)}",
         (a, b, _N),
-        wrapping("add", _A, scaled),
+        wrapping_operation("add", _A, scaled),
         lanes,
         (("n", -(1 << 15), (1 << 15) - 1),),
     )
@@ -306,7 +322,7 @@ def _scalable_param(param: Var | Buffer, lanes: int) -> Var | Buffer:
     """Convert a parameter of an intrinsic that is a vector to a scalable vector; others are unchanged."""
     if isinstance(param, Buffer) or not dtypes.is_vector(param.dtype):
         return param
-    return Var(param.name, vector(param.dtype.partition("x")[0], lanes, scalable=True))
+    return Var(param.name, vector_dtype(param.dtype.partition("x")[0], lanes, scalable=True))
 
 
 SCALABLE = tuple(intrin for lanes in LEAST for intrin in _scalable_intrinsics(lanes))

@@ -14,14 +14,14 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
-from microc.ops.constants import Application, sum_fault
+from microc.ops.constants import Application, product_sum_overflow_message
 from microc.ops.convolution import conv2d_algorithms
 from microc.ops.convolution.conv2d_algorithms import (
     can_slide_unsigned_windows,
     can_slide_windows,
     can_use_half_windows,
-    half_windows,
-    window_product,
+    half_depthwise_product,
+    sliding_window_product,
 )
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, gather_patches, infer_geometry, pad_input
 from microc.ops.matrix.gemm import (
@@ -30,27 +30,27 @@ from microc.ops.matrix.gemm import (
     HALF_TOLERANCE,
     PACKED,
     TABLES,
+    bias_for_unsigned_data,
     bias_operand,
     can_store_unsigned,
     dequantised_product,
     half_product,
     half_weights,
     initial_sum,
-    levels_of,
-    offset_bias,
     packed_depth,
-    packed_form,
     packed_notes,
+    packed_weight_form,
     padded_depth,
     padded_terms,
     padded_units,
     product_notes,
+    quantised_weights_of,
     unit_product,
     weight_rows,
 )
-from microc.ops.matrix.products import Product, legalize_product
+from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.matrix.swar import pair_packing, paired_product
-from microc.ops.registry import WORD, Algorithms, Case, Legalized, OpCall, OpDef, Operand, Window, rows_only
+from microc.ops.registry import WORD, Algorithms, Case, Legalized, OpCall, OpDef, Operand, Window, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, GROUPED
@@ -258,7 +258,7 @@ def compute(call: OpCall) -> te.Tensor:
     dtype = attrs["out_dtype"] or data.type.dtype
     algorithm = attrs["algorithm"]
     if algorithm in ("winograd", "winograd_floats", "winograd_four"):
-        return conv2d_algorithms.compute(call, g, 4 if algorithm == "winograd_four" else 2)
+        return conv2d_algorithms.compute_winograd(call, g, 4 if algorithm == "winograd_four" else 2)
     if algorithm == "pairs":
         packing = pair_packing(call)
         if packing is None:
@@ -266,9 +266,9 @@ def compute(call: OpCall) -> te.Tensor:
         pixels = _im2col_matrix(g, attrs, data, packing.unsigned.shape[1], even=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
-        return window_product(call, attrs, g, unsigned=algorithm == "unsigned_windows")
+        return sliding_window_product(call, attrs, g, unsigned=algorithm == "unsigned_windows")
     if algorithm == "half" and g.groups > 1:
-        return half_windows(call)
+        return half_depthwise_product(call)
     if algorithm == "half":
         return half_product(
             call, gather_patches(g, data, attrs["pad_value"], padded_terms(g.depth), dtype=HALF), g.depth
@@ -276,7 +276,7 @@ def compute(call: OpCall) -> te.Tensor:
     if algorithm == "opened":
         return dequantised_product(call, _im2col_matrix(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
-        form = packed_form(call, algorithm)
+        form = packed_weight_form(call, algorithm)
         depth = padded_depth(call, g.depth) if form is None else packed_depth(form, g.depth)
         pixels = _im2col_matrix(g, attrs, data, depth, unsigned=algorithm == "unsigned_rows")
         if form is not None:
@@ -365,7 +365,7 @@ ALGORITHMS: Algorithms = {
     "unsigned_windows": can_slide_unsigned_windows,
     "single": _is_single_channel,
     **PACKED,
-    "opened": lambda call: levels_of(call) is not None,
+    "opened": lambda call: quantised_weights_of(call) is not None,
     "half": lambda call: half_weights(call) is not None or can_use_half_windows(call),
 }
 """Predicates by algorithm. ``pairs`` of pixels in a word; ``grouped``: a matrix product per group; ``unsigned``: a depthwise
@@ -382,7 +382,7 @@ def _sum_depthwise(
 
     Constant weights are packed as (KH, KW, C): neighbouring channels are neighbours in memory. With ``unsigned`` 128 is
     added to the data, which the bias corrects."""
-    bias = bias_operand(bias or weight, offset_bias(weight, bias)) if unsigned else bias
+    bias = bias_operand(bias or weight, bias_for_unsigned_data(weight, bias)) if unsigned else bias
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
@@ -431,7 +431,7 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
     g = infer_geometry(node.attrs, data.shape, weight.shape)
     # TFLite multiplies the scales of uint8 convolutions as floats (GetQuantizedConvolutionMultipler), of others as doubles.
     trailing = 2 if node.attrs.get("layout", "NHWC") == "NCHW" else 0
-    return legalize_product(node, graph, Product(g.depth, trailing, single=data.dtype == "uint8", padded=True))
+    return legalize_product(node, graph, ProductForm(g.depth, trailing, single=data.dtype == "uint8", padded=True))
 
 
 def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
@@ -451,7 +451,7 @@ def _input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Wind
 def _conv2d_overflow_message(application: Application) -> str:
     """Return a message if sums of products can overflow, else an empty string."""
     depth = infer_geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
-    return sum_fault(application, depth, application.attrs["pad_value"])
+    return product_sum_overflow_message(application, depth, application.attrs["pad_value"])
 
 
 OPERATORS = (
@@ -464,7 +464,7 @@ OPERATORS = (
         attrs=ATTRS,
         legalize=legalize,
         macs=macs,
-        axes=rows_only,
+        axes=map_batch_axis,
         window=_input_window,
         algorithms=ALGORITHMS,
         sound=(_conv2d_overflow_message,),

@@ -19,7 +19,7 @@ from microc.ops.matrix.gemm import (
     HALF,
     RUN,
     can_store_unsigned,
-    columns_bias,
+    column_bias,
     half_weights,
     initial_sum,
     padded_units,
@@ -61,7 +61,7 @@ def can_slide_unsigned_windows(call: OpCall) -> bool:
     return can_slide_windows(call) and can_store_unsigned(call)
 
 
-def window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsigned: bool = False) -> te.Tensor:
+def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsigned: bool = False) -> te.Tensor:
     """Build ``acc`` (N, H, W, O) of a convolution whose windows slide over the rows of the image.
 
     Output channels of zeros fill vectors; they are computed and left out of the result."""
@@ -76,7 +76,7 @@ def window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsig
     zeros = ((0, more), (0, 0), (0, run - taps))
     by_row = weight.data.reshape(g.out_channels, g.kernel[0], taps)
     factors = weight.packed(np.pad(by_row, zeros).reshape(g.out_channels + more, -1))
-    first = columns_bias(call, more, unsigned=unsigned)
+    first = column_bias(call, more, unsigned=unsigned)
     ky, k = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(run, "k")
     (down, across), step = g.strides, g.dilation[0]
 
@@ -130,7 +130,7 @@ def can_use_half_windows(call: OpCall) -> bool:
     return possible and attrs["dilation"] == (1, 1) and half_weights(call, channels) is not None
 
 
-def half_windows(call: OpCall) -> te.Tensor:
+def half_depthwise_product(call: OpCall) -> te.Tensor:
     """Build a depthwise convolution (N, Y, X, C) whose sums are in float16; the bias is added in float32."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
@@ -212,7 +212,7 @@ _A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.int64)
 _G_OF_FOUR = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64)
 
 
-def tiles(g: Geometry, outputs: int = 2) -> tuple[int, int]:
+def tile_counts(g: Geometry, outputs: int = 2) -> tuple[int, int]:
     """Return the number of rows of tiles and the number of tiles in a row; a tile has ``outputs`` x ``outputs`` outputs.
 
     Tiles of 2 x 2 may exceed the image."""
@@ -221,7 +221,7 @@ def tiles(g: Geometry, outputs: int = 2) -> tuple[int, int]:
     return -(-g.out_height // 2), -(-g.out_width // (2 * PAIR)) * PAIR
 
 
-def transformed_weights(weight: Array, outputs: int = 2) -> Array:
+def transform_weights(weight: Array, outputs: int = 2) -> Array:
     """Return Winograd's transformed weights U (P, O, C) of OHWI weights with a 3 x 3 kernel.
 
     These are 4 G g G' as int64 for integers, and G g G' as float32 for floats."""
@@ -271,7 +271,7 @@ def can_use_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], cons
     if types[0].dtype not in ("int8", "uint8") or any(array is None for array in consts[1:]):
         return False
     weight, *bias = (array for array in consts[1:] if array is not None)
-    u = np.abs(transformed_weights(weight))
+    u = np.abs(transform_weights(weight))
     low, high = dtypes.int_range(types[0].dtype)
     sums = u.sum(axis=2).reshape(POINTS, POINTS, -1) * (4 * max(-low, high))
     largest = np.einsum("ia,jb,ijo->abo", np.abs(_A), np.abs(_A), sums).max(initial=0)
@@ -280,7 +280,7 @@ def can_use_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], cons
     return bool(fits and int(largest) + start <= dtypes.int_range("int32")[1])
 
 
-def compute(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
+def compute_winograd(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
     """Build the convolution ``untile`` (N, OH, OW, O), int32 or float32, by Winograd tiles of ``outputs`` x ``outputs``."""
     data, weight, bias = call.weighted
     floats = data.type.dtype == "float32"
@@ -290,12 +290,12 @@ def compute(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
     if not is_possible(call.attrs, [x.type for x in call.present], [x.data for x in call.present]):
         raise InternalError("this convolution is not one for Winograd's algorithm")
     assert weight.data is not None
-    rows, columns = tiles(g, outputs)
+    rows, columns = tile_counts(g, outputs)
     top, left = g.padding[:2]
     # Tiles that exceed the image read beyond it: the border is enlarged to 2 inputs more than the tiles' outputs.
     reach = (top, left, outputs * rows + 2 - g.height - top, outputs * columns + 2 - g.width - left)
     padded = pad_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
-    u = weight.packed(transformed_weights(weight.data, outputs).astype(np.float32 if floats else np.int16))
+    u = weight.packed(transform_weights(weight.data, outputs).astype(np.float32 if floats else np.int16))
     return _winograd_stages(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), outputs)
 
 
@@ -305,7 +305,7 @@ def _winograd_stages(
     """Build the stages of Winograd's algorithm from the padded input and the transformed weights U (P, O, C).
 
     Return the last one, ``untile`` (N, OH, OW, O). Sums are int32 and V and U int16, or all are float32."""
-    rows, columns = tiles(g, outputs)
+    rows, columns = tile_counts(g, outputs)
     points, image = outputs + 2, (g.batch, rows, columns)
     narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
     into, back = (

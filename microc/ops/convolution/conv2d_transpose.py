@@ -25,11 +25,11 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
-from microc.ops.arithmetic import Rewrite, constant, is_quantised, split_activation
+from microc.ops.arithmetic import Rewrite, constant_data, is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
-from microc.ops.convolution.geometry import WINDOWS, row_conditions
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, rows_only
+from microc.ops.convolution.geometry import WINDOWS, input_row_conditions
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
@@ -164,7 +164,10 @@ def _compute(call: OpCall) -> te.Tensor:
         meets = ir.all_of(
             condition
             for place, axis, dilation in zip((top, left), (height, width), attrs["dilation"], strict=True)
-            for condition in ((place % axis.stride).eq(0), *row_conditions(place, axis.extent, axis.stride, dilation))
+            for condition in (
+                (place % axis.stride).eq(0),
+                *input_row_conditions(place, axis.extent, axis.stride, dilation),
+            )
         )
         assert meets is not None
         value = image[n, top // height.stride, left // width.stride, c // group_outputs * depth + k.var]
@@ -187,7 +190,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
     Raise UnsupportedError for quantised layers, which have no other form than phases.
     """
-    weight = constant(graph, node.inputs[1])
+    weight = constant_data(graph, node.inputs[1])
     quantised = is_quantised(node, graph)
     if weight is None:
         if quantised:
@@ -270,7 +273,7 @@ def _repeat_quant(quant: Quant | None, groups: int, block: int) -> Quant | None:
 
 def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
     """Repeat the bias of the output channels for every phase of each group."""
-    bias, tensor_type = constant(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
+    bias, tensor_type = constant_data(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
     if bias is None:
         raise UnsupportedError(
             f"the bias {node.inputs[2]!r} is computed when the network runs; expected a constant",
@@ -334,7 +337,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs=ATTRS,
-        axes=rows_only,
+        axes=map_batch_axis,
         legalize=_legalize,
         macs=_macs,
         operand_names=("data", "weight", "bias"),

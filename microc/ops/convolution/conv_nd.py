@@ -19,9 +19,9 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
-from microc.ops.convolution.geometry import row_conditions
+from microc.ops.convolution.geometry import input_row_conditions
 from microc.ops.matrix.gemm import initial_sum
-from microc.ops.registry import Case, OpCall, OpDef, rows_only
+from microc.ops.registry import Case, OpCall, OpDef, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, CHANNELS_FIRST, PATCH
@@ -240,7 +240,7 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
             where, taps, _spatial_parameters(attrs, extents), strict=True
         ):
             place = at + before - tap.var * dilation
-            conditions += row_conditions(place, extent, stride, dilation)
+            conditions += input_row_conditions(place, extent, stride, dilation)
             conditions += [(place % stride).eq(0)] if stride > 1 else []
             at_data = place // stride
             # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.
@@ -301,7 +301,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=lambda call: _build_wrapping_sums(call, _compute),
         cases=lambda: _cases(False),
-        axes=rows_only,
+        axes=map_batch_axis,
         macs=_macs,
         algorithms={"gathered": _can_share_patch},
         operand_names=("data", "weight", "bias"),
@@ -313,7 +313,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_transpose,
         compute=lambda call: _build_wrapping_sums(call, _compute_transpose),
         cases=lambda: _cases(True),
-        axes=rows_only,
+        axes=map_batch_axis,
         macs=_macs_transpose,
         operand_names=("data", "weight", "bias"),
     ),

@@ -158,7 +158,7 @@ def infer_geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequen
     return extents
 
 
-def row_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
+def input_row_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
     """Return the conditions that ``position // stride`` is a row of the data, 0..extent - 1.
 
     The position must be a multiple of the stride. Without dilation they bound the position. With dilation they bound
@@ -188,7 +188,7 @@ def _unflatten_index(index: Expr, *extents: int) -> list[Expr]:
     return indices
 
 
-def as_unsigned(value: Expr) -> Expr:
+def offset_to_uint8(value: Expr) -> Expr:
     """Convert an int8 expression to uint8 by adding 128."""
     return ir.cast("uint8", ir.cast("int32", value) + 128)
 
@@ -198,7 +198,7 @@ def select_border(inside: Expr | None, value: Expr, pad_value: int | float, unsi
 
     With ``unsigned`` 128 is added to both, and they are uint8."""
     border = ir.const(pad_value + 128 if unsigned else pad_value, "uint8" if unsigned else value.dtype)
-    value = as_unsigned(value) if unsigned else value
+    value = offset_to_uint8(value) if unsigned else value
     return value if inside is None else ir.select(inside, value, border)
 
 

@@ -15,7 +15,7 @@ from microc.graph.ir import TensorType
 from microc.ops.arithmetic import compute_dtype
 from microc.ops.attributes import REDUCTION, flag, integer, integers, one_axis
 from microc.ops.constants import BOUNDED
-from microc.ops.data_movement.rearrange import INDICES, check_indices, clamp_index
+from microc.ops.data_movement.rearrange import INDICES, check_index_dtype, clamp_index
 from microc.ops.elementwise.scalar_functions import SCATTERED
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -28,7 +28,7 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 def _check_slice_begin(
     name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]
 ) -> None:
-    check_indices(name, begin)
+    check_index_dtype(name, begin)
     if begin.shape != (len(data.shape),) or len(size) != len(data.shape):
         raise ModelError(
             f"{name}: begin and size need one number for each axis of the data; got {begin.shape} and {len(size)} "
@@ -373,7 +373,7 @@ def _cases_one_hot() -> Iterable[Case]:
 
 def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices = types
-    check_indices("gather_nd", indices)
+    check_index_dtype("gather_nd", indices)
     batch = attrs["batch_dims"]
     depth = indices.shape[-1] if indices.shape else 0
     if not indices.shape or data.shape[:batch] != indices.shape[:batch] or batch + depth > len(data.shape):
@@ -449,7 +449,7 @@ def _cases_gather_nd() -> Iterable[Case]:
 
 def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices, updates = types
-    check_indices("scatter_nd", indices)
+    check_index_dtype("scatter_nd", indices)
     depth = indices.shape[-1] if indices.shape else 0
     if not 1 <= depth <= len(data.shape) or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
         raise ModelError(

@@ -11,9 +11,9 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.attributes import choice, extents, flag, integer, one_axis, pairs_by_axis, some_axes
+from microc.ops.attributes import choice, flag, int_pairs_by_axis, integer, one_axis, result_extents, some_axes
 from microc.ops.constants import BOUNDED
-from microc.ops.registry import Case, OpCall, OpDef, along_axes, map_broadcast, map_padding
+from microc.ops.registry import Case, OpCall, OpDef, map_along_axes, map_broadcast, map_padding
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -29,7 +29,7 @@ def clamp_index(index: Expr, extent: int) -> Expr:
     return ir.cast("int32", ir.clamp(index, 0, extent - 1))
 
 
-def check_indices(name: str, tensor_type: TensorType) -> None:
+def check_index_dtype(name: str, tensor_type: TensorType) -> None:
     if tensor_type.dtype not in INDICES:
         raise ModelError(
             f"{name}: the indices have a wrong dtype; got {tensor_type.dtype}, expected {' or '.join(INDICES)}"
@@ -185,7 +185,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse",
         attrs={"axes": some_axes("that are turned round")},
-        axes=along_axes,
+        axes=map_along_axes,
         moves=True,
         infer=_infer_reverse,
         reference=lambda attrs, arrays: (np.ascontiguousarray(np.flip(arrays[0], attrs["axes"])),),
@@ -196,7 +196,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "mirror_pad",
         attrs={
-            "padding": pairs_by_axis("elements before and behind each axis"),
+            "padding": int_pairs_by_axis("elements before and behind each axis"),
             "mode": choice("what they are", "reflect", "symmetric", "edge", "wrap"),
         },
         axes=map_padding,
@@ -209,7 +209,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "broadcast_to",
-        attrs={"shape": extents("of the result")},
+        attrs={"shape": result_extents("of the result")},
         axes=lambda attrs, types: (map_broadcast(types[0], attrs["shape"], len(attrs["shape"])),),
         moves=True,
         infer=_infer_broadcast,

@@ -15,8 +15,17 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arithmetic import Rewrite, emit_dequantize, quantize_attrs
-from microc.ops.attributes import ROUNDING, by_axis, extents, integer, integers, number, one_axis, pairs_by_axis
-from microc.ops.constants import BOUNDED, number_fault
+from microc.ops.attributes import (
+    ROUNDING,
+    int_pairs_by_axis,
+    integer,
+    integers,
+    ints_by_axis,
+    number,
+    one_axis,
+    result_extents,
+)
+from microc.ops.constants import BOUNDED, attribute_dtype_error_message
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
 from microc.ops.registry import (
     Alias,
@@ -480,7 +489,7 @@ def _cases_pad() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reshape",
-        attrs={"shape": extents("of the result")},
+        attrs={"shape": result_extents("of the result")},
         axes=_axes_reshape,
         moves=True,
         infer=_infer_reshape,
@@ -506,9 +515,9 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "slice",
         attrs={
-            "begin": by_axis("the first of each axis", least=0),
-            "end": by_axis("behind the last", least=0),
-            "strides": by_axis("of each axis", least=1),
+            "begin": ints_by_axis("the first of each axis", least=0),
+            "end": ints_by_axis("behind the last", least=0),
+            "strides": ints_by_axis("of each axis", least=1),
         },
         axes=_axes_slice,
         moves=True,
@@ -525,9 +534,13 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_pad,
         compute=_compute_pad,
         cases=_cases_pad,
-        sound=(lambda application: number_fault("value", application.attrs["value"], application.types[0].dtype),),
+        sound=(
+            lambda application: attribute_dtype_error_message(
+                "value", application.attrs["value"], application.types[0].dtype
+            ),
+        ),
         attrs={
-            "padding": pairs_by_axis("elements before and behind each axis"),
+            "padding": int_pairs_by_axis("elements before and behind each axis"),
             "value": number("what they are, as stored", 0),
         },
         axes=map_padding,

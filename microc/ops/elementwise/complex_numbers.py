@@ -19,7 +19,7 @@ from microc.tir.ir import Expr, Stmt, Var
 Complex = tuple[Any, Any]
 
 
-class Arithmetic(Protocol):
+class ComplexArithmetic(Protocol):
     """Operations on complex numbers (real, imaginary) that the butterflies of a Fourier transform need."""
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
@@ -45,7 +45,7 @@ class Arithmetic(Protocol):
 
 
 @frozen
-class Fixed:
+class FixedPointComplex:
     """KISS FFT's fixed-point complex arithmetic over numpy (int64) and TIR.
 
     ``fraction``: number of fraction bits. ``wrap`` converts to the dtype, ``wide`` to one that holds products."""
@@ -84,7 +84,7 @@ class Fixed:
 
 
 @frozen
-class High:
+class HighHalfComplex:
     """Complex arithmetic of 32-bit numbers by rounded high halves of products, one instruction each on cores that have it.
 
     Numbers stay below 2**31 in magnitude if the inputs are, since every stage divides by its radix. Twiddles of stages
@@ -118,7 +118,7 @@ class High:
         return -a
 
 
-class Real:
+class FloatComplex:
     """Complex arithmetic of floats, which need no division."""
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
@@ -143,23 +143,25 @@ class Real:
         return -a
 
 
-def arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
+def complex_arithmetic(dtype: str, *, loops: bool) -> ComplexArithmetic:
     if dtype == "float32":
-        return Real()
+        return FloatComplex()
     fraction, width = (15, "int32") if dtype == "int16" else (31, "int64")
     if loops:
-        return Fixed(fraction, lambda x: ir.cast(width, x), lambda x: ir.cast(dtype, x))
-    return Fixed(fraction, lambda x: np.asarray(x, np.int64), lambda x: np.asarray(x).astype(dtype).astype(np.int64))
+        return FixedPointComplex(fraction, lambda x: ir.cast(width, x), lambda x: ir.cast(dtype, x))
+    return FixedPointComplex(
+        fraction, lambda x: np.asarray(x, np.int64), lambda x: np.asarray(x).astype(dtype).astype(np.int64)
+    )
 
 
-def high_arithmetic(*, loops: bool) -> Arithmetic:
+def high_half_arithmetic(*, loops: bool) -> ComplexArithmetic:
     """Return the arithmetic of 32-bit numbers by high halves of products, over TIR (``loops``) or numpy."""
     if loops:
-        return High(lambda a, b: ir.call("high_mul_round", a, b))
-    return High(lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32)
+        return HighHalfComplex(lambda a, b: ir.call("high_mul_round", a, b))
+    return HighHalfComplex(lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32)
 
 
-class NamedValues:
+class LetCollector:
     """Collects ``Let`` definitions, each of which names a value that is used more than once."""
 
     def __init__(self, stem: str) -> None:
@@ -182,10 +184,10 @@ class NamedValues:
         return body
 
 
-class NamingArithmetic:
+class NamingComplex:
     """Wraps a complex arithmetic so that a ``Let`` definition names every result."""
 
-    def __init__(self, inner: Arithmetic, names: NamedValues) -> None:
+    def __init__(self, inner: ComplexArithmetic, names: LetCollector) -> None:
         self.inner, self.held = inner, names
 
     def multiply(self, a: Complex, b: Complex) -> Complex:

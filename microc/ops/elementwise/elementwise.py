@@ -15,10 +15,17 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, scalar_quant, split_activation, through_float
+from microc.ops.arithmetic import (
+    Rewrite,
+    compute_dtype,
+    is_quantised,
+    legalize_in_float,
+    scalar_quant,
+    split_activation,
+)
 from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, Rounding, defaults_of, element_type
-from microc.ops.elementwise.scalar_functions import BINARY, UNARY, Binary, Unary, apply
-from microc.ops.elementwise.tables import emit_lookup, stored_bounds
+from microc.ops.elementwise.scalar_functions import BINARY, UNARY, BinaryFunction, UnaryFunction, apply_unary
+from microc.ops.elementwise.tables import emit_lookup, quantised_clip_bounds
 from microc.ops.quantised.computed_scales import legalize_rsqrt16
 from microc.ops.quantised.int16_functions import (
     QSIGMOID16,
@@ -40,7 +47,7 @@ _LITERT = frozenset(("clip", "leaky_relu", "relu"))
 """Functions of which LiteRT divides the scales in another precision than TFLite Micro."""
 
 
-def _define_unary(function: Unary) -> OpDef:
+def _define_unary(function: UnaryFunction) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         tensor_type = types[0]
         if tensor_type.dtype not in function.dtypes and tensor_type.quant is None:
@@ -60,7 +67,7 @@ def _define_unary(function: Unary) -> OpDef:
         return ir.cast(x.dtype, function.scalar(attrs, ir.cast(compute_dtype(x.dtype), x)))
 
     def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-        return (apply(function, attrs, arrays[0]),)
+        return (apply_unary(function, attrs, arrays[0]),)
 
     return OpDef(
         function.name,
@@ -74,7 +81,7 @@ def _define_unary(function: Unary) -> OpDef:
     )
 
 
-def _unary_cases(function: Unary) -> Iterable[Case]:
+def _unary_cases(function: UnaryFunction) -> Iterable[Case]:
     low, high = function.domain
     attrs = defaults_of({**function.attrs, "rounding": ROUNDING})
     for shape in ((1,), (3, 5), (1, 2, 2, 7)) if "float32" in function.dtypes else ():
@@ -107,13 +114,13 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
         emit_lookup(rewrite, node.op, node.attrs, node.inputs[0], node.outputs[0], str(node.attr("rounding")))
         return rewrite.legalized()
     if node.attr("rounding") == Rounding.EVEN:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     if node.op in ("relu", "clip", "leaky_relu", "abs"):
         return (legalize_int16_abs if node.op == "abs" else legalize_int16_function)(node, graph)
     if node.op in ("sigmoid", "tanh", "rsqrt") and source.dtype == result.dtype == "int16":
         special = legalize_rsqrt16 if node.op == "rsqrt" else legalize_sigmoid16
-        return special(node, graph) or through_float(node, graph)
-    return through_float(node, graph)
+        return special(node, graph) or legalize_in_float(node, graph)
+    return legalize_in_float(node, graph)
 
 
 def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
@@ -121,7 +128,7 @@ def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
 
     An empty ``rounding`` means that the bounds are stored integers."""
     dtype = graph.types[node.outputs[0]].dtype
-    low, high = stored_bounds(node.op, node.attrs, quant, dtype, str(node.attr("rounding")))
+    low, high = quantised_clip_bounds(node.op, node.attrs, quant, dtype, str(node.attr("rounding")))
     rewrite = Rewrite(node, graph)
     rewrite.emit("clip", node.inputs, node.outputs, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
     return rewrite.legalized()
@@ -130,7 +137,7 @@ def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
 # ---------------------------------------------------------------- two operands
 
 
-def broadcast(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
+def broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
     """Return the shape to which numpy broadcasts the operands; raise ModelError if there is none."""
     try:
         return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
@@ -139,7 +146,7 @@ def broadcast(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
         raise ModelError(f"{op_name}: shapes do not broadcast; got {shapes}") from None
 
 
-def _define_binary(function: Binary) -> OpDef:
+def _define_binary(function: BinaryFunction) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
         if a.dtype != b.dtype or (a.dtype not in function.dtypes and a.quant is None):
@@ -147,7 +154,7 @@ def _define_binary(function: Binary) -> OpDef:
                 f"{function.name}: operands need the same dtype; got {a.dtype} and {b.dtype}, expected one of "
                 f"{', '.join(function.dtypes)}"
             )
-        return (TensorType(broadcast(function.name, types), a.dtype),)
+        return (TensorType(broadcast_shape(function.name, types), a.dtype),)
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         dtype = args[0].dtype
@@ -184,7 +191,7 @@ _SHAPES = (
 )
 
 
-def _binary_cases(function: Binary) -> Iterable[Case]:
+def _binary_cases(function: BinaryFunction) -> Iterable[Case]:
     attrs = {"activation": ""}
     for shapes in _SHAPES if "float32" in function.dtypes else ():
         a, b = (np.linspace(0.5, 3.0, int(np.prod(s))).reshape(s).astype(np.float32) for s in shapes)
@@ -236,7 +243,7 @@ def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
     ):
         return None
     if node.attr("rounding") == Rounding.EVEN and node.op not in _EVEN:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     if node.op in _EXACT:
         return _EXACT[node.op](node, graph)
     if node.op in ("maximum", "minimum"):
@@ -246,7 +253,7 @@ def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
             where=str(node.loc),
             hint="quantise both operands and the result alike",
         )
-    return through_float(node, graph)
+    return legalize_in_float(node, graph)
 
 
 # ---------------------------------------------------------------- conversions
@@ -280,7 +287,7 @@ def _truncate_to_integer(dtype: str, x: Expr) -> Expr:
     It saturates to 32 bits (or 64), NaN becomes zero, and narrower dtypes take the lowest bits, as in numpy and TFLite on common
     machines.
     """
-    if dtypes.info(dtype).bits < 32:
+    if dtypes.dtype_parts(dtype).bits < 32:
         return ir.cast(dtype, _truncate_to_integer("int32", x))
     low, high = dtypes.int_range(dtype)
     beyond = ir.select(x <= float(low), ir.const(low, dtype), ir.const(0, dtype))
@@ -292,7 +299,7 @@ def _cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     with np.errstate(all="ignore"):
         if not (dtypes.is_float(x.dtype.name) and dtypes.is_integer(dtype)):
             return (x.astype(dtypes.to_numpy(dtype)),)
-        first = dtype if dtypes.info(dtype).bits >= 32 else "int32"
+        first = dtype if dtypes.dtype_parts(dtype).bits >= 32 else "int32"
         (low, high), wide = dtypes.int_range(first), x.astype(np.float64)
         inside = np.where((wide > low) & (wide < high + 1), wide, 0).astype(dtypes.to_numpy(first))
         kept = np.where(wide >= high + 1, high, np.where(wide <= low, low, inside)).astype(first)

@@ -17,7 +17,7 @@ from microc import numerics
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.constants import Constant, Use
+from microc.ops.constants import NumberUse, OperandBounds
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -144,7 +144,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=_cases,
-        constants={1: Constant(Use.POINT, -32768, 32767)},
+        constants={1: OperandBounds(NumberUse.POINT, -32768, 32767)},
         operand_names=("x", "table"),
         whole=(1,),
         repeats=True,

@@ -15,8 +15,8 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.constants import Application, Constant, Constants, Use
-from microc.ops.elementwise.elementwise import broadcast
+from microc.ops.constants import Application, Constants, NumberUse, OperandBounds
+from microc.ops.elementwise.elementwise import broadcast_shape
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -34,7 +34,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(
             f"lookup: begins of functions have a wrong dtype; got {first[0].dtype}, expected int16 or int32"
         )
-    return (TensorType(broadcast("lookup", (x, *first)), table.dtype),)
+    return (TensorType(broadcast_shape("lookup", (x, *first)), table.dtype),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -52,7 +52,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
 
 def _operand_bounds(application: Application) -> Constants:
     """Bound the operand that holds the index where each function begins, so that its 256 entries are in the table."""
-    return {2: Constant(Use.OFFSET, 0, application.types[1].size - 256)}
+    return {2: OperandBounds(NumberUse.OFFSET, 0, application.types[1].size - 256)}
 
 
 def _cases() -> Iterable[Case]:

@@ -16,7 +16,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import NUMPY, quantize_multiplier
-from microc.ops.arithmetic import Rewrite, is_quantised, scalar_quant, through_float
+from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, scalar_quant
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
     SCALED,
@@ -28,8 +28,8 @@ from microc.ops.attributes import (
     integer,
     mantissa,
 )
-from microc.ops.constants import Application, check_stored, product_fault, zero_point_of
-from microc.ops.quantised.scaling import Output, Scale, scale_double_rounding, scale_single_rounding
+from microc.ops.constants import Application, product_overflow_message, stored_range_error_message, zero_point_check
+from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -63,7 +63,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     if node.attr("rounding") == Rounding.EVEN:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     names = (*node.inputs, *node.outputs)
     (x, zero_x), (slope, zero_slope), (out, zero_out) = (scalar_quant(node, graph, name) for name in names)
     positive = quantize_multiplier(float(np.float32(x)) / float(np.float32(out)))
@@ -100,7 +100,7 @@ def _qprelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    out = Output(attrs["zero_point"], *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
+    out = ScaledResult(attrs["zero_point"], *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
     low, high = (end - attrs["zero_point_x"] for end in dtypes.int_range(args[0].dtype))
     ends = [end - attrs["zero_point_slope"] for end in dtypes.int_range(args[1].dtype)]
     x = ir.cast("int32", args[0]) - attrs["zero_point_x"]
@@ -117,7 +117,7 @@ def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 
 def _qprelu_overflow_message(application: Application) -> str:
-    return product_fault(application, ("zero_point_x", "zero_point_slope"))
+    return product_overflow_message(application, ("zero_point_x", "zero_point_slope"))
 
 
 def _qprelu_cases() -> Iterable[Case]:
@@ -160,9 +160,9 @@ OPERATORS: tuple[OpDef, ...] = (
         scalar=_qprelu_scalar,
         cases=_qprelu_cases,
         sound=(
-            check_stored,
-            zero_point_of("zero_point_x", 0),
-            zero_point_of("zero_point_slope", 1),
+            stored_range_error_message,
+            zero_point_check("zero_point_x", 0),
+            zero_point_check("zero_point_slope", 1),
             _qprelu_overflow_message,
         ),
         operand_names=("x", "slope"),

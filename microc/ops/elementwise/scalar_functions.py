@@ -15,7 +15,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.numerics import TO_WHOLE
-from microc.ops.arithmetic import FLOAT, INTEGERS, NUMBERS, SIGNED, bound, wrapping
+from microc.ops.arithmetic import FLOAT, INTEGERS, NUMBERS, SIGNED, clip_bound_literal, wrapping_binary
 from microc.ops.attributes import Attributes, number, real
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -52,7 +52,7 @@ def exp_of_negative(x: Expr) -> Expr:
 
 
 @frozen
-class Unary:
+class UnaryFunction:
     """Elementwise function of one number: ``array`` over numpy, ``scalar`` over TIR.
 
     ``array`` takes float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain`` bounds the test data;
@@ -77,7 +77,7 @@ def _relu(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
-    low, high = bound(attrs["minimum"], x.dtype), bound(attrs["maximum"], x.dtype)
+    low, high = clip_bound_literal(attrs["minimum"], x.dtype), clip_bound_literal(attrs["maximum"], x.dtype)
     if dtypes.is_float(x.dtype):
         return ir.select(x < low, low, ir.select(x > high, high, x))
     return ir.clamp(x, low, high)
@@ -86,7 +86,7 @@ def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
 def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
     low, high = attrs["minimum"], attrs["maximum"]
     if x.dtype.kind in "iu":  # floats hold the ends of 64-bit ranges only approximately
-        low, high = (x.dtype.type(ir.int_value(bound(end, x.dtype.name)) or 0) for end in (low, high))
+        low, high = (x.dtype.type(ir.int_value(clip_bound_literal(end, x.dtype.name)) or 0) for end in (low, high))
     return np.where(x < low, low, np.where(x > high, high, x))
 
 
@@ -95,7 +95,7 @@ def _abs(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _negate(_: Mapping[str, Any], x: Expr) -> Expr:
-    return -x if dtypes.is_float(x.dtype) else wrapping("sub", ir.const(0, x.dtype), x)
+    return -x if dtypes.is_float(x.dtype) else wrapping_binary("sub", ir.const(0, x.dtype), x)
 
 
 def _sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
@@ -118,7 +118,7 @@ def _elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
 
 def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
     one = ir.const(1, x.dtype)
-    if dtypes.info(x.dtype).kind == "uint":
+    if dtypes.dtype_parts(x.dtype).kind == "uint":
         return ir.minimum(x, one)
     return ir.select(x > 0, one, ir.select(x < 0, -one, x + 0 if dtypes.is_float(x.dtype) else x))
 
@@ -151,49 +151,49 @@ _BOUNDS: Attributes = {
     "minimum": number("the least result; of integers, as stored", 0.0),
     "maximum": number("the largest", 6.0),
 }
-UNARY: tuple[Unary, ...] = (
-    Unary("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
-    Unary("clip", _clip_array, _clip, NUMBERS, _BOUNDS, (-9.0, 9.0), 0.0),
-    Unary(
+UNARY: tuple[UnaryFunction, ...] = (
+    UnaryFunction("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
+    UnaryFunction("clip", _clip_array, _clip, NUMBERS, _BOUNDS, (-9.0, 9.0), 0.0),
+    UnaryFunction(
         "leaky_relu",
         lambda attrs, x: np.where(x < 0, x * np.float32(attrs["alpha"]), x),
         lambda attrs, x: ir.select(x < 0.0, x * float(attrs["alpha"]), x),
         attrs={"alpha": real("the slope below 0", 0.01)},
     ),
-    Unary(
+    UnaryFunction(
         "elu",
         lambda attrs, x: np.where(x < 0, np.expm1(x) * np.float32(attrs["alpha"]), x),
         _elu,
         attrs={"alpha": real("what it falls to", 1.0)},
     ),
-    Unary("softplus", lambda _, x: np.logaddexp(0, x), _softplus, domain=(-90.0, 90.0)),
-    Unary("tanh", lambda _, x: np.tanh(x), _math_call("tanh")),
-    Unary("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _sigmoid, domain=(-100.0, 100.0)),
-    Unary("exp", lambda _, x: np.exp(x), _math_call("exp"), domain=(-90.0, 80.0)),
-    Unary("log", lambda _, x: np.log(x), _math_call("log"), domain=(1e-6, 1e4)),
-    Unary("sqrt", lambda _, x: np.sqrt(x), _math_call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
-    Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
-    Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0, edges=_LOWEST),
-    Unary("neg", lambda _, x: -x, _negate, SIGNED, tolerance=0.0, edges=_LOWEST),
+    UnaryFunction("softplus", lambda _, x: np.logaddexp(0, x), _softplus, domain=(-90.0, 90.0)),
+    UnaryFunction("tanh", lambda _, x: np.tanh(x), _math_call("tanh")),
+    UnaryFunction("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _sigmoid, domain=(-100.0, 100.0)),
+    UnaryFunction("exp", lambda _, x: np.exp(x), _math_call("exp"), domain=(-90.0, 80.0)),
+    UnaryFunction("log", lambda _, x: np.log(x), _math_call("log"), domain=(1e-6, 1e4)),
+    UnaryFunction("sqrt", lambda _, x: np.sqrt(x), _math_call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
+    UnaryFunction("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
+    UnaryFunction("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0, edges=_LOWEST),
+    UnaryFunction("neg", lambda _, x: -x, _negate, SIGNED, tolerance=0.0, edges=_LOWEST),
     *(
-        Unary(name, _numpy_function(name), _math_call(name), domain=domain, tolerance=4e-6)
+        UnaryFunction(name, _numpy_function(name), _math_call(name), domain=domain, tolerance=4e-6)
         for name, domain in TRANSCENDENTAL
     ),
-    Unary("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
-    Unary("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
-    Unary("sin", lambda _, x: np.sin(x), _math_call("sin")),
-    Unary("cos", lambda _, x: np.cos(x), _math_call("cos")),
-    Unary("floor", lambda _, x: np.floor(x), _math_call("floor"), tolerance=0.0),
-    Unary("ceil", lambda _, x: np.ceil(x), _math_call("ceil"), tolerance=0.0),
-    Unary("round", lambda _, x: np.rint(x), _math_call("rint"), tolerance=0.0),
-    Unary("erf", lambda _, x: np.asarray(_ERF(x)), _math_call("erf")),
-    Unary("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _hard_swish),
+    UnaryFunction("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
+    UnaryFunction("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
+    UnaryFunction("sin", lambda _, x: np.sin(x), _math_call("sin")),
+    UnaryFunction("cos", lambda _, x: np.cos(x), _math_call("cos")),
+    UnaryFunction("floor", lambda _, x: np.floor(x), _math_call("floor"), tolerance=0.0),
+    UnaryFunction("ceil", lambda _, x: np.ceil(x), _math_call("ceil"), tolerance=0.0),
+    UnaryFunction("round", lambda _, x: np.rint(x), _math_call("rint"), tolerance=0.0),
+    UnaryFunction("erf", lambda _, x: np.asarray(_ERF(x)), _math_call("erf")),
+    UnaryFunction("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _hard_swish),
 )
 
-UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function for function in UNARY})
+UNARY_BY_NAME: Mapping[str, UnaryFunction] = MappingProxyType({function.name: function for function in UNARY})
 
 
-def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
+def apply_unary(function: UnaryFunction, attrs: Mapping[str, Any], x: Array) -> Array:
     """Apply ``function`` to an array in double precision (integers: in 64 bits) and round once to the array's dtype."""
     wide = x.astype(np.float64 if x.dtype.kind == "f" else x.dtype if x.dtype == np.uint64 else np.int64)
     with np.errstate(all="ignore"):
@@ -206,7 +206,7 @@ def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
 
 
 @frozen
-class Binary:
+class BinaryFunction:
     """Elementwise function of two numbers: ``array`` over numpy, ``scalar`` over TIR.
 
     ``array`` takes float64 or int64, ``scalar`` two values of the same 32- or 64-bit dtype; ``edges`` as in OpDef."""
@@ -224,15 +224,15 @@ def _integer_quotient(op: str, a: Expr, b: Expr) -> Expr:
 
     Division by zero gives zero; by -1 it gives the negative, which wraps around for the lowest number."""
     found: Expr = ir.binary(op, a, b)
-    if dtypes.info(a.dtype).kind == "int":
-        found = ir.select(b.eq(-1), wrapping("sub", ir.const(0, a.dtype), a), found)
+    if dtypes.dtype_parts(a.dtype).kind == "int":
+        found = ir.select(b.eq(-1), wrapping_binary("sub", ir.const(0, a.dtype), a), found)
     return ir.select(b.eq(0), ir.const(0, a.dtype), found)
 
 
 def _integer_remainder(op: str, a: Expr, b: Expr) -> Expr:
     """Build the integer remainder by the operation ``op``; by zero and by -1 it is zero."""
     none: Expr = b.eq(0)
-    if dtypes.info(a.dtype).kind == "int":
+    if dtypes.dtype_parts(a.dtype).kind == "int":
         none = ir.Bin("or", none, b.eq(-1))
     return ir.select(none, ir.const(0, a.dtype), ir.binary(op, a, b))
 
@@ -263,8 +263,8 @@ def _propagating_minimum(a: Expr, b: Expr) -> Expr:
 
 
 def _squared_difference(a: Expr, b: Expr) -> Expr:
-    difference = wrapping("sub", a, b)
-    return wrapping("mul", difference, difference)
+    difference = wrapping_binary("sub", a, b)
+    return wrapping_binary("mul", difference, difference)
 
 
 def _power(a: Expr, b: Expr) -> Expr:
@@ -304,8 +304,8 @@ def _floor_mod(a: Expr, b: Expr) -> Expr:
 def _shift_bits(a: Expr, b: Expr, op: str) -> Expr:
     """Build the shift ``op``, ``shl`` or ``shr``; by the number of bits or more it gives zero, or the sign of a right
     shift."""
-    bits = dtypes.info(a.dtype).bits
-    if op == "shr" and dtypes.info(a.dtype).kind == "int":
+    bits = dtypes.dtype_parts(a.dtype).bits
+    if op == "shr" and dtypes.dtype_parts(a.dtype).kind == "int":
         return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
     wide = "uint64" if bits == 64 else "uint32"
     x, places = ir.cast(wide, a), ir.cast(wide, b)
@@ -330,35 +330,35 @@ _PLACES = (
     "By as many places as there are bits, or more, or fewer than none, only the sign of what goes to the right is left"
 )
 
-BINARY: tuple[Binary, ...] = (
-    Binary("add", np.add, lambda a, b: wrapping("add", a, b), edges=_WRAPS),
-    Binary("sub", np.subtract, lambda a, b: wrapping("sub", a, b), edges=_WRAPS),
-    Binary("mul", np.multiply, lambda a, b: wrapping("mul", a, b), edges=_WRAPS),
-    Binary("div", _divide_array, _divide, edges=_QUOTIENT),
-    Binary("maximum", np.maximum, _propagating_maximum, edges=_NAN),
-    Binary("minimum", np.minimum, _propagating_minimum, edges=_NAN),
-    Binary("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6, _WRAPS),
-    Binary(
+BINARY: tuple[BinaryFunction, ...] = (
+    BinaryFunction("add", np.add, lambda a, b: wrapping_binary("add", a, b), edges=_WRAPS),
+    BinaryFunction("sub", np.subtract, lambda a, b: wrapping_binary("sub", a, b), edges=_WRAPS),
+    BinaryFunction("mul", np.multiply, lambda a, b: wrapping_binary("mul", a, b), edges=_WRAPS),
+    BinaryFunction("div", _divide_array, _divide, edges=_QUOTIENT),
+    BinaryFunction("maximum", np.maximum, _propagating_maximum, edges=_NAN),
+    BinaryFunction("minimum", np.minimum, _propagating_minimum, edges=_NAN),
+    BinaryFunction("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6, _WRAPS),
+    BinaryFunction(
         "floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide, edges=_QUOTIENT
     ),
-    Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6, edges=_REMAINDER),
-    Binary(
+    BinaryFunction("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6, edges=_REMAINDER),
+    BinaryFunction(
         "fmod",
         np.fmod,
         lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _integer_remainder("truncmod", a, b),
         edges=_REMAINDER,
     ),
-    Binary("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
-    Binary("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
-    Binary("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
-    Binary("shift_left", _shift_left_array, lambda a, b: _shift_bits(a, b, "shl"), INTEGERS, edges=_PLACES),
-    Binary("shift_right", _shift_right_array, lambda a, b: _shift_bits(a, b, "shr"), INTEGERS, edges=_PLACES),
-    Binary("pow", _power_array, _power, FLOAT, 4e-6),
-    Binary("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
+    BinaryFunction("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
+    BinaryFunction("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
+    BinaryFunction("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
+    BinaryFunction("shift_left", _shift_left_array, lambda a, b: _shift_bits(a, b, "shl"), INTEGERS, edges=_PLACES),
+    BinaryFunction("shift_right", _shift_right_array, lambda a, b: _shift_bits(a, b, "shr"), INTEGERS, edges=_PLACES),
+    BinaryFunction("pow", _power_array, _power, FLOAT, 4e-6),
+    BinaryFunction("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )
 
 _BY_NAME = {function.name: function for function in BINARY}
-SCATTERED: Mapping[str, Binary] = MappingProxyType(
+SCATTERED: Mapping[str, BinaryFunction] = MappingProxyType(
     {"add": _BY_NAME["add"], "mul": _BY_NAME["mul"], "max": _BY_NAME["maximum"], "min": _BY_NAME["minimum"]}
 )
 """Functions that combine updates with the data into which they are scattered; each numpy function is a ufunc."""

@@ -24,11 +24,11 @@ from microc.graph.ir import Quant
 from microc.numerics import NUMPY, quantize_multiplier
 from microc.ops.arithmetic import Rewrite, emit_dequantize, quantize_attrs
 from microc.ops.attributes import Rounding
-from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply
+from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply_unary
 
 
 @frozen
-class TableCall:
+class TableParameters:
     """Parameters of the lookup table of a quantised function.
 
     They are the operator, its attributes, the quantisation of input and output, their dtypes and the rounding."""
@@ -77,7 +77,9 @@ IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": 
 """Operator and attributes of a table that only changes the scale."""
 
 
-def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, rounding: str) -> tuple[int, int]:
+def quantised_clip_bounds(
+    op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, rounding: str
+) -> tuple[int, int]:
     """Return the bounds of ``relu`` or ``clip``, quantised to integers of the result's ``dtype``.
 
     They are quantised in float32 as TFLite does, half to even if ``rounding`` is ``even``."""
@@ -94,7 +96,7 @@ def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, r
     return int(min(max(least, low), high)), int(min(max(most, low), high))
 
 
-def lookup_table(call: TableCall) -> Array:
+def compute_lookup_table(call: TableParameters) -> Array:
     """Compute the table's 256 results, from that of the lowest input to that of the highest."""
     if call.rounding == Rounding.EVEN:
         return _float_table(call, even=True)
@@ -108,11 +110,13 @@ def emit_lookup(
     source, result = rewrite.type(value), rewrite.type(output)
     if source.quant is None or result.quant is None:
         raise InternalError(f"a table from {value!r} to {output!r}, which are not quantised")
-    call = TableCall(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
-    return rewrite.emit("lookup", (value, rewrite.constant("table", lookup_table(call))), output, {})
+    call = TableParameters(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
+    return rewrite.emit("lookup", (value, rewrite.constant("table", compute_lookup_table(call))), output, {})
 
 
-def emit_function(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str) -> str:
+def emit_quantised_function(
+    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str
+) -> str:
     """Append ``op`` on a quantised value of any width: :func:`emit_lookup` for 8 bits.
 
     For wider values it becomes float operators if it rounds half to even; otherwise ``op`` remains and is legalised
@@ -127,20 +131,20 @@ def emit_function(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: st
     return rewrite.emit("quantize", (real,), output, quantize_attrs(result, rounding))
 
 
-def _float_table(call: TableCall, even: bool = False) -> Array:
+def _float_table(call: TableParameters, even: bool = False) -> Array:
     """Compute the table by the operator's float function and quantise the results."""
-    return _apply_float(call, lambda x: apply(UNARY_BY_NAME[call.op], call.attrs, x), even)
+    return _apply_float(call, lambda x: apply_unary(UNARY_BY_NAME[call.op], call.attrs, x), even)
 
 
-def _elu_table(call: TableCall) -> Array:
+def _elu_table(call: TableParameters) -> Array:
     """Compute the table of ELU.
 
     TFLite rounds exp(x) to float32 before it subtracts one, which matters for inputs around 1e-6."""
     alpha, exp = np.float32(call.attrs["alpha"]), UNARY_BY_NAME["exp"]
-    return _apply_float(call, lambda x: np.where(x < 0, alpha * (apply(exp, {}, x) - np.float32(1)), x))
+    return _apply_float(call, lambda x: np.where(x < 0, alpha * (apply_unary(exp, {}, x) - np.float32(1)), x))
 
 
-def _apply_float(call: TableCall, function: Callable[[Array], Array], even: bool = False) -> Array:
+def _apply_float(call: TableParameters, function: Callable[[Array], Array], even: bool = False) -> Array:
     """Apply a float function to all inputs and quantise the results.
 
     TFLite multiplies by the inverse output scale, ONNX (``even``) divides. NaN becomes zero."""
@@ -153,13 +157,13 @@ def _apply_float(call: TableCall, function: Callable[[Array], Array], even: bool
     return call.to_output(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
-def _clip_table(call: TableCall) -> Array:
+def _clip_table(call: TableParameters) -> Array:
     """Compute the table of relu or clip: rescale, then clamp to the quantised bounds."""
-    low, high = stored_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
+    low, high = quantised_clip_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
     return call.to_output(call.rescale(call.input, call.ratio), low, high)
 
 
-def _leaky_relu_table(call: TableCall) -> Array:
+def _leaky_relu_table(call: TableParameters) -> Array:
     """Compute the table of leaky_relu by two rescalings; a negative alpha negates the result of its magnitude."""
     x, alpha = call.input, call.attrs["alpha"]
     below = call.rescale(np.minimum(x, 0), slope_ratio(float(call.scales[0]), float(call.scales[1]), alpha))
@@ -172,7 +176,7 @@ def slope_ratio(scale_in: float, scale_out: float, alpha: float) -> float:
     return float(np.float32(scale_in)) * abs(float(np.float32(alpha))) / float(np.float32(scale_out))
 
 
-def _sigmoid_table(call: TableCall) -> Array:
+def _sigmoid_table(call: TableParameters) -> Array:
     """Compute the table of sigmoid by the fixed-point logistic in Q4.27.
 
     The kernel supports only scale 1/256 with the lowest value as zero point."""
@@ -182,7 +186,7 @@ def _sigmoid_table(call: TableCall) -> Array:
     return call.to_output(_apply_fixed_point(call, numerics.logistic, 0, 256, 31 - 8))
 
 
-def _tanh_table(call: TableCall) -> Array:
+def _tanh_table(call: TableParameters) -> Array:
     """Compute the table of tanh by the fixed-point tanh in Q4.27.
 
     The kernel supports only scale 1/128 with zero point 0."""
@@ -191,7 +195,9 @@ def _tanh_table(call: TableCall) -> Array:
     return call.to_output(_apply_fixed_point(call, numerics.tanh, -128, 127, 31 - 7))
 
 
-def _apply_fixed_point(call: TableCall, function: Callable[[Any, int], Any], low: int, high: int, shift: int) -> Array:
+def _apply_fixed_point(
+    call: TableParameters, function: Callable[[Any, int], Any], low: int, high: int, shift: int
+) -> Array:
     """Apply a Q4.27 ``function`` and shift its results right; inputs beyond the radius of Q4.27 give ``low`` or ``high``."""
     real = float(call.scales[0]) * (1 << 27)
     _, left = numerics.mantissa_and_shift(real)
@@ -208,7 +214,7 @@ def _apply_fixed_point(call: TableCall, function: Callable[[Any, int], Any], low
     return np.where(x <= -radius, low, np.where(x >= radius, high, value))
 
 
-def _hard_swish_table(call: TableCall) -> Array:
+def _hard_swish_table(call: TableParameters) -> Array:
     """Compute the table of x * relu6(x + 3) / 6 in 16-bit fixed point.
 
     x is on the output's scale before its shift, the factor is in Q0.15."""
@@ -234,13 +240,13 @@ def _hard_swish_table(call: TableCall) -> Array:
     return call.to_output(_rounding_divide_by_pot16(truncated, -out_shift))
 
 
-def _abs_table(call: TableCall) -> Array:
+def _abs_table(call: TableParameters) -> Array:
     """Compute the table of the magnitude of x, scaled if the output has another scale; the ratio of scales is a float32."""
     size = np.abs(call.input)
     return call.to_output(size if call.scales[0] == call.scales[1] else call.rescale(size, call.ratio))
 
 
-def _rsqrt_table(call: TableCall) -> Array:
+def _rsqrt_table(call: TableParameters) -> Array:
     """Compute the table of 1 / sqrt(x).
 
     The result for zero, and for negative numbers, which TFLite rejects, is the largest number."""
@@ -277,7 +283,7 @@ def _saturate_int16(x: Any) -> Any:
     return np.clip(x, -(1 << 15), (1 << 15) - 1)
 
 
-_KERNELS: Mapping[str, Callable[[TableCall], Array]] = MappingProxyType(
+_KERNELS: Mapping[str, Callable[[TableParameters], Array]] = MappingProxyType(
     {
         "relu": _clip_table,
         "clip": _clip_table,

@@ -15,7 +15,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import REQUIRED, choice, flag, integer, integers, real
 from microc.ops.constants import BOUNDED
 from microc.ops.data_movement.rearrange import clamp_index
-from microc.ops.images.grid_sample import FARTHEST, Side, Taps, clamp_coordinate
+from microc.ops.images.grid_sample import FARTHEST, AxisTaps, TapTables, clamp_coordinate
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -78,7 +78,7 @@ def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (result.astype(data.dtype),)
 
 
-def _linear_axis_taps(extent: int, coordinate: Var) -> Side:
+def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
     """Return the taps of linear interpolation along one axis: the two elements around a coordinate.
 
     Beyond the outer centres these are the outer element twice."""
@@ -90,7 +90,7 @@ def _linear_axis_taps(extent: int, coordinate: Var) -> Side:
         part = within - ir.cast(coordinate.dtype, low)
         return ir.minimum(low + t, extent - 1), ir.select(t.eq(0), 1.0 - part, part), inside
 
-    return Side(extent, 2, tap)
+    return AxisTaps(extent, 2, tap)
 
 
 def _roi_align_compute(call: OpCall) -> te.Tensor:
@@ -98,7 +98,7 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
     data, boxes, images = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     samples, size, scale, count = attrs["samples"], attrs["size"], float(attrs["scale"]), boxes.type.shape[0]
-    taps, average = Taps.of(4, dtype), attrs["mode"] == "avg"
+    taps, average = TapTables.of(4, dtype), attrs["mode"] == "avg"
     start = ir.const(0.0 if average else float("-inf"), dtype)
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:

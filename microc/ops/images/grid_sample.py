@@ -25,7 +25,7 @@ FARTHEST = float(1 << 20)
 
 
 @frozen
-class Side:
+class AxisTaps:
     """Elements that interpolation reads along one axis.
 
     ``extent``: of the axis. ``taps``: their number. ``tap``: returns the index, the weight and the conditions of a tap,
@@ -37,7 +37,7 @@ class Side:
 
 
 @frozen
-class Taps:
+class TapTables:
     """Tables of the ``count`` elements that interpolation reads: flat ``index`` into the image, and ``weight``.
 
     The index is -1 if nothing is read."""
@@ -47,7 +47,7 @@ class Taps:
     weight: Buffer
 
     @classmethod
-    def of(cls, count: int, dtype: str) -> Taps:
+    def of(cls, count: int, dtype: str) -> TapTables:
         return cls(
             count, Buffer("index", (count,), "int32", "workspace"), Buffer("weight", (count,), dtype, "workspace")
         )
@@ -56,7 +56,7 @@ class Taps:
         """Wrap ``body`` in the allocation of the tables."""
         return ir.Alloc(self.index, ir.Alloc(self.weight, body))
 
-    def fill(self, sides: Sequence[Side]) -> Stmt:
+    def fill(self, sides: Sequence[AxisTaps]) -> Stmt:
         """Build the loops that fill the tables with all combinations of the axes' taps, the last axis fastest."""
 
         def fill_axis(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
@@ -208,7 +208,7 @@ def _element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr
     return clamp_coordinate((from_first * float(extent) - 1.0) * 0.5)
 
 
-def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, first: Var) -> Side:
+def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, first: Var) -> AxisTaps:
     """Return the taps along one axis of a coordinate; ``first`` is the element at or before it."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
 
@@ -217,7 +217,7 @@ def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, first: Va
         inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
         return _map_inside(attrs, at, extent), _tap_weight(mode, coordinate - first, t), inside
 
-    return Side(extent, taps, tap)
+    return AxisTaps(extent, taps, tap)
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -225,7 +225,7 @@ def _compute(call: OpCall) -> te.Tensor:
     data, grid = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     rank, count = len(extents), prod(grid.type.shape[1:-1])
-    taps = Taps.of(TAPS[attrs["mode"]] ** rank, dtype)
+    taps = TapTables.of(TAPS[attrs["mode"]] ** rank, dtype)
     step = "rint" if attrs["mode"] == "nearest" else "floor"
     places = [Var(f"place{k}", dtype) for k in range(rank)]
     firsts = [Var(f"first{k}", dtype) for k in range(rank)]

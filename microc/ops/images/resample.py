@@ -24,10 +24,10 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN
-from microc.ops.arithmetic import Rewrite, is_quantised, scalar_quant, through_float
+from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, scalar_quant
 from microc.ops.attributes import ROUNDING, Rounding, integer, some_axes
-from microc.ops.constants import Application, Constant, Constants, Use
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axes
+from microc.ops.constants import Application, Constants, NumberUse, OperandBounds
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axes
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, TWO_ROUNDINGS
@@ -164,7 +164,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     (source, zero), result = scalar_quant(node, graph, node.inputs[0]), scalar_quant(node, graph, node.outputs[0])
     bytes_alike = (source, zero) == result and dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1
     if node.attr("rounding") == Rounding.EVEN or not bytes_alike:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     bits = [min(_MOST_BITS, (_SUM_BITS + k) // len(axes)) for k in range(len(axes))]
     rewrite = Rewrite(node, graph)
     levels = [
@@ -190,10 +190,10 @@ def _operand_bounds(application: Application) -> Constants:
     """Bound the indices by the extents of their axes, and require that integer weights are constant, since they bound the
     sums."""
     axes, (data, *_) = application.attrs["axes"], application.types
-    found = {1 + k: Constant(Use.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
+    found = {1 + k: OperandBounds(NumberUse.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
     if not dtypes.is_float(data.dtype) and not _has_quantised_float_weights(application):
         weights = range(1 + len(axes), len(application.types))
-        found |= {position: Constant(Use.FACTOR, INT32_MIN, INT32_MAX) for position in weights}
+        found |= {position: OperandBounds(NumberUse.FACTOR, INT32_MIN, INT32_MAX) for position in weights}
     return found
 
 
@@ -264,7 +264,7 @@ OPERATORS: tuple[OpDef, ...] = (
         },
         tables=True,
         legalize=_legalize,
-        axes=along_axes,
+        axes=map_along_axes,
         constants=_operand_bounds,
         sound=(_weighted_sum_overflow_message,),
         operand_names=("data",),

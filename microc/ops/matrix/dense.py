@@ -25,8 +25,8 @@ from microc.ops.attributes import (
     defaults_of,
     element_type,
 )
-from microc.ops.constants import sum_fault
-from microc.ops.convolution.geometry import as_unsigned
+from microc.ops.constants import product_sum_overflow_message
+from microc.ops.convolution.geometry import offset_to_uint8
 from microc.ops.matrix.gemm import (
     FAR,
     HALF,
@@ -37,19 +37,19 @@ from microc.ops.matrix.gemm import (
     dequantised_product,
     half_product,
     half_weights,
-    levels_of,
     packed_depth,
-    packed_form,
     packed_notes,
+    packed_weight_form,
     padded_depth,
     padded_terms,
     padded_units,
     product_notes,
+    quantised_weights_of,
     unit_product,
 )
-from microc.ops.matrix.products import Product, legalize_product
+from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.matrix.swar import quad_packing, quad_product
-from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand, rows_only
+from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import PATCH
@@ -112,7 +112,7 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         return dequantised_product(call, data.tensor((rows, depth)))
     if algorithm == "half":
         return half_product(call, _padded_data_rows(data, padded_terms(depth), dtype=HALF), depth)
-    form = packed_form(call, algorithm or "")
+    form = packed_weight_form(call, algorithm or "")
     padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
     terms = _padded_data_rows(data, padded, unsigned=algorithm == "unsigned_rows")
     units = weight.type.shape[0]
@@ -138,7 +138,7 @@ ALGORITHMS: Algorithms = {
     **PACKED,
     "even": _gains_from_even_units,
     "unsigned_rows": can_store_unsigned,
-    "opened": lambda call: levels_of(call) is not None,
+    "opened": lambda call: quantised_weights_of(call) is not None,
     "half": lambda call: half_weights(call) is not None,
 }
 """Predicates by algorithm. ``quads`` of channels in a word, ``widened``: with inputs extended to words first; ``packed``: weights
@@ -156,7 +156,7 @@ def _padded_data_rows(data: Operand, padded_extent: int, *, unsigned: bool = Fal
         return source
 
     def element(p: Var, k: Var) -> Expr:
-        value = as_unsigned(source[p, k]) if unsigned else ir.cast(dtype or source.dtype, source[p, k])
+        value = offset_to_uint8(source[p, k]) if unsigned else ir.cast(dtype or source.dtype, source[p, k])
         return ir.select(k < depth, value, 0) if padded_extent > depth else value
 
     return te.compute((rows, padded_extent), element, PATCH, ("p", "k"))
@@ -167,7 +167,7 @@ def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     weight = graph.types[node.inputs[1]]
-    return legalize_product(node, graph, Product(weight.shape[1]))
+    return legalize_product(node, graph, ProductForm(weight.shape[1]))
 
 
 def _dense_cases() -> Iterable[Case]:
@@ -262,11 +262,11 @@ OPERATORS = (
         compute=_dense_compute,
         cases=_dense_cases,
         attrs=ATTRS,
-        axes=rows_only,
+        axes=map_batch_axis,
         legalize=_dense_legalize,
         macs=_macs,
         algorithms=ALGORITHMS,
-        sound=(lambda application: sum_fault(application, application.types[1].shape[1]),),
+        sound=(lambda application: product_sum_overflow_message(application, application.types[1].shape[1]),),
         operand_names=("data", "weight", "bias"),
     ),
 )

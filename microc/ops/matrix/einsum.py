@@ -16,8 +16,8 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arithmetic import wrapping
-from microc.ops.attributes import integers, rows
+from microc.ops.arithmetic import wrapping_binary
+from microc.ops.attributes import int_rows, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -92,7 +92,7 @@ def _compute(call: OpCall) -> te.Tensor:
         for tensor, labels in zip(tensors, attrs["inputs"], strict=True):
             pairs = zip(labels, tensor.shape, strict=True)
             value: Expr = tensor[tuple(ir.const(0, "int32") if e == 1 else index_of[label] for label, e in pairs)]
-            product = value if product is None else wrapping("mul", product, value)
+            product = value if product is None else wrapping_binary("mul", product, value)
         assert product is not None
         return te.sum_reduce(ir.cast(wide, product), *axes) if axes else product
 
@@ -130,6 +130,9 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         macs=_macs,
-        attrs={"inputs": rows("the labels of each operand's axes"), "output": integers("the labels of the result's")},
+        attrs={
+            "inputs": int_rows("the labels of each operand's axes"),
+            "output": integers("the labels of the result's"),
+        },
     ),
 )

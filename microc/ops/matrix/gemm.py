@@ -23,7 +23,15 @@ from microc.numerics import INT32_MAX
 from microc.ops.arithmetic import Rewrite
 from microc.ops.registry import WORD, Algorithms, OpCall, Operand
 from microc.tir import ir
-from microc.tir.bit_fields import HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of, few_values, packed_width
+from microc.tir.bit_fields import (
+    HALVES,
+    NEIGHBOURS,
+    VECTOR,
+    BitFields,
+    bits_of,
+    smallest_packing,
+    smallest_table_packing,
+)
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, OPENED, SCALED, SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES
 from microc.tir.names import HALVES as BLOCK
@@ -96,7 +104,7 @@ def padded_units(call: OpCall, units: int) -> int:
     return call.multiples.units(units) if is_constant else units
 
 
-def byte_weights(call: OpCall) -> Array | None:
+def constant_int8_weights(call: OpCall) -> Array | None:
     """Return the weights (O, K) of an int8 layer; None unless they are constant int8 and a bias, if any, is constant.
 
     The data is int8 and the sums are int32."""
@@ -109,7 +117,7 @@ def byte_weights(call: OpCall) -> Array | None:
 
 def can_store_unsigned(call: OpCall) -> bool:
     """Test whether sums of int8 data times constant int8 weights fit int32 when 128 is added to the data, stored as uint8."""
-    weights, (_, _, bias) = byte_weights(call), call.weighted
+    weights, (_, _, bias) = constant_int8_weights(call), call.weighted
     if weights is None:
         return False
     first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
@@ -117,7 +125,7 @@ def can_store_unsigned(call: OpCall) -> bool:
     return first + 383 * int(np.abs(weights.astype(np.int64)).sum(1).max(initial=0)) < 1 << 31
 
 
-def offset_bias(weight: Operand, bias: Operand | None) -> Array:
+def bias_for_unsigned_data(weight: Operand, bias: Operand | None) -> Array:
     """Return the bias (O) minus 128 sum(w), the excess of sums over data to which 128 is added."""
     assert weight.data is not None
     rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
@@ -184,13 +192,13 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str,
     return te.compute((a.shape[0], b.shape[0]), element, ACC, ("p", "o"), notes)
 
 
-def columns_bias(call: OpCall, more: int, *, unsigned: bool) -> Operand | None:
+def column_bias(call: OpCall, more: int, *, unsigned: bool) -> Operand | None:
     """Return the bias of a product's columns and of ``more`` columns of zeros behind them.
 
     With ``unsigned`` it is corrected for data to which 128 is added."""
     _, weight, bias = call.weighted
     if unsigned:
-        return bias_operand(bias or weight, np.pad(offset_bias(weight, bias), (0, more)))
+        return bias_operand(bias or weight, np.pad(bias_for_unsigned_data(weight, bias), (0, more)))
     if not more or bias is None:
         return bias
     assert bias.data is not None
@@ -205,7 +213,7 @@ def unit_product(call: OpCall, a: te.Tensor, units: int, depth: int, notes: Note
     data, weight, _ = call.weighted
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     rows = weight_rows(weight, units, depth, a.shape[1], more)
-    bias = columns_bias(call, more, unsigned=(a.dtype, data.type.dtype) == ("uint8", "int8"))
+    bias = column_bias(call, more, unsigned=(a.dtype, data.type.dtype) == ("uint8", "int8"))
     total = matrix_product(a, rows, bias, dtype, notes)
     return te.compute((a.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o")) if more else total
 
@@ -230,7 +238,7 @@ ORDERS: Mapping[str, str] = MappingProxyType(
 """Order of packed weights in memory, by algorithm."""
 
 
-def packed_form(call: OpCall, algorithm: str) -> BitFields | None:
+def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
     """Return the form in which an algorithm packs constant int8 weights (O, ...); None if it cannot.
 
     The layer has one group and sums in int32.
@@ -245,10 +253,10 @@ def packed_form(call: OpCall, algorithm: str) -> BitFields | None:
         return None
     rows, order = weight.data.reshape(len(weight.data), -1), ORDERS[algorithm]
     if algorithm == TABLES:
-        values = few_values(rows)
+        values = smallest_table_packing(rows)
         fewer = values is not None and values[0] < bits_of(rows)
         return BitFields(values[0], order, tables=values[1]) if values and fewer else None
-    bits, block = packed_width(rows)
+    bits, block = smallest_packing(rows)
     if block and order == HALVES:
         block = min(block, MAX_SUM_BLOCK)
     return BitFields(bits, order, block) if bits < 8 else None
@@ -262,7 +270,7 @@ def packed_depth(form: BitFields, depth: int) -> int:
 
 def _can_pack(call: OpCall, algorithm: str) -> bool:
     """Test whether an algorithm can pack the weights and saves flash."""
-    form, weight = packed_form(call, algorithm), call.weighted[1].data
+    form, weight = packed_weight_form(call, algorithm), call.weighted[1].data
     if form is None or weight is None:
         return False
     units = len(weight)
@@ -307,7 +315,7 @@ _BATCH_BLOCKS = 256
 
 
 @frozen
-class Levels:
+class QuantisedWeights:
     """Float weights (O, K) as int8 ``values`` times float32 ``scales`` (O, K / block)."""
 
     values: Array
@@ -319,7 +327,7 @@ class Levels:
         return int(self.values.shape[1] // self.scales.shape[1])
 
 
-def find_levels(rows: Array) -> Levels | None:
+def recover_quantised_weights(rows: Array) -> QuantisedWeights | None:
     """Return int8 values and scales whose products are the float32 weights ``rows`` (O, K); None if there are none.
 
     The number of scales is the least possible."""
@@ -333,7 +341,7 @@ def find_levels(rows: Array) -> Levels | None:
         )
         if scales.all():
             values = np.rint(parts / scales[:, None]).astype(np.int8).reshape(units, depth)
-            return Levels(values, scales.astype(np.float32).reshape(units, -1))
+            return QuantisedWeights(values, scales.astype(np.float32).reshape(units, -1))
     return None
 
 
@@ -365,7 +373,7 @@ def _are_multiples_of_scales(parts: Array, scales: Array, highest: int) -> Array
     return whole
 
 
-def levels_of(call: OpCall) -> Levels | None:
+def quantised_weights_of(call: OpCall) -> QuantisedWeights | None:
     """Return the constant weights (O, ...) of a float layer in one group as int8 values and scales; None if that saves no
     flash."""
     data, weight, _ = call.weighted
@@ -374,14 +382,14 @@ def levels_of(call: OpCall) -> Levels | None:
     if call.attrs.get("groups", 1) > 1 or call.attrs.get("out_dtype") not in (None, "", "float32"):
         return None
     rows = weight.data.reshape(len(weight.data), -1)
-    levels = find_levels(rows) if np.isfinite(rows).all() else None
+    levels = recover_quantised_weights(rows) if np.isfinite(rows).all() else None
     smaller = levels is not None and levels.values.nbytes + levels.scales.nbytes < rows.nbytes
     return levels if smaller else None
 
 
 def dequantised_product(call: OpCall, terms: te.Tensor) -> te.Tensor:
     """Build the product (P, O) in float32 of rows ``terms`` (P, K) and weights that are int8 times scales, plus the bias."""
-    levels, (_, weight, bias) = levels_of(call), call.weighted
+    levels, (_, weight, bias) = quantised_weights_of(call), call.weighted
     if levels is None:
         raise InternalError("these weights are no integers times scales")
     bits = bits_of(levels.values)

@@ -24,9 +24,9 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
-from microc.ops.constants import Application, centred_range, zero_point_of
+from microc.ops.constants import Application, centred_range, zero_point_check
 from microc.ops.matrix.gemm import matrix_product
-from microc.ops.matrix.products import Product, legalize_product
+from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
@@ -229,7 +229,7 @@ def _matmul_overflow_message(application: Application) -> str:
         centres = attrs["zero_point_a"] or attrs["zero_point_b"]
         return "zero points of operands that are no integers" if centres and dtypes.is_float(a.dtype) else ""
     for position, name in enumerate(("zero_point_a", "zero_point_b")):
-        if fault := zero_point_of(name, position)(application):
+        if fault := zero_point_check(name, position)(application):
             return fault
     if a.dtype == b.dtype == out and out in WRAPPING:
         return ""
@@ -237,14 +237,14 @@ def _matmul_overflow_message(application: Application) -> str:
         return f"sums of {a.dtype} are made in {out}, expected int32 or int64"
     magnitudes = (max(map(abs, centred_range(application, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
     largest = _permute_shape(a.shape, attrs["axes_a"])[-1] * prod(magnitudes)
-    return "" if largest < 1 << (dtypes.info(out).bits - 1) else f"sums of up to {largest} do not fit {out}"
+    return "" if largest < 1 << (dtypes.dtype_parts(out).bits - 1) else f"sums of up to {largest} do not fit {out}"
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised product to exact integers and ``requantize``; split the activation from a float one."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    return legalize_product(node, graph, Product(graph.types[node.inputs[0]].shape[-1], centres=True))
+    return legalize_product(node, graph, ProductForm(graph.types[node.inputs[0]].shape[-1], centres=True))
 
 
 def _cases() -> Iterable[Case]:

@@ -23,7 +23,7 @@ from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.numerics import INT32_MAX
-from microc.ops.arithmetic import Rewrite, activation_range, cast_exact, constant, scalar_quant
+from microc.ops.arithmetic import Rewrite, activation_range, cast_exact, constant_data, scalar_quant
 from microc.ops.attributes import Multiplier, Rounding
 from microc.ops.matrix.gemm import emit_shift_sum, find_weight_shift
 from microc.ops.quantised.requantize import Requantization, emit_requantize, product_multipliers
@@ -37,7 +37,7 @@ _WIDE_SUM_LIMIT = 1 << 47
 
 
 @frozen
-class Product:
+class ProductForm:
     """Properties of an operator that sums products, for its legalisation.
 
     ``depth``: products in a sum. ``trailing``: number of output axes after the channels. ``single``: the scales of data
@@ -66,7 +66,7 @@ class _CoreOperands:
     """Number subtracted from every weight so that it fits int8; 0 if none (see :func:`find_weight_shift`)."""
 
 
-def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
+def legalize_product(node: Node, graph: Graph, product: ProductForm) -> Legalized:
     """Rewrite a quantised operator as the same operator on plain integers and ``requantize``.
 
     With rounding ``even`` that is ``requantize_float``. Raise UnsupportedError if the sums cannot be computed as TFLite
@@ -80,7 +80,7 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     exact_scales = rounding == Rounding.LITERT
     # LiteRT rounds once, as TFLite with single rounding; it differs in the scales (double precision) and in wide sums below.
     rounding = Rounding.SINGLE if exact_scales else rounding
-    weights = constant(graph, node.inputs[1])
+    weights = constant_data(graph, node.inputs[1])
     if product.centres:
         largest = _bound_centred_sum(rewrite, product.depth)
         terms = _CoreOperands(node.inputs[:2], largest, largest, 0)
@@ -157,7 +157,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Core
         weight = rewrite.constant("weight", cast_exact(dtype, rows - shift).reshape(weights.shape))
     folded = -data_zero * rows.sum(axis=1)
     bias_name = node.inputs[2] if len(node.inputs) > 2 else ""
-    bias_data = constant(graph, bias_name)
+    bias_data = constant_data(graph, bias_name)
     low, high = dtypes.int_range(graph.types[node.inputs[0]].dtype)
     # largest adds up magnitudes, so it holds for partial sums in any order; above and below are the extremes of the whole sum.
     total = folded if bias_data is None else folded + bias_data.astype(np.int64).reshape(-1)
@@ -168,7 +168,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Core
     operands: tuple[str, ...] = (node.inputs[0], weight)
     if bias_name and bias_data is None:
         bias = _clip_bias(
-            rewrite, _add_folded_zero_point(rewrite, bias_name, folded), largest_products(rows, low, high)
+            rewrite, _add_folded_zero_point(rewrite, bias_name, folded), largest_product_sum(rows, low, high)
         )
         return _CoreOperands((*operands, bias), _UNKNOWN, _UNKNOWN, data_zero, shift)
     if total.any():
@@ -176,7 +176,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Core
     return _CoreOperands(operands, largest, bound, data_zero, shift)
 
 
-def largest_products(rows: Array, low: int, high: int) -> int:
+def largest_product_sum(rows: Array, low: int, high: int) -> int:
     """Return the largest magnitude of a sum of weights (channels, depth) times data within low..high."""
     above, below = np.maximum(rows * low, rows * high).sum(axis=1), np.minimum(rows * low, rows * high).sum(axis=1)
     return max(int(above.max(initial=0)), -int(below.min(initial=0)))
@@ -231,7 +231,7 @@ def _subtract_zero_points(rewrite: Rewrite, depth: int) -> _CoreOperands:
     operands = [_subtract_zero_point(rewrite, name) for name in node.inputs[:2]]
     bound = _bound_centred_sum(rewrite, depth)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
-    bias = constant(rewrite.graph, name)
+    bias = constant_data(rewrite.graph, name)
     if bias is not None:
         bound += int(np.abs(bias.astype(np.int64)).max(initial=0))
         operands.append(rewrite.constant("bias", bias.astype(np.int64).reshape(-1)))
@@ -260,7 +260,7 @@ def _subtract_zero_point(rewrite: Rewrite, name: str) -> str:
     operand_type, zero = rewrite.type(name), scalar_quant(rewrite.node, rewrite.graph, name)[1]
     if zero == 0:
         return name
-    values = constant(rewrite.graph, name)
+    values = constant_data(rewrite.graph, name)
     if values is not None:
         return rewrite.constant("centred", cast_exact("int16", values.astype(np.int64) - zero))
     low, high = _centred_range(rewrite, name)

@@ -10,7 +10,7 @@ import numpy as np
 from microc import te
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.ops.matrix.gemm import byte_weights
+from microc.ops.matrix.gemm import constant_int8_weights
 from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
@@ -45,7 +45,7 @@ ADDED = (FIELD << 16) + FIELD
 
 
 @frozen
-class Packing:
+class PairPacking:
     """Packing of weights for pairs of pixels: weights (O, K) as uint8 w + 128 (``unsigned``), K a multiple of ``terms``.
 
     Parts of weights that a block cannot hold are moved to its channel's end. Each channel has the same number of moved
@@ -68,35 +68,35 @@ class Packing:
         return 3.5 * depth + 5.5 * self.blocks + 6 * moved
 
 
-def pack(weights: Array) -> Packing | None:
+def pack_pairs(weights: Array) -> PairPacking | None:
     """Return the cheapest packing of int8 weights (O, K) for pairs of pixels; None if no number of terms is possible."""
     packings = [p for p in (_pack_pairs_in_blocks(weights, terms) for terms in TERMS) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
-def pair_packing(call: OpCall) -> Packing | None:
+def pair_packing(call: OpCall) -> PairPacking | None:
     """Return the pair packing of a product of several pixels by constant weights and bias; None if there is none."""
-    weights = byte_weights(call)
+    weights = constant_int8_weights(call)
     if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
         return None
-    return pack(weights)
+    return pack_pairs(weights)
 
 
-def padded_depth(depth: int, terms: int) -> int:
+def round_up_to_multiple(depth: int, terms: int) -> int:
     """Return the least multiple of ``terms`` that is not less than ``depth``."""
     return -(-depth // terms) * terms
 
 
-def _pack_pairs_in_blocks(weights: Array, terms: int) -> Packing | None:
+def _pack_pairs_in_blocks(weights: Array, terms: int) -> PairPacking | None:
     """Pack weights (O, K) in blocks of ``terms``; None if a channel would need more than MAX_MOVED moved parts."""
     channels, depth = weights.shape
-    total = padded_depth(depth, terms)
+    total = round_up_to_multiple(depth, terms)
     remaining = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms)
     moves: list[list[tuple[int, int]]] = [[] for _ in range(channels)]
-    for channel, block in np.argwhere(overflow(remaining) > 0):
+    for channel, block in np.argwhere(field_overflow(remaining) > 0):
         # Move as much of the largest weight as brings the block into the field; a unit of weight changes a sum by HIGH at least.
         row = remaining[channel, block]
-        while (excess := int(overflow(row))) > 0:
+        while (excess := int(field_overflow(row))) > 0:
             index = int(np.argmax(np.abs(row)))
             part = int(np.sign(row[index])) * min(-(-excess // HIGH), abs(int(row[index])))
             row[index] -= part
@@ -107,12 +107,12 @@ def _pack_pairs_in_blocks(weights: Array, terms: int) -> Packing | None:
     for channel, entries in enumerate(moves):
         for k, (index, part) in enumerate(entries):
             places[channel, k], moved[channel, k] = index, part
-    if max_moves > MAX_MOVED or (max_moves and int(overflow(moved.astype(np.int64)).max()) > 0):
+    if max_moves > MAX_MOVED or (max_moves and int(field_overflow(moved.astype(np.int64)).max()) > 0):
         return None
-    return Packing(terms, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
+    return PairPacking(terms, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
 
 
-def overflow(weights: Array) -> Array:
+def field_overflow(weights: Array) -> Array:
     """Return by how much sums of weights times pixels over the last axis can exceed a field; at most 0 if they cannot."""
     positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
     above = positive * HIGH + negative * LOW - (FIELD - 1)
@@ -121,7 +121,9 @@ def overflow(weights: Array) -> Array:
     return excess
 
 
-def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
+def paired_product(
+    pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: PairPacking
+) -> te.Tensor:
     """Build the product int32 (count, O) of ``count`` pixels (P, K) and weights, plus the bias, two pixels at a time.
 
     A last pixel without a partner is its own. Stages: ``pairs`` (pair of pixels, blocks of terms and their shift),
@@ -133,7 +135,7 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
 
     def packed_pair(p: Var, k: Expr) -> Expr:
         partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
-        return word(pixels[p * 2, k]) + (word(pixels[partner, k]) << 16)
+        return to_uint32(pixels[p * 2, k]) + (to_uint32(pixels[partner, k]) << 16)
 
     def entry(p: Var, e: Var) -> Expr:
         block, place = e // (terms + 1) * terms, e % (terms + 1)
@@ -141,7 +143,7 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
         for k in range(1, terms):
             total = total + packed_pair(p, block + k)
         # Behind each block: c - 128 sum(words), what the sum of the block starts from.
-        return ir.select(place < terms, packed_pair(p, block + place), number(ADDED) - (total << 7))
+        return ir.select(place < terms, packed_pair(p, block + place), uint32_literal(ADDED) - (total << 7))
 
     pairs = te.compute((half, depth // terms * (terms + 1)), entry, PAIRS, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
@@ -155,7 +157,7 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
     def field(p: Var, h: Var, o: Var) -> Expr:
         total, start = part[p, block.var, o], ir.cast("uint32", first[o])
         # s = sum(A) + 2**16 sum(B) starts from both fields' start, 2**16 + 1 times it; h = sum(B) from one.
-        low, high = start * number(65537), start
+        low, high = start * uint32_literal(65537), start
         if packing.moved.size:
             rest = _moved_sum(weight, packing, pairs, p, o)
             low, high = low + rest, high + (rest >> 16)
@@ -170,7 +172,7 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
     return te.compute((count, channels), value, VALUE, ("p", "o"))
 
 
-def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: Packing, channels: int) -> te.Tensor:
+def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
     """Return the initial values of the sums (O): the bias minus FIELD for each block, which the blocks' sums contain."""
     bias_data = (
         np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
@@ -178,21 +180,21 @@ def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: Packing, 
     return weight.packed((bias_data - packing.blocks * FIELD).astype(np.int32))
 
 
-def _moved_sum(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) -> Expr:
+def _moved_sum(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
     """Build the sum t of a channel's last block, which holds the moved parts of weights."""
     places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
-    total: Expr = number(ADDED)
+    total: Expr = uint32_literal(ADDED)
     for k in range(packing.moved.shape[1]):
         total = total + ir.cast("uint32", parts[o, k]) * pairs[p, ir.cast("int32", places[o, k])]
     return total
 
 
-def word(x: Expr) -> Expr:
+def to_uint32(x: Expr) -> Expr:
     """Convert an integer to uint32, modulo 2**32."""
     return ir.cast("uint32", ir.cast("int32", x))
 
 
-def number(value: int) -> Expr:
+def uint32_literal(value: int) -> Expr:
     """Return a uint32 constant."""
     return ir.const(value, "uint32")
 
@@ -259,7 +261,7 @@ def pack_quads(weights: Array) -> QuadPacking | None:
 
 def quad_packing(call: OpCall) -> QuadPacking | None:
     """Return the quad packing of a product by constant int8 weights (O, ...) and bias; None if there is none."""
-    weights = byte_weights(call)
+    weights = constant_int8_weights(call)
     return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
 
 
@@ -267,10 +269,10 @@ def _pack_quads_in_blocks(weights: Array, terms: int) -> QuadPacking | None:
     """Pack weights (O, K) in blocks of ``terms`` columns; None if too many columns would be repeated."""
     channels, depth = weights.shape
     most = depth + int(MAX_REPEATED_SHARE * depth)
-    kept = np.zeros((channels, padded_depth(most, terms)), np.int64)
+    kept = np.zeros((channels, round_up_to_multiple(most, terms)), np.int64)
     kept[:, :depth] = weights
     blocks, places = kept.reshape(channels, -1, terms), list(range(depth))
-    over = overflow(blocks)
+    over = field_overflow(blocks)
     # Repeat one column at a time: of the block that exceeds the field most, the input whose weights can give up most.
     while over.max(initial=0) > 0:
         end = len(places)
@@ -285,8 +287,8 @@ def _pack_quads_in_blocks(weights: Array, terms: int) -> QuadPacking | None:
         kept[:, end] = part
         places.append(places[block * terms + column])
         for changed in (block, end // terms):
-            over[:, changed] = overflow(blocks[:, changed])
-    total = padded_depth(len(places), terms)
+            over[:, changed] = field_overflow(blocks[:, changed])
+    total = round_up_to_multiple(len(places), terms)
     repeated = np.array([*places[depth:], *(0,) * (total - len(places))], np.uint16)
     return QuadPacking(terms, kept[:, :total].astype(np.int8), repeated)
 
@@ -306,21 +308,21 @@ def quad_product(
 
     def entry(p: Var, e: Var) -> Expr:
         block, place = e // (kept + 1) * terms, e % (kept + 1)
-        total = word(inputs[p, block])
+        total = to_uint32(inputs[p, block])
         for k in range(1, terms):
-            total = total + word(inputs[p, block + k])
+            total = total + to_uint32(inputs[p, block + k])
         total = total << 7
         # total is 128 sum(x): the word behind a block is c - 128 (2**16 + 1) sum(x).
-        behind = number(ADDED) - total - (total << 16)
-        return ir.select(place < terms, word(inputs[p, block + place]), behind) if widened else behind
+        behind = uint32_literal(ADDED) - total - (total << 16)
+        return ir.select(place < terms, to_uint32(inputs[p, block + place]), behind) if widened else behind
 
     entries = te.compute((count, blocks * (kept + 1)), entry, ENTRY, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
 
     def block_sum(p: Var, j: Var, g: Var, f: Var) -> Expr:
         taps = words[g, j * terms + term.var]
-        factor = ir.select(f < 1, (taps >> 8) & number(_MASK), taps)
-        x = entries[p, j * (terms + 1) + term.var] if widened else word(inputs[p, j * terms + term.var])
+        factor = ir.select(f < 1, (taps >> 8) & uint32_literal(_MASK), taps)
+        x = entries[p, j * (terms + 1) + term.var] if widened else to_uint32(inputs[p, j * terms + term.var])
         return te.sum_reduce(factor * x, term)
 
     part = te.compute((count, blocks, quads, 2), block_sum, PART, ("p", "j", "g", "f"))

@@ -33,12 +33,12 @@ from microc.numerics import (
     saturating_double,
     shift_right_half_up,
 )
-from microc.ops.arithmetic import TIR, Rewrite, is_quantised, scalar_quant, through_float, with_names
+from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float, scalar_quant, wrap_in_lets
 from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
-from microc.ops.constants import POSITIVE, Application, Constant, Use
+from microc.ops.constants import POSITIVE, Application, NumberUse, OperandBounds
 from microc.ops.elementwise.scalar_functions import exp_of_negative
-from microc.ops.normalisation.softmax import SUM_BITS, exponentials, free_bits
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
+from microc.ops.normalisation.softmax import SUM_BITS, exponential_table, int32_headroom
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -54,10 +54,10 @@ def log_of_sum(z: Any, hold: Callable[[Any], Any], k: Arith[Any]) -> Any:
     """Return log(z) in Q5.26 of z >= 1 in Q12.19, over the arithmetic ``k``.
 
     ``hold`` gives names to values that are used more than once."""
-    room = hold(free_bits(z, 31 - SUM_BITS, k))
+    room = hold(int32_headroom(z, 31 - SUM_BITS, k))
     wide = saturating_double(hold(doubling_high_mul(hold(z << room), _ROOT_HALF, k)))
     scaled = hold(doubling_high_mul(z, _ROOT_HALF, k))
-    scaled_room = hold(free_bits(scaled, 30 - SUM_BITS, k))
+    scaled_room = hold(int32_headroom(scaled, 30 - SUM_BITS, k))
     most = hold((z * 0 + INT32_MAX) >> scaled_room)
     narrow = k.select(z > most, z * 0 + INT32_MAX, k.select(z > most, z * 0, z) << scaled_room)
     wide, narrow = hold(wide), hold(narrow)
@@ -117,9 +117,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     exact = source.dtype == result.dtype == "int8" and result.quant == _RESULT
     if node.attr("rounding") == Rounding.EVEN or not exact or source.shape[-1] >= 1 << SUM_BITS:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     scale = float(np.float32(scalar_quant(node, graph, node.inputs[0])[0]))
-    powers = exponentials(scale, 1.0, Multiplier.DOUBLE)
+    powers = exponential_table(scale, 1.0, Multiplier.DOUBLE)
     mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)), 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
@@ -195,7 +195,7 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
             ir.For(a, count, find),
             ir.Store(total, (zero,), zero),
             ir.For(b, count, add),
-            with_names(lets, ir.For(c, count, store)),
+            wrap_in_lets(lets, ir.For(c, count, store)),
         )
         return ir.loops([(n, rows)], ir.Alloc(largest, ir.Alloc(total, body)))
 
@@ -239,7 +239,7 @@ def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
 
 def _cases_qlog_softmax() -> Iterable[Case]:
     for scale in (0.1, 0.5, 0.004):
-        powers = exponentials(scale, 1.0, Multiplier.DOUBLE)
+        powers = exponential_table(scale, 1.0, Multiplier.DOUBLE)
         mantissa, shift = quantize_multiplier(scale * (1 << 26))
         radius = math.floor(math.ldexp(31 << 26, -shift))
         distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
@@ -258,7 +258,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs=SURFACE,
-        axes=along_axis,
+        axes=map_along_axis,
         legalize=_legalize,
         operand_names=("data",),
     ),
@@ -276,7 +276,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_qlog_softmax,
         compute=_compute_qlog_softmax,
         cases=_cases_qlog_softmax,
-        constants={1: POSITIVE, 2: Constant(Use.POINT, INT32_MIN, 0)},
+        constants={1: POSITIVE, 2: OperandBounds(NumberUse.POINT, INT32_MIN, 0)},
         sound=(_qlog_softmax_error_message,),
         operand_names=("data", "powers", "reals"),
     ),

@@ -29,16 +29,16 @@ from microc.numerics import (
 from microc.ops.arithmetic import (
     TIR,
     Rewrite,
-    bit_length,
+    build_bit_length,
     clamp_to_dtype,
     is_quantised,
+    legalize_in_float,
     scalar_quant,
-    through_float,
-    with_names,
+    wrap_in_lets,
 )
 from microc.ops.attributes import STORED, SURFACE, Rounding, integer, real
-from microc.ops.constants import Application, Constant, Use, check_stored, zero_point_of
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
+from microc.ops.constants import Application, NumberUse, OperandBounds, stored_range_error_message, zero_point_check
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -93,7 +93,7 @@ def _l2_normalize_legalize(node: Node, graph: Graph) -> Legalized | None:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     exact = source.dtype == result.dtype == "int8" and result.quant == Quant((1 / 128,), (0,))
     if node.attr("rounding") == Rounding.EVEN or not exact:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     if source.shape[-1] > _MOST_DEPTH:
         raise UnsupportedError(
             f"rows are too long; got {source.shape[-1]} elements, expected at most {_MOST_DEPTH}",
@@ -151,10 +151,10 @@ def _ql2_normalize_compute(call: OpCall) -> te.Tensor:
         n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
         total = Buffer("total", (1,), "int32", "register")
         add = ir.Let(value, ir.cast("int32", x[n, i]) - zero_point, ir.Store(total, (zero,), total[0] + value * value))
-        lets, mantissa, shift = inverse_root(total[0])
+        lets, mantissa, shift = build_inverse_root(total[0])
         scaled = multiply_double_rounding(ir.cast("int32", x[n, j]) - zero_point, mantissa, shift + _OUTPUT_BITS, TIR)
         store = ir.Store(out, (n, j), ir.cast("int8", ir.clamp(scaled, -128, 127)))
-        scale = with_names(lets, ir.For(j, ir.const(depth, "int32"), store))
+        scale = wrap_in_lets(lets, ir.For(j, ir.const(depth, "int32"), store))
         start = ir.Store(total, (zero,), zero)
         body = ir.seq(start, ir.For(i, ir.const(depth, "int32"), add), scale)
         return ir.loops([(n, rows)], ir.Alloc(total, body))
@@ -163,11 +163,11 @@ def _ql2_normalize_compute(call: OpCall) -> te.Tensor:
     return te.extern("normal", (data.tensor((rows, depth)),), results, build)[0]
 
 
-def inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
+def build_inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
     """Build :func:`microc.numerics.inverse_square_root` over TIR; return ``Let`` definitions, mantissa and shift."""
     square, large, small = Var("square"), Var("large", "bool"), Var("small")
     lets = [(square, x), (large, square >= (1 << 29)), (small, ir.select(large, square >> 2, square))]
-    more, bits = bit_length(ir.cast("uint32", small), "square")
+    more, bits = build_bit_length(ir.cast("uint32", small), "square")
     pairs, half = Var("pairs"), Var("half")
     lets += more
     lets += [
@@ -204,7 +204,7 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
         compute=_l2_normalize_compute,
         cases=_l2_normalize_cases,
         attrs=SURFACE,
-        axes=along_axis,
+        axes=map_along_axis,
         legalize=_l2_normalize_legalize,
         operand_names=("data",),
     ),
@@ -215,7 +215,7 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
         reference=_ql2_normalize_reference,
         compute=_ql2_normalize_compute,
         cases=_ql2_normalize_cases,
-        sound=(zero_point_of("zero_point", 0), _ql2_normalize_overflow_message),
+        sound=(zero_point_check("zero_point", 0), _ql2_normalize_overflow_message),
         operand_names=("data",),
     ),
 )
@@ -245,7 +245,7 @@ of N V, is at most 2 * 11.4 times as large after its left shift: 31 bits."""
 
 
 @frozen
-class Affine:
+class FixedPointAffine:
     """Factors and terms of the channels in fixed point, and numbers of fractional bits.
 
     Factors are Q0.29 of a power of two, terms int32 with the zero point and half a unit included; ``fraction`` and
@@ -259,7 +259,7 @@ class Affine:
     right: int
 
 
-def quantise_affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> Affine | None:
+def quantise_affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> FixedPointAffine | None:
     """Convert ``gamma`` and ``beta`` (depth), divided by the result's scale, to fixed point; return None if it has too few
     bits."""
     scale, zero = float(np.float32(result.scale[0])), result.zero_point[0]
@@ -267,14 +267,14 @@ def quantise_affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype:
     if not (np.isfinite(factors).all() and np.isfinite(terms).all() and factors.any()):
         return None
     exponent = frexp(float(np.abs(factors).max()))[1]
-    finest = 30 - dtypes.info(dtype).bits - 2
+    finest = 30 - dtypes.dtype_parts(dtype).bits - 2
     fraction = min(_ROOM - ceil(log2(depth) / 2), finest + 1 + exponent)
     right = fraction - 1 - exponent
     if right < 4 or fraction < 4:
         return None
     mantissas = np.rint(np.ldexp(factors, 29 - exponent)).astype(np.int64)
     levels = np.clip(np.rint(np.ldexp(terms + zero + 0.5, right)), -(1 << 30), 1 << 30)
-    return Affine(mantissas.astype(np.int32), levels.astype(np.int32), fraction, right)
+    return FixedPointAffine(mantissas.astype(np.int32), levels.astype(np.int32), fraction, right)
 
 
 def _layer_norm_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -336,7 +336,7 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
         normal = ir.call("high_mac_round", distance << left, root, half) >> right
         level = ir.call("high_mac_round", normal << 2, factor[j], term[j]) >> attrs["right"]
         store = ir.Store(out, (n, j), clamp_to_dtype(level, attrs["minimum"], attrs["maximum"], attrs["out_dtype"]))
-        scaled = with_names(lets, ir.For(j, ir.const(depth, "int32"), store))
+        scaled = wrap_in_lets(lets, ir.For(j, ir.const(depth, "int32"), store))
         start = ir.seq(ir.Store(total, (zero,), zero), ir.Store(square, (zero,), ir.const(0, squares)))
         body = ir.seq(start, ir.For(i, ir.const(depth, "int32"), add), scaled)
         return ir.loops([(n, rows)], ir.Alloc(total, ir.Alloc(square, body)))
@@ -353,9 +353,9 @@ def _inverse_root_of_spread(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr,
     lets: list[tuple[Var, Expr]] = [(whole, spread)]
     high = Var("high", "uint32")
     lets.append((high, ir.cast("uint32", whole >> 30)))
-    more, bits = bit_length(high, "spread")
+    more, bits = build_bit_length(high, "spread")
     lets += [*more, (halved, bits >> 1)]
-    root, mantissa, shift = inverse_root(ir.cast("int32", whole >> ir.cast("int64", halved * 2)))
+    root, mantissa, shift = build_inverse_root(ir.cast("int32", whole >> ir.cast("int64", halved * 2)))
     return [*lets, *root], mantissa, shift - halved
 
 
@@ -379,7 +379,7 @@ def _layer_norm_fixed_cases() -> Iterable[Case]:
             types = (TensorType(shape, dtype), *(TensorType((depth,), "int32"),) * 2)
             arrays = (x, made.factors, made.terms)
             yield Case(
-                layer_norm_attrs(made, epsilon, out_dtype), types, (1, 2), arrays, name=f"{dtype} {out_dtype} {shape}"
+                qlayer_norm_attrs(made, epsilon, out_dtype), types, (1, 2), arrays, name=f"{dtype} {out_dtype} {shape}"
             )
 
 
@@ -391,7 +391,7 @@ def _normalised_overflow_message(application: Application) -> str:
     return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
 
 
-def layer_norm_attrs(affine: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
+def qlayer_norm_attrs(affine: FixedPointAffine, epsilon: float, dtype: str) -> dict[str, Attr]:
     """Return the attributes of ``qlayer_norm`` for a result of ``dtype``; ``epsilon`` is added to V."""
     low, high = dtypes.int_range(dtype)
     result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": dtype}
@@ -413,10 +413,10 @@ QLAYER_NORM = OpDef(
     compute=_layer_norm_fixed_compute,
     cases=_layer_norm_fixed_cases,
     constants={
-        1: Constant(Use.FACTOR, -(1 << 29), 1 << 29),
-        2: Constant(Use.TERM, -(1 << 30), 1 << 30),
+        1: OperandBounds(NumberUse.FACTOR, -(1 << 29), 1 << 29),
+        2: OperandBounds(NumberUse.TERM, -(1 << 30), 1 << 30),
     },
-    sound=(check_stored, _normalised_overflow_message),
+    sound=(stored_range_error_message, _normalised_overflow_message),
     operand_names=("data", "factors", "terms"),
 )
 
@@ -526,7 +526,7 @@ LAYER_NORM_OPERATORS: tuple[OpDef, ...] = (
         attrs={"epsilon": real("added to the variance")},
         infer=_layer_norm_infer,
         reference=_layer_norm_reference,
-        axes=along_axis,
+        axes=map_along_axis,
         compute=_layer_norm_compute,
         cases=_layer_norm_cases,
         operand_names=("data",),

@@ -15,7 +15,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, NUMPY, Arith, doubling_high_mul, quantize_multiplier
-from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype, is_quantised, scalar_quant, through_float
+from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype, is_quantised, legalize_in_float, scalar_quant
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
     ROUNDING_LITERT,
@@ -28,11 +28,11 @@ from microc.ops.attributes import (
     number,
     one_axis,
 )
-from microc.ops.constants import BOUNDED, POSITIVE, Application, Constant, Use, check_stored
+from microc.ops.constants import BOUNDED, POSITIVE, Application, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.elementwise.interpolated_lookup import interpolate, interpolation_table
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.quantised.scaling import high_mul
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -48,7 +48,7 @@ SUM_BITS = 12
 """Integer bits of the sum of exponentials in the 8-bit kernel; 2**12 classes or more can overflow it."""
 
 
-def free_bits(total: Any, lowest_bit: int, k: Arith[Any], most: int = INT32_MAX) -> Any:
+def int32_headroom(total: Any, lowest_bit: int, k: Arith[Any], most: int = INT32_MAX) -> Any:
     """Return the largest left shift of ``total``, within 2**lowest_bit .. ``most``, that keeps it an int32."""
     zero = total * 0
     highest = min(most.bit_length(), 31)
@@ -61,7 +61,7 @@ def free_bits(total: Any, lowest_bit: int, k: Arith[Any], most: int = INT32_MAX)
 # ---------------------------------------------------------------- 8-bit data
 
 
-def exponentials(scale: float, beta: float, rounding: Multiplier) -> Array:
+def exponential_table(scale: float, beta: float, rounding: Multiplier) -> Array:
     """Return exp(beta * scale * d) in Q0.31 (int32) for d = 0, -1 ... -255; zero where TFLite skips the term."""
     real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
@@ -105,7 +105,7 @@ def _unclamped_probability(power: Any, scale: Any, headroom: Any, out_dtype: str
     Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1; if the exponent exceeds 32, the
     result is zero."""
     low, _ = dtypes.int_range(out_dtype)
-    most = SUM_BITS - 2 + 31 - dtypes.info(out_dtype).bits
+    most = SUM_BITS - 2 + 31 - dtypes.dtype_parts(out_dtype).bits
     distance = most - headroom
     if most > 31:
         distance = k.select(distance < 31, distance, distance * 0 + 31)
@@ -116,7 +116,7 @@ def _qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     x, table = (array.astype(np.int64) for array in arrays)
     powers = table[x.max(axis=-1, keepdims=True) - x]
     total = numerics.shift_right_half_up(powers, SUM_BITS).sum(axis=-1, keepdims=True)
-    headroom = free_bits(total, 31 - SUM_BITS, NUMPY)
+    headroom = int32_headroom(total, 31 - SUM_BITS, NUMPY)
     result = _unclamped_probability(powers, row_reciprocal(total, headroom, NUMPY), headroom, attrs["out_dtype"], NUMPY)
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
@@ -143,7 +143,7 @@ def _qsoftmax_compute(call: OpCall) -> te.Tensor:
         return te.sum_reduce(numerics.shift_right_half_up(power(n, j.var), SUM_BITS), j)
 
     total, most = te.compute((rows,), term, "total", ("n",)), classes << 31 - SUM_BITS
-    headroom = te.compute((rows,), lambda n: free_bits(total[n], 31 - SUM_BITS, TIR, most), "headroom", ("n",))
+    headroom = te.compute((rows,), lambda n: int32_headroom(total[n], 31 - SUM_BITS, TIR, most), "headroom", ("n",))
     scale = te.compute((rows,), lambda n: row_reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
     def element(n: Expr, c: Expr) -> Expr:
@@ -163,18 +163,18 @@ def _qsoftmax_table_error_message(application: Application) -> str:
 def _qsoftmax_cases() -> Iterable[Case]:
     for dtype, out_dtype in (("int8", "int8"), ("int8", "int16"), ("uint8", "uint8")):
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5))):
-            table = exponentials(scale, 1.0, Multiplier.DOUBLE)
+            table = exponential_table(scale, 1.0, Multiplier.DOUBLE)
             types = (TensorType(shape, dtype), TensorType((256,), "int32"))
             yield Case({"out_dtype": out_dtype}, types, (1,), (None, table), name=f"{dtype} {out_dtype} {scale}")
     same = np.full((1, 600), 5, np.int8)
     types = (TensorType(same.shape, "int8"), TensorType((256,), "int32"))
-    yield Case({"out_dtype": "int8"}, types, (1,), (same, exponentials(0.1, 1.0, Multiplier.DOUBLE)), name="flat")
+    yield Case({"out_dtype": "int8"}, types, (1,), (same, exponential_table(0.1, 1.0, Multiplier.DOUBLE)), name="flat")
 
 
 # ---------------------------------------------------------------- 16-bit data
 
 
-def tables16(scale: float, beta: float, rounding: Rounding) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
+def qsoftmax16_tables(scale: float, beta: float, rounding: Rounding) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
     """Return attributes and tables of ``qsoftmax16`` for data of ``scale``.
 
     The tables are exp on -10 .. 0 and 1 / (1 + x) on 0 .. 1, in Q0.15. TFLite Micro computes them in float32, LiteRT in
@@ -233,7 +233,7 @@ def _qsoftmax16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     x, exp, reciprocal = (array.astype(np.int64) for array in arrays)
     powers = interpolate(lambda i: exp[i], _scale_distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
     total = powers.sum(axis=-1, keepdims=True)
-    headroom = free_bits(total, 14, NUMPY)
+    headroom = int32_headroom(total, 14, NUMPY)
     scale = interpolate(lambda i: reciprocal[i], _reciprocal_table_argument(total, headroom, NUMPY))
     return (np.clip(_unclamped_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
 
@@ -264,7 +264,7 @@ def _qsoftmax16_compute(call: OpCall) -> te.Tensor:
     )
     j = te.reduce_axis(classes, "j")
     total = row_stage("total", lambda n: te.sum_reduce(power[n, j.var], j))
-    headroom = row_stage("headroom", lambda n: free_bits(total[n], 14, TIR, classes << 15))
+    headroom = row_stage("headroom", lambda n: int32_headroom(total[n], 14, TIR, classes << 15))
     place = row_stage("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
     scale = row_stage("scale", lambda n: interpolate(table_reader(reciprocal), place[n]))
 
@@ -286,7 +286,7 @@ def _qsoftmax16_table_error_message(application: Application) -> str:
 
 def _qsoftmax16_cases() -> Iterable[Case]:
     for scale, shape in ((3e-4, (1, 10)), (1e-3, (3, 7)), (0.05, (2, 1)), (1.0, (2, 2, 5))):
-        attrs, tables = tables16(scale, 1.0, Rounding.DOUBLE)
+        attrs, tables = qsoftmax16_tables(scale, 1.0, Rounding.DOUBLE)
         types = (TensorType(shape, "int16"), TensorType((513,), "int16"), TensorType((513,), "int16"))
         yield Case(attrs, types, (1, 2), (None, *tables), name=f"scale {scale}")
 
@@ -309,7 +309,11 @@ QSOFTMAX16 = OpDef(
     reference=_qsoftmax16_reference,
     compute=_qsoftmax16_compute,
     cases=_qsoftmax16_cases,
-    constants={0: BOUNDED, 1: Constant(Use.POINT, 0, (1 << 15) - 1), 2: Constant(Use.POINT, 0, (1 << 15) - 1)},
+    constants={
+        0: BOUNDED,
+        1: OperandBounds(NumberUse.POINT, 0, (1 << 15) - 1),
+        2: OperandBounds(NumberUse.POINT, 0, (1 << 15) - 1),
+    },
     sound=(_qsoftmax16_table_error_message,),
     operand_names=("data", "exp_table", "reciprocal_table"),
 )
@@ -329,7 +333,7 @@ MOST_CLASSES = 1024
 _TOTAL_BITS = 30
 
 
-def table_bits(classes: int) -> int:
+def exponential_fraction_bits(classes: int) -> int:
     """Return F, the number of fractional bits of exponentials such that a sum of ``classes`` of them fits.
 
     Twice an exponential also fits 31 bits."""
@@ -339,14 +343,14 @@ def table_bits(classes: int) -> int:
 def scaled_exponentials(scale: float, classes: int) -> Array:
     """Return exp(-scale * d) for d = 0 ... 255 as int32 with :func:`exponential_fraction_bits` fractional bits."""
     distance = np.arange(256) * float(np.float32(scale))
-    return np.asarray(np.rint(np.exp(-distance) * (1 << table_bits(classes))), np.int32)
+    return np.asarray(np.rint(np.exp(-distance) * (1 << exponential_fraction_bits(classes))), np.int32)
 
 
-def fits(out_scale: float, classes: int) -> bool:
+def can_compute_scaled_softmax(out_scale: float, classes: int) -> bool:
     """Test whether ``qsoftmax_scaled`` can compute rows of ``classes`` classes with an output of ``out_scale``."""
     if not 0 < classes <= MOST_CLASSES:
         return False
-    return 0 <= quantize_multiplier(1 / float(np.float32(out_scale)))[1] < table_bits(classes)
+    return 0 <= quantize_multiplier(1 / float(np.float32(out_scale)))[1] < exponential_fraction_bits(classes)
 
 
 def _softmax_scaled_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -377,7 +381,7 @@ def _softmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
     x, table = (array.astype(np.int64) for array in arrays)
     powers = table[x.max(axis=-1, keepdims=True) - x]
     total = powers.sum(axis=-1, keepdims=True)
-    headroom = free_bits(total, table_bits(x.shape[-1]), NUMPY)
+    headroom = int32_headroom(total, exponential_fraction_bits(x.shape[-1]), NUMPY)
     product = doubling_high_mul(powers, _row_multiplier(total, headroom, attrs, NUMPY), NUMPY)
     result = (((product >> (_product_right_shift(headroom, attrs) - 1)) + 1) >> 1) + attrs["zero_point"]
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
@@ -390,13 +394,13 @@ def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
     rows, classes = prod(shape[:-1]), shape[-1]
     x, table = data.tensor((rows, classes)), table_operand.tensor()
     largest = largest_of_rows(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
-    bits, j = table_bits(classes), te.reduce_axis(classes, "j")
+    bits, j = exponential_fraction_bits(classes), te.reduce_axis(classes, "j")
 
     def power(n: Expr, c: Expr) -> Expr:
         return table[largest[n] - ir.cast("int32", x[n, c])]
 
     total = te.compute((rows,), lambda n: te.sum_reduce(power(n, j.var), j), "total", ("n",))
-    headroom = te.compute((rows,), lambda n: free_bits(total[n], bits, TIR), "headroom", ("n",))
+    headroom = te.compute((rows,), lambda n: int32_headroom(total[n], bits, TIR), "headroom", ("n",))
     multiplier = te.compute((rows,), lambda n: _row_multiplier(total[n], headroom[n], attrs, TIR), "multiplier", ("n",))
     shift = te.compute((rows,), lambda n: _product_right_shift(headroom[n], attrs) - 1, "shift", ("n",))
 
@@ -412,14 +416,14 @@ def _scaled_softmax_error_message(application: Application) -> str:
     """Return a message if the table or the shift is invalid, else an empty string.
 
     Exponentials are at most one, that of the largest number is one, and results are shifted right."""
-    bits, table = table_bits(application.types[0].shape[-1]), application.data[1]
+    bits, table = exponential_fraction_bits(application.types[0].shape[-1]), application.data[1]
     if table is not None and (table[0] != 1 << bits or int(table.max()) > 1 << bits):
         return f"table begins with {table[0]} and reaches {table.max()}, expected {1 << bits} for both"
     shift = application.attrs["shift"]
     return "" if 0 <= shift < bits else f"shift={shift}, expected 0..{bits - 1}"
 
 
-def scaled_attrs(scale: float, zero_point: int, out_dtype: str) -> dict[str, Attr]:
+def scaled_softmax_attrs(scale: float, zero_point: int, out_dtype: str) -> dict[str, Attr]:
     """Return the attributes of ``qsoftmax_scaled`` for an output of this quantisation."""
     multiplier, shift = quantize_multiplier(1 / float(np.float32(scale)))
     return {"multiplier": multiplier, "shift": shift, "zero_point": zero_point, "out_dtype": out_dtype}
@@ -432,11 +436,17 @@ def _softmax_scaled_cases() -> Iterable[Case]:
             types = (TensorType(shape, dtype), TensorType((256,), "int32"))
             arrays = (None, scaled_exponentials(scale, shape[-1]))
             yield Case(
-                scaled_attrs(out_scale, zero, out_dtype), types, (1,), arrays, name=f"{dtype} {out_dtype} {scale}"
+                scaled_softmax_attrs(out_scale, zero, out_dtype),
+                types,
+                (1,),
+                arrays,
+                name=f"{dtype} {out_dtype} {scale}",
             )
     same = np.full((1, 1024), 5, np.int8)
     types = (TensorType(same.shape, "int8"), TensorType((256,), "int32"))
-    yield Case(scaled_attrs(1 / 256, -128, "int8"), types, (1,), (same, scaled_exponentials(0.1, 1024)), name="flat")
+    yield Case(
+        scaled_softmax_attrs(1 / 256, -128, "int8"), types, (1,), (same, scaled_exponentials(0.1, 1024)), name="flat"
+    )
 
 
 QSOFTMAX_SCALED = OpDef(
@@ -447,7 +457,7 @@ QSOFTMAX_SCALED = OpDef(
     compute=_softmax_scaled_compute,
     cases=_softmax_scaled_cases,
     constants={0: BOUNDED, 1: POSITIVE},
-    sound=(check_stored, _scaled_softmax_error_message),
+    sound=(stored_range_error_message, _scaled_softmax_error_message),
     operand_names=("data", "table"),
 )
 
@@ -543,17 +553,17 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     wanted = _RESULTS.get((source.dtype, result.dtype))
     last = _nonnegative_axis(node.attrs, source.shape) == len(source.shape) - 1
     if node.attr("rounding") == Rounding.EVEN:
-        return _legalize_by_table(node, graph) if last else through_float(node, graph)
+        return _legalize_by_table(node, graph) if last else legalize_in_float(node, graph)
     if not last or wanted is None:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     if abs(scale_out - wanted[0]) > 0.001 * wanted[0] or zero_out != wanted[1]:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     beta, rounding = float(node.attr("beta")), Rounding(str(node.attr("rounding")))
     rewrite = Rewrite(node, graph)
     if source.dtype == "int16":
         if zero_in or source.shape[-1] >= 1 << 16:
-            return through_float(node, graph)
-        attrs, tables = tables16(scale_in, beta, rounding)
+            return legalize_in_float(node, graph)
+        attrs, tables = qsoftmax16_tables(scale_in, beta, rounding)
         operands = [rewrite.constant(stem, table) for stem, table in zip(("exp", "reciprocal"), tables, strict=True)]
         rewrite.emit("qsoftmax16", (node.inputs[0], *operands), node.outputs[0], attrs)
         return rewrite.legalized()
@@ -564,7 +574,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
             where=str(node.loc),
             hint="keep it in float32",
         )
-    table = rewrite.constant("exp", exponentials(scale_in, beta, rounding.multiplier))
+    table = rewrite.constant("exp", exponential_table(scale_in, beta, rounding.multiplier))
     rewrite.emit("qsoftmax", (node.inputs[0], table), node.outputs[0], {"out_dtype": result.dtype})
     return rewrite.legalized()
 
@@ -579,11 +589,11 @@ def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
         dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) == 1
         for tensor_type in (source, result)
     )
-    if not narrow or not fits(out_scale, source.shape[-1]):
-        return through_float(node, graph)
+    if not narrow or not can_compute_scaled_softmax(out_scale, source.shape[-1]):
+        return legalize_in_float(node, graph)
     rewrite = Rewrite(node, graph)
     table = rewrite.constant("exp", scaled_exponentials(scale * float(node.attr("beta")), source.shape[-1]))
-    attrs = scaled_attrs(out_scale, zero, result.dtype)
+    attrs = scaled_softmax_attrs(out_scale, zero, result.dtype)
     rewrite.emit("qsoftmax_scaled", (node.inputs[0], table), node.outputs[0], attrs)
     return rewrite.legalized()
 
@@ -600,7 +610,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "beta": number("the data's factor", 1.0),
             "rounding": ROUNDING_LITERT,
         },
-        axes=along_axis,
+        axes=map_along_axis,
         legalize=_legalize,
         operand_names=("data",),
     ),

@@ -26,9 +26,9 @@ from microc.ops.arithmetic import (
     split_activation,
 )
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Rounding, choice, flag, integer, integers
-from microc.ops.constants import Application, window_fault
-from microc.ops.elementwise.tables import IDENTITY, emit_function
-from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, ratio
+from microc.ops.constants import Application, window_sum_overflow_message
+from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
+from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, exact_scale_ratio
 from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, Window
 from microc.tir import ir
@@ -52,7 +52,7 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
-    beyond = prod(node.attr("kernel")) << dtypes.info(graph.types[node.inputs[0]].dtype).bits > INT32_MAX
+    beyond = prod(node.attr("kernel")) << dtypes.dtype_parts(graph.types[node.inputs[0]].dtype).bits > INT32_MAX
     plain = node.attr("rounding") != Rounding.EVEN and not node.attr("count_include_pad") and not beyond
     if plain and _has_same_quant(node, graph):
         return _emit_with_clamp(node, graph)
@@ -90,7 +90,7 @@ def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
     plain = rewrite.value("pooled", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
-    emit_function(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_quantised_function(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 
@@ -127,7 +127,7 @@ def _emit_even_means(rewrite: Rewrite, mean: str) -> None:
     assert result.quant is not None
     least, most = dtypes.int_range(rewrite.type(node.inputs[0]).dtype)
     multiple = lcm(*_window_sizes(node, rewrite.type(node.inputs[0]).shape, result.shape))
-    bound, factor = multiple * max(most - zero, zero - least), ratio(scale, scale_out)
+    bound, factor = multiple * max(most - zero, zero - least), exact_scale_ratio(scale, scale_out)
     low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, Rounding.EVEN, str(node.loc))
     if 2 * bound > LARGEST_DOMAIN:
         stored = rewrite.value("rounded", result.shape, result.dtype)
@@ -180,7 +180,7 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
     if rounding == Rounding.EVEN:
         least, most = dtypes.int_range(graph.types[node.inputs[0]].dtype)
         bound = count * max(most - zero_in, zero_in - least)
-        factor = ratio(scale_in, scale_out) / count
+        factor = exact_scale_ratio(scale_in, scale_out) / count
         emit_scaled_sum(rewrite, total, bound, factor, clip_to_float32(scale), parameters.result)
     else:
         emit_requantize(rewrite, total, node.outputs[0], parameters, rounding)
@@ -461,10 +461,10 @@ def _pool_overflow_message(application: Application) -> str:
     """Return a message if ``offset`` plus the sum of a window's integers can overflow int32, else an empty string."""
     attrs, count = application.attrs, prod(application.attrs["kernel"])
     if "offset" not in attrs:
-        return window_fault(application, count, half=count)
+        return window_sum_overflow_message(application, count, half=count)
     if not dtypes.is_integer(application.types[0].dtype):
         return f"sums of {application.types[0].dtype}, expected integers"
-    return window_fault(application, count, attrs["pad_value"], attrs["offset"])
+    return window_sum_overflow_message(application, count, attrs["pad_value"], attrs["offset"])
 
 
 OPERATORS: tuple[OpDef, ...] = (

@@ -19,11 +19,11 @@ from microc.numerics import (
     quantize_multiplier,
     round_half_away,
 )
-from microc.ops.arithmetic import TIR, Rewrite, scalar_quant, with_names
+from microc.ops.arithmetic import TIR, Rewrite, scalar_quant, wrap_in_lets
 from microc.ops.attributes import REQUIRED, SCALED, Ties, exponent, flag, integer, real
 from microc.ops.elementwise.tables import inverse_root_ratio
-from microc.ops.normalisation.norms import inverse_root
-from microc.ops.quantised.scaling import to_integer
+from microc.ops.normalisation.norms import build_inverse_root
+from microc.ops.quantised.scaling import round_to_int32
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -118,7 +118,7 @@ def _build_row_scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple
         lets: list[tuple[Var, Expr]] = [(reach, ir.maximum(-low, high))]
         lets += [(scale, ir.select(none, one, reach / float(_MAX_LEVEL)))]
         lets += [(factor, ir.select(none, one, float(_MAX_LEVEL) / ir.select(none, one, reach)))]
-        return lets, scale, lambda x: to_integer(x * factor, -_MAX_LEVEL, _MAX_LEVEL, Ties.AWAY)
+        return lets, scale, lambda x: round_to_int32(x * factor, -_MAX_LEVEL, _MAX_LEVEL, Ties.AWAY)
     wide, below, above, zero = (Var(name, "float64") for name in ("wide", "below", "above", "zero"))
     none, real = low.eq(high), ir.const(1.0, "float64")
     near, far = -128.0 - below, float(_MAX_LEVEL) - above
@@ -136,7 +136,7 @@ def _build_row_scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple
     return (
         lets,
         scale,
-        lambda x: to_integer(nudged + x * factor, -128, _MAX_LEVEL, Ties.AWAY) - ir.cast("int32", nudged),
+        lambda x: round_to_int32(nudged + x * factor, -128, _MAX_LEVEL, Ties.AWAY) - ir.cast("int32", nudged),
     )
 
 
@@ -211,13 +211,13 @@ def _inverse_root_compute(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, value, root = Var("n"), Var("value"), Var("root")
-        lets, mantissa, shift = inverse_root(ir.maximum(value, 1))
+        lets, mantissa, shift = build_inverse_root(ir.maximum(value, 1))
         one = ir.const(1, "int32")
         lets = [*lets, (root, multiply_double_rounding(one, mantissa, shift + _FRACTION, TIR))]
         scaled = multiply_double_rounding(root, ir.const(call.attrs["multiplier"], "int32"), call.attrs["shift"], TIR)
         clipped = ir.select(value > 0, ir.clamp(scaled, -_MAX_ROOT - 1, _MAX_ROOT), _MAX_ROOT)
         store = ir.Store(out, (n,), ir.cast("int16", clipped))
-        return ir.loops([(n, size)], ir.Let(value, ir.cast("int32", x[n]), with_names(lets, store)))
+        return ir.loops([(n, size)], ir.Let(value, ir.cast("int32", x[n]), wrap_in_lets(lets, store)))
 
     return te.extern("roots", (data.tensor((size,)),), (("out", (size,), "int16"),), build)[0]
 

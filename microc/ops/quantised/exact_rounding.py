@@ -17,7 +17,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.numerics import INT32_MAX, NUMPY, shift_right_even
 from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype
 from microc.ops.attributes import STORED, Attributes, integer
-from microc.ops.constants import Application, check_stored, zero_point_of
+from microc.ops.constants import Application, stored_range_error_message, zero_point_check
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.expressions import Expr
@@ -39,7 +39,7 @@ _NEAR_TIE = 1e-5
 """Distance from a tie below which ratios are computed in exact integers; float64 is right to 2**-30 for levels of 22 bits."""
 
 
-def ratio(*scales: float) -> Fraction:
+def exact_scale_ratio(*scales: float) -> Fraction:
     """Return the exact product of ``scales[:-1]`` divided by the last scale, each rounded to float32 first."""
     *factors, divisor = (Fraction(float(np.float32(scale))) for scale in scales)
     return math.prod(factors, start=Fraction(1)) / divisor
@@ -66,7 +66,7 @@ def exact_levels(terms: Sequence[tuple[Array, Fraction]]) -> Array:
 
 
 @frozen
-class Factors:
+class FixedPointFactors:
     """Integers of the formula ``round(sum(x * factor) / 2**distance)``, which rounds half to even.
 
     Sums within ``near`` of a tie count as ties; if ``near`` is negative, ties round up."""
@@ -81,7 +81,7 @@ class Factors:
         return np.asarray(shift_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
 
 
-def find_exact_factors(terms: Sequence[tuple[Array, Fraction]], low: int, high: int) -> Factors | None:
+def find_exact_factors(terms: Sequence[tuple[Array, Fraction]], low: int, high: int) -> FixedPointFactors | None:
     """Return factors that give the exact levels of all operands, clamped to low..high; None if no candidate does."""
     operands, expected = [x for x, _ in terms], np.clip(exact_levels(terms), low, high)
     for candidate in _candidate_factors(terms):
@@ -90,7 +90,7 @@ def find_exact_factors(terms: Sequence[tuple[Array, Fraction]], low: int, high: 
     return None
 
 
-def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Factors]:
+def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[FixedPointFactors]:
     """Iterate over candidates, those of few bits first.
 
     Of each number of bits there is one without ties to even, one with exact ties, and one with the ties that rounded
@@ -111,7 +111,7 @@ def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Fact
         # The largest error of a sum: how far rounding the factors can move a tie.
         tie_error = math.ceil(sum(size * error for size, error in zip(sizes, errors, strict=True)))
         for near in dict.fromkeys((-1, 0, tie_error)):
-            yield Factors(tuple(factor >> shorter for factor in factors), distance - shorter, near)
+            yield FixedPointFactors(tuple(factor >> shorter for factor in factors), distance - shorter, near)
 
 
 def is_exact_scale(scale: float, bound: int, factor: Fraction, low: int, high: int) -> bool:
@@ -239,7 +239,7 @@ def _rounded_sum_overflow_message(application: Application) -> str:
 Terms = Callable[[Sequence[Array]], Sequence[tuple[Array, Fraction]]]
 
 
-def emit_sum(
+def emit_sum_even(
     rewrite: Rewrite,
     operands: Sequence[str],
     zeros: Sequence[int],
@@ -262,7 +262,7 @@ def emit_sum(
     return True
 
 
-def emit_product(
+def emit_product_even(
     rewrite: Rewrite, operands: Sequence[str], zeros: Sequence[int], scale: Fraction, result: Mapping[str, Attr]
 ) -> bool:
     """Append ``product_even`` of two 8-bit values; return False if no factor is exact for all of them."""
@@ -291,7 +291,9 @@ def emit_requantize_even(rewrite: Rewrite, x: str, bound: int, scale: Fraction, 
     return True
 
 
-def _find_factors_for_result(terms: Sequence[tuple[Array, Fraction]], result: Mapping[str, Attr]) -> Factors | None:
+def _find_factors_for_result(
+    terms: Sequence[tuple[Array, Fraction]], result: Mapping[str, Attr]
+) -> FixedPointFactors | None:
     low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
     return find_exact_factors(terms, low - zero, high - zero)
 
@@ -305,7 +307,7 @@ def _zero_point_attrs(zeros: Sequence[int]) -> dict[str, Attr]:
     return {"zero_point_a": zeros[0], "zero_point_b": zeros[1]}
 
 
-def _result_attrs(factors: Factors, result: Mapping[str, Attr]) -> dict[str, Attr]:
+def _result_attrs(factors: FixedPointFactors, result: Mapping[str, Attr]) -> dict[str, Attr]:
     return {"distance": factors.distance, "near": factors.near, **result}
 
 
@@ -344,7 +346,7 @@ def _cases(name: str) -> Iterable[Case]:
 
 
 _ZEROS: Attributes = {"zero_point_a": integer("of a"), "zero_point_b": integer("of b")}
-_ZERO_POINTS = (zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1))
+_ZERO_POINTS = (zero_point_check("zero_point_a", 0), zero_point_check("zero_point_b", 1))
 
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
@@ -353,7 +355,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("sum_even"),
-        sound=(check_stored, *_ZERO_POINTS, _rounded_sum_overflow_message),
+        sound=(stored_range_error_message, *_ZERO_POINTS, _rounded_sum_overflow_message),
         attrs={
             **_ZEROS,
             "factor_a": integer("of a", **_FACTOR),
@@ -370,7 +372,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("product_even"),
-        sound=(check_stored, *_ZERO_POINTS, _rounded_sum_overflow_message),
+        sound=(stored_range_error_message, *_ZERO_POINTS, _rounded_sum_overflow_message),
         attrs={**_ZEROS, "factor": integer("of the product", **_FACTOR), **_ROUNDED},
         operand_names=("a", "b"),
         formula="clamp(rint((a - {zero_point_a}) * (b - {zero_point_b}) * {factor} / 2**{distance}) + {zero_point}, {minimum}, "
@@ -382,7 +384,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("requantize_even"),
-        sound=(check_stored, _rounded_sum_overflow_message),
+        sound=(stored_range_error_message, _rounded_sum_overflow_message),
         attrs={
             "bound": integer("the largest magnitude of x", least=1, most=INT32_MAX),
             "factor": integer("of x", **_FACTOR),

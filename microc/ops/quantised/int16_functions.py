@@ -14,8 +14,8 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import FAR_APART, INT32_MAX, INT32_MIN
 from microc.ops.arithmetic import Rewrite, scalar_quant
 from microc.ops.attributes import Rounding, choice, integer, mantissa
-from microc.ops.constants import Application, Constant, Use
-from microc.ops.elementwise.tables import slope_ratio, stored_bounds
+from microc.ops.constants import Application, NumberUse, OperandBounds
+from microc.ops.elementwise.tables import quantised_clip_bounds, slope_ratio
 from microc.ops.quantised.requantize import Requantization, emit_requantize
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
@@ -40,7 +40,7 @@ def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
     bound = max(most - zero_in, zero_in - least)
     if node.op != "leaky_relu":
         assert result.quant is not None
-        low, high = stored_bounds(node.op, node.attrs, result.quant, result.dtype, _multiplier_rounding(node))
+        low, high = quantised_clip_bounds(node.op, node.attrs, result.quant, result.dtype, _multiplier_rounding(node))
         parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
         emit_requantize(
             rewrite, node.inputs[0], node.outputs[0], parameters, _multiplier_rounding(node), bound, zero_in
@@ -292,7 +292,7 @@ QSIGMOID16 = OpDef(
     reference=_qsigmoid16_reference,
     scalar=_qsigmoid16_scalar,
     cases=_qsigmoid16_cases,
-    constants={1: Constant(Use.POINT, 0, (1 << 16) - 1)},
+    constants={1: OperandBounds(NumberUse.POINT, 0, (1 << 16) - 1)},
     sound=(_table_mismatch_message,),
     operand_names=("x", "table"),
     whole=(1,),

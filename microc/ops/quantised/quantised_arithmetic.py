@@ -28,9 +28,9 @@ from microc.ops.arithmetic import (
     Rewrite,
     activation_range,
     is_quantised,
+    legalize_in_float,
     scalar_quant,
     split_activation,
-    through_float,
 )
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
@@ -47,15 +47,15 @@ from microc.ops.attributes import (
 from microc.ops.constants import (
     MANTISSA,
     Application,
-    Constant,
-    Use,
+    NumberUse,
+    OperandBounds,
     centred_range,
-    check_stored,
-    product_fault,
-    zero_point_of,
+    product_overflow_message,
+    stored_range_error_message,
+    zero_point_check,
 )
-from microc.ops.quantised.exact_rounding import emit_product, emit_sum, ratio
-from microc.ops.quantised.scaling import HALF, Output, Scale, scale_double_rounding, scale_single_rounding
+from microc.ops.quantised.exact_rounding import emit_product_even, emit_sum_even, exact_scale_ratio
+from microc.ops.quantised.scaling import HALF, Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -134,7 +134,7 @@ def _qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
     """Scale an int32 expression within low..high to the output."""
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
-    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+    out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     if attrs["rounding"] == Multiplier.SINGLE:
         return scale_single_rounding(x, max(-low, high), scale, out)
     return scale_double_rounding(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
@@ -199,7 +199,7 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
         "tanh",
         "sigmoid",
     ):
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     result = operand_types[-1]
     assert result.quant is not None
     (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in (*node.inputs, *node.outputs))
@@ -207,11 +207,11 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
     end: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite, zeros = Rewrite(node, graph), (zero_a, zero_b)
     if node.op == "mul":
-        is_exact = emit_product(rewrite, node.inputs, zeros, ratio(a, b, out), end)
+        is_exact = emit_product_even(rewrite, node.inputs, zeros, exact_scale_ratio(a, b, out), end)
     else:
-        scales = ratio(a, out), ratio(b, out) * (-1 if node.op == "sub" else 1)
-        is_exact = emit_sum(rewrite, node.inputs, zeros, scales, end)
-    return rewrite.legalized() if is_exact else through_float(node, graph)
+        scales = exact_scale_ratio(a, out), exact_scale_ratio(b, out) * (-1 if node.op == "sub" else 1)
+        is_exact = emit_sum_even(rewrite, node.inputs, zeros, scales, end)
+    return rewrite.legalized() if is_exact else legalize_in_float(node, graph)
 
 
 def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
@@ -283,7 +283,7 @@ def _qadd_overflow_message(application: Application) -> str:
     return "" if bound <= INT32_MAX else f"sums of up to {bound} do not fit int32"
 
 
-_ZERO_POINTS = (zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1))
+_ZERO_POINTS = (zero_point_check("zero_point_a", 0), zero_point_check("zero_point_b", 1))
 
 QADD = OpDef(
     "qadd",
@@ -291,7 +291,7 @@ QADD = OpDef(
     reference=_qadd_reference,
     scalar=_qadd_scalar,
     cases=lambda: _arithmetic_cases(True),
-    sound=(check_stored, *_ZERO_POINTS, _qadd_overflow_message),
+    sound=(stored_range_error_message, *_ZERO_POINTS, _qadd_overflow_message),
     attrs={
         "zero_point_a": integer("of a"),
         "zero_point_b": integer("of b"),
@@ -315,9 +315,9 @@ QMUL = OpDef(
     scalar=_qmul_scalar,
     cases=lambda: _arithmetic_cases(False),
     sound=(
-        check_stored,
+        stored_range_error_message,
         *_ZERO_POINTS,
-        lambda application: product_fault(application, ("zero_point_a", "zero_point_b")),
+        lambda application: product_overflow_message(application, ("zero_point_a", "zero_point_b")),
     ),
     attrs={
         "zero_point_a": integer("of a"),
@@ -355,7 +355,7 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
     """Rewrite ``div`` of int8 to ``qdiv``, of other dtypes to float operators."""
     result = graph.types[node.outputs[0]]
     if any(graph.types[name].dtype != "int8" for name in (*node.inputs, *node.outputs)):
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     names = (*node.inputs, *node.outputs)
     (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in names)
     assert result.quant is not None
@@ -442,8 +442,8 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_qdiv_reference,
         scalar=_qdiv_scalar,
         cases=_qdiv_cases,
-        constants={2: MANTISSA, 3: Constant(Use.SHIFT, 0, 31)},
-        sound=(check_stored, zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1)),
+        constants={2: MANTISSA, 3: OperandBounds(NumberUse.SHIFT, 0, 31)},
+        sound=(stored_range_error_message, zero_point_check("zero_point_a", 0), zero_point_check("zero_point_b", 1)),
         operand_names=("a", "b", "reciprocals", "bits"),
         whole=(2, 3),
         repeats=True,

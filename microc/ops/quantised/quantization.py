@@ -28,7 +28,7 @@ from microc.ops.quantised.requantize import (
     infer_requantize,
     quantize_cases,
 )
-from microc.ops.quantised.scaling import float_above, float_below, to_integer
+from microc.ops.quantised.scaling import largest_float32_not_above, least_float32_not_below, round_to_int32
 from microc.ops.registry import Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -56,7 +56,7 @@ def _quantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale, zero = _tensor_parameters(attrs)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = max(low - zero, -(1 << 31)), min(high - zero, INT32_MAX)
-    x = to_integer(args[0] / ir.const(scale, "float32"), least, most, attrs["rounding"])
+    x = round_to_int32(args[0] / ir.const(scale, "float32"), least, most, attrs["rounding"])
     return clamp_to_dtype(x + zero if zero else x, low, high, attrs["out_dtype"])
 
 
@@ -68,7 +68,8 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     rounded = round_half_even if attrs["rounding"] == Ties.EVEN else round_half_away
     with np.errstate(over="ignore", invalid="ignore"):
         floor, ceiling = (
-            np.vectorize(end, otypes=[np.float32])(ends) for end, ends in ((float_above, least), (float_below, most))
+            np.vectorize(end, otypes=[np.float32])(ends)
+            for end, ends in ((least_float32_not_below, least), (largest_float32_not_above, most))
         )
         steps = rounded(clip_nan_low(x / scale, floor, ceiling)).astype(np.int64)
     return ((steps + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)

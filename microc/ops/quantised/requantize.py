@@ -32,17 +32,17 @@ from microc.ops.attributes import (
     numbers,
     real,
 )
-from microc.ops.constants import Application, Constant, Constants, Use, check_stored
+from microc.ops.constants import Application, Constants, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.quantised.exact_rounding import emit_requantize_even, is_exact_scale
 from microc.ops.quantised.scaling import (
-    Output,
     Scale,
-    float_above,
-    float_below,
+    ScaledResult,
+    largest_float32_not_above,
+    least_float32_not_below,
+    round_to_int32,
     scale_double_rounding,
     scale_single_rounding,
     scale_wide,
-    to_integer,
 )
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
@@ -383,7 +383,7 @@ def _build_scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
 def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     attrs = {**REQUANTIZE, **attrs}
     scale = _build_scale(attrs, args)
-    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+    out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
     if attrs["rounding"] == Multiplier.WIDE:
         return scale_wide(x, bound, scale, out)
@@ -426,9 +426,9 @@ def _operand_bounds(application: Application) -> Constants:
     :mod:`microc.ops.quantised.computed_scales`."""
     attrs, means = application.attrs, ("mean_multiplier",)
     most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
-    factors = [Constant(Use.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
+    factors = [OperandBounds(NumberUse.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
     low, high = attrs["shift_range"]
-    shifts = [Constant(Use.SHIFT, low, high, means)] if attrs["shift"] is None else []
+    shifts = [OperandBounds(NumberUse.SHIFT, low, high, means)] if attrs["shift"] is None else []
     return dict(enumerate((*factors, *shifts), 1))
 
 
@@ -457,14 +457,17 @@ def _requantize_error_message(application: Application) -> str:
 def _requantize_float_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale = ir.const(attrs["scale"], "float32") if attrs.get("scale") is not None else args[1]
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
-    x = to_integer(ir.cast("float32", args[0]) * scale, low - zero, high - zero, Ties.EVEN)
+    x = round_to_int32(ir.cast("float32", args[0]) * scale, low - zero, high - zero, Ties.EVEN)
     return ir.cast(attrs["out_dtype"], x + zero if zero else x)
 
 
 def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     scale = np.float32(attrs["scale"]) if attrs.get("scale") is not None else np.asarray(arrays[1], np.float32)
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
-    least, most = float_above(max(low - zero, INT32_MIN)), float_below(min(high - zero, INT32_MAX))
+    least, most = (
+        least_float32_not_below(max(low - zero, INT32_MIN)),
+        largest_float32_not_above(min(high - zero, INT32_MAX)),
+    )
     scaled = np.clip(np.asarray(arrays[0]).astype(np.float32) * scale, np.float32(least), np.float32(most))
     return ((round_half_even(scaled).astype(np.int64) + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
@@ -489,7 +492,7 @@ OPERATORS = (
         scalar=_requantize_scalar,
         cases=requantize_cases,
         constants=_operand_bounds,
-        sound=(check_stored, _requantize_error_message),
+        sound=(stored_range_error_message, _requantize_error_message),
         attrs=REQUANTIZE_ATTRS,
         operand_names=("x", "multiplier", "shift"),
         formula="clamp(round({x} * {multiplier} * 2**({shift} - 31)) + {zero_point}, {minimum}, {maximum})",
@@ -500,7 +503,7 @@ OPERATORS = (
         reference=_requantize_float_reference,
         scalar=_requantize_float_scalar,
         cases=requantize_float_cases,
-        sound=(check_stored, _float_scale_error_message),
+        sound=(stored_range_error_message, _float_scale_error_message),
         attrs={
             "scale": real("one for all channels; None: an operand", None),
             **STORED,

@@ -37,7 +37,7 @@ _BELOW_HALF = 0.5 - 2.0**-25
 
 
 @frozen
-class Output:
+class ScaledResult:
     """Parameters of the result of scaling.
 
     ``zero_point`` is added, the sum is clamped to minimum..maximum and stored as ``dtype``."""
@@ -106,7 +106,7 @@ def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
     return product
 
 
-def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
     """Build ``rounding_shift_right`` of |r| <= bound in int32 by ``scale.right``.
 
     Also return whether ``out``'s zero point is included. bound < 2**31 - 1. Return None if no int32 sequence is exact."""
@@ -138,7 +138,7 @@ def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: Output | None) 
     return (exact + ((one << scale.right) >> 1)) >> scale.right, False
 
 
-def scale_with_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+def scale_with_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
     """Build the high product and the rounding shift of |x| <= bound as one ``high_mac_round`` and one shift.
 
     Also return whether ``out``'s zero point is included. Return None if that is not exact. Multipliers are not
@@ -162,7 +162,7 @@ def scale_with_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tup
     return ir.call("high_mac_round", x << 1, ir.as_expr(scale.multiplier, "int32"), half) >> scale.right, folded
 
 
-def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
+def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: ScaledResult | None = None) -> Expr:
     """Build ``multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32.
 
     The cheapest form that is exact is used: no multiplication, one ``high_mac_round``, a high product and an int32
@@ -186,7 +186,7 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Outpu
     return _store_scaled(scaled, min(max(-low, high) << left, INT32_MAX), out)
 
 
-def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
     """Build ``round(x * multiplier / 2**31 / 2**right)`` of |x| <= bound as one ``high_mac`` and one shift.
 
     Ties round to plus infinity. Also return whether ``out``'s zero point is included. Return None if that is not exact.
@@ -220,7 +220,7 @@ def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -
     return None
 
 
-def shift_half_up(x: Expr, bound: int, distance: int, out: Output | None) -> tuple[Expr, bool] | None:
+def shift_half_up(x: Expr, bound: int, distance: int, out: ScaledResult | None) -> tuple[Expr, bool] | None:
     """Build ``round(x / 2**distance)``, ties to plus infinity, of an int32 with |x| <= bound, 0 <= distance <= 31.
 
     Also return whether ``out``'s zero point is included. Return None if a sum can overflow.
@@ -234,7 +234,7 @@ def shift_half_up(x: Expr, bound: int, distance: int, out: Output | None) -> tup
     return (x + half) >> distance, False
 
 
-def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: Output | None = None) -> Expr:
+def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: ScaledResult | None = None) -> Expr:
     """Build ``multiply_single_rounding`` of an int32 with |x| <= bound; stored to ``out`` if given, else int32.
 
     The cheapest form that is exact is used: a shift, a high product, one ``high_mac``, or the definition in 64 bits."""
@@ -253,7 +253,7 @@ def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: Output | None 
     return _store_scaled(scaled, min(bound << left, INT32_MAX), out)
 
 
-def _store_scaled(scaled: tuple[Expr, bool], bound: int, out: Output | None) -> Expr:
+def _store_scaled(scaled: tuple[Expr, bool], bound: int, out: ScaledResult | None) -> Expr:
     """Build the stored form of a scaled value: ``out``'s zero point is added, unless it is included, and the sum is
     clamped.
 
@@ -265,7 +265,7 @@ def _store_scaled(scaled: tuple[Expr, bool], bound: int, out: Output | None) -> 
     return clamp_to_dtype(value, out.minimum, out.maximum, out.dtype) if complete else out.store(value, bound)
 
 
-def scale_wide(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
+def scale_wide(x: Expr, bound: int, scale: Scale, out: ScaledResult) -> Expr:
     """Build ``multiply_by_reduced`` of an int32 or int64 with |x| <= bound (-1: unknown); the multiplier has 15 bits."""
     multiplier = ir.cast("int32", ir.as_expr(scale.multiplier, "int32"))
     if isinstance(scale.right, int) and isinstance(scale.multiplier, int) and x.dtype == "int32" and bound >= 0:
@@ -283,7 +283,7 @@ def scale_wide(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
     return out.store(value, INT32_MAX)
 
 
-def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
+def round_to_int32(x: Expr, low: int, high: int, rounding: str) -> Expr:
     """Clamp the float32 ``x`` to low..high and round it to int32: half to ``even``, or half ``away`` from zero.
 
     Ranges below 2**22 need no library function. Half to even: adding 1.5 * 2**23 leaves no fraction bits, and the addition itself
@@ -291,7 +291,7 @@ def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
     largest float32 below 0.5 would become 1.
     """
     low, high = max(low, INT32_MIN), min(high, INT32_MAX)
-    x = ir.clamp(x, float_above(low), float_below(high))
+    x = ir.clamp(x, least_float32_not_below(low), largest_float32_not_above(high))
     if max(-low, high) >= 1 << 22:
         return ir.cast("int32", ir.call("rint" if rounding == Ties.EVEN else "round", x))
     if rounding == Ties.EVEN:
@@ -299,12 +299,12 @@ def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
     return ir.cast("int32", x + ir.select(x < 0.0, ir.const(-_BELOW_HALF, "float32"), _BELOW_HALF))
 
 
-def float_above(value: int) -> float:
+def least_float32_not_below(value: int) -> float:
     """Return the smallest float32 that is not below ``value``."""
-    return 0.0 - float_below(-value)  # 0.0 - 0.0 is 0.0, where negation gives -0.0
+    return 0.0 - largest_float32_not_above(-value)  # 0.0 - 0.0 is 0.0, where negation gives -0.0
 
 
-def float_below(value: int) -> float:
+def largest_float32_not_above(value: int) -> float:
     """Return the largest float32 that is not above ``value``."""
     nearest = np.float32(value)
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf)))

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
-from microc.ops.arithmetic import Rewrite, clamp_to_dtype, constant, emit_activation, is_quantised, scalar_quant
+from microc.ops.arithmetic import Rewrite, clamp_to_dtype, constant_data, emit_activation, is_quantised, scalar_quant
 from microc.ops.attributes import (
     ACTIVATED,
     DYNAMIC,
@@ -26,8 +26,16 @@ from microc.ops.attributes import (
     integer,
     mantissa,
 )
-from microc.ops.constants import INT32, Application, Constant, Constants, Use, check_stored, zero_point_of
-from microc.ops.quantised.scaling import Output, Scale, scale_double_rounding, scale_single_rounding
+from microc.ops.constants import (
+    INT32,
+    Application,
+    Constants,
+    NumberUse,
+    OperandBounds,
+    stored_range_error_message,
+    zero_point_check,
+)
+from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -39,7 +47,7 @@ SHAPES = ((1, 4, 6, 3, 2), (2, 5, 4, 1, 1), (1, 1, 1, 2, 1), (1, 8, 8, 10, 4))
 """Batch, depth, filters, memory, rank."""
 
 
-def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def infer_svdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the types of output and new state from data, feature weights, time weights, bias and state.
 
     Raise ModelError if their shapes contradict each other."""
@@ -64,7 +72,7 @@ def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return TensorType((batch, units), dtype), TensorType(state.shape, state.dtype)
 
 
-def step_state(state: Array, feature: Array, time: Array, bias: Array, rank: int) -> tuple[Array, Array]:
+def advance_state(state: Array, feature: Array, time: Array, bias: Array, rank: int) -> tuple[Array, Array]:
     """Advance a state (B, F, M) by new features (B, F); return the sums by time weights and the new state.
 
     Both are computed in the arrays' dtype."""
@@ -73,23 +81,23 @@ def step_state(state: Array, feature: Array, time: Array, bias: Array, rank: int
     return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
-def sizes(call: OpCall) -> tuple[int, int, int, int]:
+def svdf_sizes(call: OpCall) -> tuple[int, int, int, int]:
     """Return the extents (batch, depth, filters, memory) of an SVDF."""
     time = call.operands[-3]
     assert time is not None
     return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
 
 
-def tensors(call: OpCall) -> list[te.Tensor]:
+def operand_tensors(call: OpCall) -> list[te.Tensor]:
     """Return the tensors of an SVDF's operands; that of the state has the shape (batch, filters, memory)."""
-    batch, _, filters, memory = sizes(call)
+    batch, _, filters, memory = svdf_sizes(call)
     *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
 
-def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
+def build_new_state(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
     """Build stage ``following``, the new state: the old one without its oldest features, and ``newest(b, f)`` at the end."""
-    batch, _, filters, memory = sizes(call)
+    batch, _, filters, memory = svdf_sizes(call)
 
     def element(b: Expr, f: Expr, m: Expr) -> Expr:
         return ir.select(m < memory - 1, state[b, f, m + 1], newest(b, f)) if memory > 1 else newest(b, f)
@@ -99,7 +107,7 @@ def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
 
 def sum_over_time(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor, dtype: str) -> te.Tensor:
     """Build stage ``acc``: the bias plus the sum of features times time weights."""
-    batch, _, filters, memory = sizes(call)
+    batch, _, filters, memory = svdf_sizes(call)
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
 
@@ -111,9 +119,11 @@ def sum_over_time(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.
     return te.compute((batch, filters // rank), element, ACC, ("b", "u"))
 
 
-def feature(call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te.Tensor | None = None) -> te.Tensor:
+def build_features(
+    call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te.Tensor | None = None
+) -> te.Tensor:
     """Build stage ``feature``: data times feature weights, plus the bias if there is one."""
-    batch, depth, filters, _ = sizes(call)
+    batch, depth, filters, _ = svdf_sizes(call)
     d = te.reduce_axis(depth, "d")
 
     def element(b: Expr, f: Expr) -> Expr:
@@ -143,7 +153,7 @@ def _svdf_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
         raise ModelError(
             f"qsvdf: the feature bias has a wrong shape; got {feature_bias.shape}, expected {feature.shape[:1]}"
         )
-    return check_shapes(attrs, (data, feature, time, bias, state))
+    return infer_svdf_types(attrs, (data, feature, time, bias, state))
 
 
 def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -154,16 +164,16 @@ def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
     old = state.reshape(len(data), *time.shape)
-    total, memory = step_state(old, new, time, bias, attrs["rank"])
+    total, memory = advance_state(old, new, time, bias, attrs["rank"])
     scaled = multiply(NUMPY.wrap(total), attrs["multiplier"], attrs["shift"], NUMPY)
     result = np.clip(scaled + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
     return result, memory.reshape(state.shape).astype(arrays[5].dtype)
 
 
 def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    x, weights, feature_bias, time, bias, state = tensors(call)
+    x, weights, feature_bias, time, bias, state = operand_tensors(call)
     attrs = call.attrs
-    new = feature(call, x, weights, _sum_dtype(attrs["feature_bound"]), feature_bias)
+    new = build_features(call, x, weights, _sum_dtype(attrs["feature_bound"]), feature_bias)
 
     def newest(b: Expr, f: Expr) -> Expr:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
@@ -175,9 +185,9 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
         clipped = clamp_to_dtype(scaled, *dtypes.int_range(state.dtype), "int32")
         return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
 
-    memory = following(call, state, newest)
+    memory = build_new_state(call, state, newest)
     acc, bound = sum_over_time(call, memory, time, bias, _sum_dtype(attrs["bound"])), min(attrs["bound"], INT32_MAX)
-    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+    out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
 
     def element(b: Expr, u: Expr) -> Expr:
@@ -197,7 +207,7 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     """Rewrite a quantised ``svdf`` with constant weights to ``qsvdf``; multipliers are computed from the scales in double."""
     rounding = str(node.attr("rounding"))
     data, weights, time, bias, state = node.inputs
-    constants = [constant(graph, name) for name in (weights, time, bias)]
+    constants = [constant_data(graph, name) for name in (weights, time, bias)]
     if rounding == Rounding.EVEN or any(array is None for array in constants):
         raise UnsupportedError(
             f"a quantised svdf needs constant weights and bias, and another rounding than {Rounding.EVEN}; got "
@@ -233,7 +243,7 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
 def _operand_bounds(application: Application) -> Constants:
     """Require that weights and biases are constant if the attributes bound the sums to 32 bits; else these may wrap
     around."""
-    known = Constant(Use.TERM, INT32_MIN, INT32_MAX)
+    known = OperandBounds(NumberUse.TERM, INT32_MIN, INT32_MAX)
     fits = [application.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
     return {1 + k: known if fits[k // 2] else INT32 for k in range(4)}
 
@@ -307,7 +317,7 @@ QSVDF = OpDef(
     compute=_svdf_fixed_compute,
     cases=_svdf_fixed_cases,
     constants=_operand_bounds,
-    sound=(check_stored, zero_point_of("state_zero_point", 5), _qsvdf_error_message),
+    sound=(stored_range_error_message, zero_point_check("state_zero_point", 5), _qsvdf_error_message),
     macs=macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
 )
@@ -327,20 +337,20 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(
             f"svdf: the data have a wrong dtype; got {types[0].dtype}, expected float32 or quantised integers"
         )
-    return check_shapes(attrs, types)
+    return infer_svdf_types(attrs, types)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, time, bias, state = (np.asarray(array, np.float64) for array in arrays)
     old = state.reshape(len(data), *time.shape)
-    total, memory = step_state(old, data @ weights.T, time, bias, attrs["rank"])
+    total, memory = advance_state(old, data @ weights.T, time, bias, attrs["rank"])
     return total.astype(np.float32), memory.reshape(state.shape).astype(np.float32)
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    x, weights, time, bias, state = tensors(call)
-    new = feature(call, x, weights, "float32")
-    memory = following(call, state, lambda b, f: new[b, f])
+    x, weights, time, bias, state = operand_tensors(call)
+    new = build_features(call, x, weights, "float32")
+    memory = build_new_state(call, state, lambda b, f: new[b, f])
     return sum_over_time(call, memory, time, bias, "float32"), memory
 
 

@@ -21,7 +21,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arithmetic import rank_nan_last, replaces_best
 from microc.ops.attributes import INDEX, flag, integer, one_axis
-from microc.ops.registry import Case, OpCall, OpDef, along_axis, keep_axes
+from microc.ops.registry import Case, OpCall, OpDef, keep_axes, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -220,7 +220,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "largest": flag("or the smallest", True),
             "out_dtype": INDEX,
         },
-        axes=along_axis,
+        axes=map_along_axis,
         operand_names=("data",),
     ),
 )

@@ -20,7 +20,15 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
-from microc.ops.arithmetic import NUMBERS, Rewrite, compute_dtype, is_quantised, scalar_quant, through_float, wrapping
+from microc.ops.arithmetic import (
+    NUMBERS,
+    Rewrite,
+    compute_dtype,
+    is_quantised,
+    legalize_in_float,
+    scalar_quant,
+    wrapping_binary,
+)
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
     ROUNDING,
@@ -33,9 +41,9 @@ from microc.ops.attributes import (
     integer,
     one_axis,
 )
-from microc.ops.constants import check_stored, zero_point_of
-from microc.ops.quantised.scaling import Output, Scale, scale_double_rounding, scale_single_rounding
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
+from microc.ops.constants import stored_range_error_message, zero_point_check
+from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -93,7 +101,7 @@ def _build_scan(
         n, k, i, zero = Var("n"), Var("k"), Var("i"), ir.const(0, "int32")
         total, value = Buffer("total", (1,), start.dtype, "register"), Var("value", start.dtype)
         place = sizes[1] - 1 - k if attrs["reverse"] else k
-        add = ir.Store(total, (zero,), wrapping(combine, total[0], value))
+        add = ir.Store(total, (zero,), wrapping_binary(combine, total[0], value))
         store = ir.Store(out, (n, place, i), result(total[0]))
         steps = ir.seq(store, add) if attrs["exclusive"] else ir.seq(add, store)
         step = ir.Let(value, term(x[n, place, i]), steps)
@@ -144,7 +152,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return None
     result = graph.types[node.outputs[0]]
     if node.attr("rounding") == Rounding.EVEN or dtypes.nbytes(result.dtype) != 1:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     (scale, zero), (scale_out, zero_out) = (scalar_quant(node, graph, n) for n in (*node.inputs, *node.outputs))
     once = node.attr("rounding") == Rounding.SINGLE
     factor = float(np.float32(scale)) * (1.0 if once else 2.0 / (1 << _SHIFT))
@@ -184,7 +192,7 @@ def _start_and_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
 
 def _compute_qcumsum(call: OpCall) -> te.Tensor:
     attrs, dtype = call.attrs, call.out_types[0].dtype
-    out = Output(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
+    out = ScaledResult(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
     start, left = _start_and_shift(attrs)
     bound = min(call.out_types[0].size << 8, INT32_MAX)
@@ -219,7 +227,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs=_ATTRS,
-        axes=along_axis,
+        axes=map_along_axis,
         legalize=_legalize,
         operand_names=("data",),
     ),
@@ -230,7 +238,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_cumprod,
         cases=lambda: (case for case in _cases() if not case.name.startswith("int")),
         attrs=_ATTRS,
-        axes=along_axis,
+        axes=map_along_axis,
         operand_names=("data",),
     ),
     OpDef(
@@ -246,10 +254,10 @@ OPERATORS: tuple[OpDef, ...] = (
         },
         infer=_infer_qcumsum,
         reference=_reference_qcumsum,
-        axes=along_axis,
+        axes=map_along_axis,
         compute=_compute_qcumsum,
         cases=_cases_qcumsum,
-        sound=(check_stored, zero_point_of("input_zero_point", 0)),
+        sound=(stored_range_error_message, zero_point_check("input_zero_point", 0)),
         operand_names=("data",),
     ),
 )

@@ -21,14 +21,14 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import quantize_multiplier
-from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, scalar_quant, through_float
+from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, legalize_in_float, scalar_quant
 from microc.ops.attributes import ROUNDING, Rounding, element_type, flag, integer, some_axes
-from microc.ops.constants import Application, window_fault
-from microc.ops.elementwise.tables import IDENTITY, emit_function
+from microc.ops.constants import Application, window_sum_overflow_message
+from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
 from microc.ops.quantised.computed_scales import mean_multiplier, mean_scale
-from microc.ops.quantised.exact_rounding import ratio
+from microc.ops.quantised.exact_rounding import exact_scale_ratio
 from microc.ops.quantised.requantize import clip_to_float32, emit_scaled_sum
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axes
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axes
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
@@ -132,7 +132,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
         where = tuple(next(over).var if is_reduced else next(kept) for _, is_reduced in runs)
         start = reduction.start(dtype, tensor_type.dtype) + attrs.get("offset", 0)
         if dtype in ("uint32", "uint64"):
-            start %= 1 << dtypes.info(dtype).bits
+            start %= 1 << dtypes.dtype_parts(dtype).bits
         return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
 
     acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), element, ACC)
@@ -172,7 +172,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if node.op in ("max", "min"):
         return _legalize_extremum(node, graph)
     if node.op == "prod":
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     return _legalize_sum(node, graph)
 
 
@@ -184,7 +184,7 @@ def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
     rewrite = Rewrite(node, graph)
     plain = rewrite.value("extremum", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, node.attrs)
-    emit_function(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_quantised_function(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 
@@ -199,7 +199,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     least, most = dtypes.int_range(source.dtype)
     bound = count * max(most - zero_in, zero_in - least)
     if bound >= 1 << 31:
-        return through_float(node, graph)
+        return legalize_in_float(node, graph)
     rewrite = Rewrite(node, graph)
     total = rewrite.value("sum", result.shape, "int32")
     attrs = {"axes": node.attr("axes"), "keepdims": node.attr("keepdims"), "rounding": Rounding.NONE}
@@ -210,7 +210,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     if rounding == Rounding.EVEN:
         scale = clip_to_float32(mean_scale(scale_in, scale_out, count if mean else 1))
         average: dict[str, Attr] = {"average": (float(scale_in), float(scale_out), count)} if mean else {}
-        factor = ratio(scale_in, scale_out) / (count if mean else 1)
+        factor = exact_scale_ratio(scale_in, scale_out) / (count if mean else 1)
         emit_scaled_sum(rewrite, total, bound, factor, scale, target, average)
         return rewrite.legalized()
     whole = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
@@ -255,7 +255,7 @@ def _narrow_sum_overflow_message(application: Application) -> str:
     tensor_type, attrs = application.types[0], application.attrs
     narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
     count = _reduced_count({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
-    return window_fault(application, count, offset=attrs.get("offset", 0)) if narrow else ""
+    return window_sum_overflow_message(application, count, offset=attrs.get("offset", 0)) if narrow else ""
 
 
 def _define_reduction(reduction: Reduction) -> OpDef:
@@ -276,7 +276,7 @@ def _define_reduction(reduction: Reduction) -> OpDef:
             "rounding": ROUNDING,
             **more,
         },
-        axes=along_axes,
+        axes=map_along_axes,
         legalize=_legalize,
         sound=(_narrow_sum_overflow_message,) if reduction.combine == "add" else (),
         operand_names=("data",),

@@ -25,7 +25,7 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arithmetic import with_names
+from microc.ops.arithmetic import wrap_in_lets
 from microc.ops.attributes import one_axis
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -156,7 +156,7 @@ def _build_float_section(
         ir.Store(now, state_indices[1], b2 * x - a2 * y),
         ir.Store(line, (_ZERO,), y),
     )
-    return with_names([(x, line[0]), (y, b0 * x + now[state_indices[0]])], ir.seq(*stores))
+    return wrap_in_lets([(x, line[0]), (y, b0 * x + now[state_indices[0]])], ir.seq(*stores))
 
 
 def _build_fixed_section(
@@ -173,7 +173,7 @@ def _build_fixed_section(
     limited = ir.cast("int32", ir.clamp(total, -LIMIT, LIMIT))
     moved = (now[state_indices[0]], x, now[state_indices[2]], y)
     stores = [ir.Store(now, state_indices[k], moved[k2]) for k, k2 in ((1, 0), (0, 1), (3, 2), (2, 3))]
-    return with_names([(x, line[0]), (total, rounded), (y, limited)], ir.seq(*stores, ir.Store(line, (_ZERO,), y)))
+    return wrap_in_lets([(x, line[0]), (total, rounded), (y, limited)], ir.seq(*stores, ir.Store(line, (_ZERO,), y)))
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

@@ -15,7 +15,13 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer
-from microc.ops.elementwise.complex_numbers import Arithmetic, Complex, NamedValues, NamingArithmetic, arithmetic
+from microc.ops.elementwise.complex_numbers import (
+    Complex,
+    ComplexArithmetic,
+    LetCollector,
+    NamingComplex,
+    complex_arithmetic,
+)
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -28,7 +34,7 @@ DTYPES = ("int16", "int32", "float32")
 _ZERO = ir.const(0, "int32")
 
 
-def factors(size: int) -> tuple[int, ...]:
+def fft_radices(size: int) -> tuple[int, ...]:
     """Return the radices of a power of two, outermost first: fours, and a two if one remains."""
     found = []
     while size > 1:
@@ -37,7 +43,7 @@ def factors(size: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def twiddles(size: int, count: int, first: float, dtype: str) -> Array:
+def compute_twiddles(size: int, count: int, first: float, dtype: str) -> Array:
     """Return the table of twiddle factors (count, 2), e to the -2 pi i (k + first) / size for k = 0 .. count - 1.
 
     Fixed point rounds halves up."""
@@ -52,10 +58,10 @@ def super_twiddles(length: int, dtype: str) -> Array:
     """Return KISS FFT's super twiddles of a transform of ``length`` reals, which combine their spectrum.
 
     They are twiddle factors a quarter period ahead."""
-    return twiddles(length, length // 4, 1 + length / 4, dtype)
+    return compute_twiddles(length, length // 4, 1 + length / 4, dtype)
 
 
-def _butterfly(k: Arithmetic, x: Sequence[Complex], twiddle_factors: Sequence[Complex]) -> list[Complex]:
+def _butterfly(k: ComplexArithmetic, x: Sequence[Complex], twiddle_factors: Sequence[Complex]) -> list[Complex]:
     """Return the results of a butterfly of two or four numbers over the arithmetic ``k``.
 
     These are sums and differences; all inputs but the first are multiplied by a twiddle factor if there are any."""
@@ -73,9 +79,9 @@ def _butterfly(k: Arithmetic, x: Sequence[Complex], twiddle_factors: Sequence[Co
     return [k.add(total, outer), k.add(difference, ahead), k.subtract(total, outer), k.add(difference, behind)]
 
 
-def transform_array(k: Arithmetic, z: Array, table: Array) -> Array:
+def transform_array(k: ComplexArithmetic, z: Array, table: Array) -> Array:
     """Transform complex numbers (n, 2) stage by stage, over numpy; ``table`` holds the twiddle factors."""
-    size, radices = len(z), factors(len(z))
+    size, radices = len(z), fft_radices(len(z))
     steps = [1, *accumulate(radices, mul)]
     parts = [size // step for step in steps[1:]]
     order = np.zeros(radices, np.int64)
@@ -95,7 +101,7 @@ def load_reversed(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
     """Build loops that store complex numbers in digit-reversed order, as the butterflies need them, in ``work``.
 
     ``value`` returns part 0 (real) or 1 (imaginary) of the number at an index."""
-    radices = factors(work.shape[0])
+    radices = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     part = Var("part")
     source: Expr = _ZERO
@@ -108,9 +114,9 @@ def load_reversed(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
     return ir.loops(loops, ir.Store(work, (place, part), value(source, part)))
 
 
-def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arithmetic) -> Stmt:
+def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: ComplexArithmetic) -> Stmt:
     """Build loops that store as :func:`load_reversed` does, but through the first stage, which has no twiddle factors."""
-    *radices, last = factors(work.shape[0])
+    *radices, last = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     source: Expr = _ZERO
     place: Expr = _ZERO
@@ -118,19 +124,21 @@ def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arith
     for digit, radix in zip(digits, radices, strict=True):
         rest //= radix
         source, place, step = source + digit * step, place + digit * rest, step * radix
-    held, parts = NamedValues("e"), [ir.const(part, "int32") for part in (0, 1)]
+    held, parts = LetCollector("e"), [ir.const(part, "int32") for part in (0, 1)]
     x = [held.pair((value(source + j * step, parts[0]), value(source + j * step, parts[1]))) for j in range(last)]
-    made = [held.pair(pair) for pair in _butterfly(NamingArithmetic(k, held), x, ())]
+    made = [held.pair(pair) for pair in _butterfly(NamingComplex(k, held), x, ())]
     stores = [ir.Store(work, (place + j, part), pair[i]) for j, pair in enumerate(made) for i, part in enumerate(parts)]
     return ir.loops(list(zip(digits, radices, strict=True)), held.around(ir.seq(*stores)))
 
 
-def build_stages(work: Buffer, twiddle_table: Buffer, k: Arithmetic | None = None, done: int = 0) -> Iterable[Stmt]:
+def build_stages(
+    work: Buffer, twiddle_table: Buffer, k: ComplexArithmetic | None = None, done: int = 0
+) -> Iterable[Stmt]:
     """Yield the loops of the stages of butterflies, the smallest first, without the first ``done``.
 
     ``k``: the arithmetic (default: that of the dtype)."""
-    k = k or arithmetic(work.dtype, loops=True)
-    size, radices = work.shape[0], factors(work.shape[0])
+    k = k or complex_arithmetic(work.dtype, loops=True)
+    size, radices = work.shape[0], fft_radices(work.shape[0])
     steps = [1, *accumulate(radices, mul)]
     for stage in reversed(range(len(radices) - done)):
         radix, step, part = radices[stage], steps[stage], size // steps[stage + 1]
@@ -138,9 +146,9 @@ def build_stages(work: Buffer, twiddle_table: Buffer, k: Arithmetic | None = Non
         places = [b * (radix * part) + i + j * part for j in range(radix)]
         x = [(work[place, 0], work[place, 1]) for place in places]
         stage_twiddles = [(twiddle_table[i * (step * j), 0], twiddle_table[i * (step * j), 1]) for j in range(1, radix)]
-        held = NamedValues(f"s{stage}")
+        held = LetCollector(f"s{stage}")
         inputs = [held.pair(value) for value in x]
-        made = [held.pair(value) for value in _butterfly(NamingArithmetic(k, held), inputs, stage_twiddles)]
+        made = [held.pair(value) for value in _butterfly(NamingComplex(k, held), inputs, stage_twiddles)]
         stores = [
             ir.Store(work, (place, ir.const(part_, "int32")), value[part_])
             for place, value in zip(places, made, strict=True)
@@ -184,10 +192,10 @@ def _reference_rfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 def _transform_row(x: Array, length: int, dtype: str) -> Array:
     """Transform one row of reals in fixed point, over numpy."""
-    k, half = arithmetic(dtype, loops=False), length // 2
+    k, half = complex_arithmetic(dtype, loops=False), length // 2
     pairs = np.zeros(length, np.int64)
     pairs[: x.size] = x
-    z = transform_array(k, pairs.reshape(half, 2), twiddles(half, half, 0, dtype).astype(np.int64))
+    z = transform_array(k, pairs.reshape(half, 2), compute_twiddles(half, half, 0, dtype).astype(np.int64))
     out = np.zeros((half + 1, 2), np.int64)
     real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
     out[0, 0], out[half, 0] = k.add((real, 0), (imaginary, 0))[0], k.subtract((real, 0), (imaginary, 0))[0]
@@ -197,7 +205,7 @@ def _transform_row(x: Array, length: int, dtype: str) -> Array:
     return out.reshape(-1)
 
 
-def combine_frequencies(k: Arithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
+def combine_frequencies(k: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
     """Return frequencies k and n - k of a spectrum of reals from those of the spectrum of half as many complex numbers."""
     low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
     total, rotated = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
@@ -210,7 +218,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
     data = call.data
     length, dtype, size = int(call.attrs["fft_length"]), data.type.dtype, data.type.shape[-1]
     rows, half = prod(data.type.shape[:-1]), length // 2
-    tables = (data.packed(twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
+    tables = (data.packed(compute_twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, twiddle_table, last), (out, work) = operands, results
@@ -235,7 +243,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
 
 def _build_real_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
     """Build the spectrum of a row of reals from that of half as many complex numbers."""
-    k, half, i, held = arithmetic(work.dtype, loops=True), work.shape[0], Var("f"), NamedValues("r")
+    k, half, i, held = complex_arithmetic(work.dtype, loops=True), work.shape[0], Var("f"), LetCollector("r")
     first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
     ends = (
         k.add((first[0], first[0]), (first[1], first[1]))[0],
@@ -248,9 +256,9 @@ def _build_real_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stm
         for part, value in enumerate(pair)
     ]
     edge = held.around(ir.seq(*stores))
-    held = NamedValues("m")
+    held = LetCollector("m")
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
-    pairs = combine_frequencies(NamingArithmetic(k, held), low, high, (last[i, 0], last[i, 1]))
+    pairs = combine_frequencies(NamingComplex(k, held), low, high, (last[i, 0], last[i, 1]))
     stores = [
         ir.Store(out, (n, place, ir.const(part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)
@@ -313,23 +321,23 @@ def _reference_irfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 def _inverse_row(x: Array, length: int, dtype: str) -> Array:
     """Transform one spectrum back in fixed point, over numpy; complex numbers are stored as (imaginary, real)."""
-    k, half = arithmetic(dtype, loops=False), length // 2
+    k, half = complex_arithmetic(dtype, loops=False), length // 2
     z, table = np.zeros((half, 2), np.int64), super_twiddles(length, dtype).astype(np.int64)
     z[0] = _combine_ends(k, x[0, 0], x[half, 0])[::-1]
     for i in range(1, half // 2 + 1):
         twiddle = (table[i - 1, 0], -table[i - 1, 1])
         low, high = _split_frequencies(k, tuple(x[i]), tuple(x[half - i]), twiddle)
         z[i], z[half - i] = low[::-1], high[::-1]
-    return transform_array(k, z, twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
+    return transform_array(k, z, compute_twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
 
 
-def _combine_ends(k: Arithmetic, first: Any, last: Any) -> Complex:
+def _combine_ends(k: ComplexArithmetic, first: Any, last: Any) -> Complex:
     """Return the complex number that combines the lowest and the highest frequency."""
     total, difference = k.add((first, first), (last, last))[0], k.subtract((first, first), (last, last))[0]
     return k.divide((total, difference), 2)
 
 
-def _split_frequencies(k: Arithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
+def _split_frequencies(k: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
     """Return the complex numbers k and n - k from frequencies k and n - k of a spectrum of reals."""
     low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
     even, odd = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
@@ -342,7 +350,7 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
     data = call.data
     length, dtype = int(call.attrs["fft_length"]), data.type.dtype
     rows, half = prod(data.type.shape[:-1]), length // 2
-    tables = (data.packed(twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
+    tables = (data.packed(compute_twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, twiddle_table, last), (out, front, work) = operands, results
@@ -361,11 +369,11 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
 
 def _load_frequencies(x: Buffer, last: Buffer, front: Buffer, n: Var) -> Iterable[Stmt]:
     """Yield the loops that build the complex numbers (imaginary, real) whose transform is the samples."""
-    k, half, i, held = arithmetic(front.dtype, loops=True), front.shape[0], Var("f"), NamedValues("a")
+    k, half, i, held = complex_arithmetic(front.dtype, loops=True), front.shape[0], Var("f"), LetCollector("a")
     ends = enumerate(_combine_ends(k, x[n, 0, 0], x[n, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
     low, high = (held.pair((x[n, place, 0], x[n, place, 1])) for place in (i + 1, half - 1 - i))
-    named = NamingArithmetic(k, held)
+    named = NamingComplex(k, held)
     pairs = _split_frequencies(named, low, high, (last[i, 0], named.negative(last[i, 1])))
     stores = [
         ir.Store(front, (place, ir.const(1 - part, "int32")), value)

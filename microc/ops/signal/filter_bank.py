@@ -15,9 +15,9 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import bit_length, with_names
+from microc.ops.arithmetic import build_bit_length, wrap_in_lets
 from microc.ops.attributes import integer
-from microc.ops.constants import Application, Constant, Use
+from microc.ops.constants import Application, NumberUse, OperandBounds
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.signal.spectrum import check_dtypes
 from microc.tir import ir
@@ -91,8 +91,8 @@ def _compute_bank(call: OpCall) -> te.Tensor:
     return te.extern("bank", [operand.tensor() for operand in operands], results, build)[0]
 
 
-_PLACE = Constant(Use.OFFSET, 0, (1 << 15) - 1)
-_TABLES = {3: _PLACE, 4: _PLACE, 5: Constant(Use.COUNT, 0, (1 << 15) - 1)}
+_PLACE = OperandBounds(NumberUse.OFFSET, 0, (1 << 15) - 1)
+_TABLES = {3: _PLACE, 4: _PLACE, 5: OperandBounds(NumberUse.COUNT, 0, (1 << 15) - 1)}
 
 
 def _bank_range_error_message(application: Application) -> str:
@@ -186,7 +186,7 @@ def _cases_root() -> Iterable[Case]:
 _LOG_SEGMENTS, _LOG_SCALE, _LN2 = 7, 16, 45426
 
 
-def log_table() -> Array:
+def log2_correction_table() -> Array:
     """Return 65536 (log2(1 + i / 128) - i / 128), rounded, for i = 0 .. 128 (uint16).
 
     It corrects the straight line between powers of two."""
@@ -200,7 +200,7 @@ def _infer_log(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 
 
 def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    table, logarithms = [int(v) for v in log_table()], []
+    table, logarithms = [int(v) for v in log2_correction_table()], []
     for value in (int(v) << attrs["input_correction_bits"] & 0xFFFFFFFF for v in arrays[0].reshape(-1)):
         if value <= 1:
             logarithms.append(0)
@@ -222,12 +222,12 @@ def _compute_log(call: OpCall) -> te.Tensor:
     """Build natural logarithms by interpolation in a table."""
     (data,), size = call.present, call.out_types[0].size
     correction = ir.const(call.attrs["input_correction_bits"], "uint32")
-    table = data.packed(log_table())
+    table = data.packed(log2_correction_table())
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, points), (out,) = operands, results
         i, value, share, segment = Var("i"), Var("value", "uint32"), Var("share"), Var("segment")
-        lets, bits = bit_length(value, "value")
+        lets, bits = build_bit_length(value, "value")
         whole, log2, natural = Var("whole"), Var("log2"), Var("natural", "uint32")
         left, right = (ir.cast("uint32", ir.maximum(n, 0)) for n in (_LOG_SCALE - whole, whole - _LOG_SCALE))
         above = value - (ir.const(1, "uint32") << ir.cast("uint32", whole))
@@ -247,7 +247,7 @@ def _compute_log(call: OpCall) -> te.Tensor:
             (log2, whole * (1 << _LOG_SCALE) + share + low + ((high - low) * inside >> _LOG_SCALE)),
             (natural, ir.cast("uint32", product >> places)),
         ]
-        return ir.For(i, ir.const(size, "int32"), with_names(lets, ir.Store(out, (i,), result)))
+        return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, ir.Store(out, (i,), result)))
 
     return te.extern("log", (data.tensor((size,)), table), (("out", (size,), "int16"),), build)[0]
 
@@ -278,7 +278,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_root,
         cases=_cases_root,
         axes=lambda _, types: (tuple(range(len(types[0].shape))), None),
-        constants={1: Constant(Use.SHIFT, -(1 << 31), (1 << 31) - 1, None)},
+        constants={1: OperandBounds(NumberUse.SHIFT, -(1 << 31), (1 << 31) - 1, None)},
         edges="Roots are shifted by 0 to 31 places: by 0 for fewer, by 31 for more",
         operand_names=("data", "right"),
     ),

@@ -16,10 +16,10 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arithmetic import bit_length, with_names
+from microc.ops.arithmetic import build_bit_length, wrap_in_lets
 from microc.ops.attributes import integer
 from microc.ops.registry import AxisMap, Case, OpCall, OpDef
-from microc.ops.signal.filter_bank import log_table
+from microc.ops.signal.filter_bank import log2_correction_table
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
 
@@ -48,7 +48,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    table, logarithms = [int(v) for v in log_table()], []
+    table, logarithms = [int(v) for v in log2_correction_table()], []
     for x in (int(v) for v in arrays[0].reshape(-1)):
         value = max(min(x + attrs["offset"], (1 << 64) - 1), attrs["least"])
         whole = value.bit_length() - 1
@@ -64,13 +64,13 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 def _compute(call: OpCall) -> te.Tensor:
     (data,), size = call.present, call.out_types[0].size
     offset, least = (ir.const(call.attrs[name], "uint64") for name in ("offset", "least"))
-    table = data.packed(log_table())
+    table = data.packed(log2_correction_table())
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, points), (out,) = operands, results
         i, moved, value, high = Var("i"), Var("moved", "uint64"), Var("value", "uint64"), Var("high", "uint32")
         top = Var("top", "uint32")
-        lets, bits = bit_length(top, "top")
+        lets, bits = build_bit_length(top, "top")
         whole, share, segment, log2 = Var("whole"), Var("share"), Var("segment"), Var("log2")
         none = ir.const(0, "uint32")
         mantissa = (value << ir.cast("uint64", 63 - whole)) >> ir.const(63 - _WORK, "uint64")
@@ -90,7 +90,7 @@ def _compute(call: OpCall) -> te.Tensor:
         ]
         rounded = ((log2 + (1 << _WORK - FRACTION - 1)) >> _WORK - FRACTION) - call.attrs["subtract"]
         store = ir.Store(out, (i,), ir.cast("int16", ir.clamp(rounded, -32768, 32767)))
-        return ir.For(i, ir.const(size, "int32"), with_names(lets, store))
+        return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, store))
 
     return te.extern("log2", (data.tensor((size,)), table), (("out", (size,), "int16"),), build)[0]
 

@@ -15,7 +15,7 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import bit_length, with_names
+from microc.ops.arithmetic import build_bit_length, wrap_in_lets
 from microc.ops.attributes import Attributes, flag, integer, mantissa
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.signal.spectrum import check_dtypes
@@ -86,7 +86,7 @@ def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
             (estimate, ir.cast("uint32", total >> bits)),
             (less, ir.minimum(estimate, scaled)),
         ]
-        return ir.For(i, ir.const(size, "int32"), with_names(lets, stores))
+        return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, stores))
 
     results = (("out", (size,), "uint32"), ("noise", (size,), "uint32"))
     return te.extern("subtraction", (data.tensor((size,)), noise.tensor((size,))), results, build)
@@ -149,7 +149,7 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
         (x, old, table), (out,) = operands, results
         i, level, first, share = Var("i"), Var("level", "uint32"), Var("first"), Var("share")
         gain, snr = Var("gain"), Var("snr", "uint32")
-        lets, bits = bit_length(level, "level")
+        lets, bits = build_bit_length(level, "level")
         left, right = (ir.cast("uint32", ir.maximum(n, 0)) for n in (11 - bits, bits - 11))
         part = ir.cast("int32", ((level << left) >> right) & ir.const(0x3FF, "uint32"))
         entry = [ir.cast("int32", table[ir.clamp(first, 0, 122) + k]) for k in range(3)]
@@ -168,7 +168,7 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
             (snr, ir.cast("uint32", product >> shift)),
         ]
         shrunk = ir.select(ir.binary("lt", snr, 2 << _SNR_BITS), square, line)
-        return ir.For(i, ir.const(size, "int32"), with_names(lets, ir.Store(out, (i,), shrunk)))
+        return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, ir.Store(out, (i,), shrunk)))
 
     operands = (data.tensor((size,)), noise.tensor((size,)), gains.tensor())
     return te.extern("gain", operands, (("out", (size,), "uint32"),), build)[0]

@@ -27,21 +27,21 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer
 from microc.ops.elementwise.complex_numbers import (
-    Arithmetic,
     Complex,
-    NamedValues,
-    NamingArithmetic,
-    arithmetic,
-    high_arithmetic,
+    ComplexArithmetic,
+    LetCollector,
+    NamingComplex,
+    complex_arithmetic,
+    high_half_arithmetic,
 )
 from microc.ops.registry import AxisMap, Case, OpCall, OpDef, keep_axes
 from microc.ops.signal.fft import (
     build_stages,
     combine_frequencies,
+    compute_twiddles,
     load_first_stage,
     super_twiddles,
     transform_array,
-    twiddles,
 )
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -77,16 +77,16 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*data.shape[:-1], length // 2 + 1), RESULTS[data.dtype]),)
 
 
-def _spectrum_arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
-    return arithmetic(dtype, loops=loops) if dtype == "float32" else high_arithmetic(loops=loops)
+def _spectrum_arithmetic(dtype: str, *, loops: bool) -> ComplexArithmetic:
+    return complex_arithmetic(dtype, loops=loops) if dtype == "float32" else high_half_arithmetic(loops=loops)
 
 
 def _twiddle_tables(length: int, dtype: str) -> tuple[Array, Array]:
     """Return the twiddle factors of the butterflies, and those that combine the spectrum of reals."""
     half = length // 2
     if dtype == "float32":
-        return twiddles(half, half, 0, dtype), super_twiddles(length, dtype)
-    exact = twiddles(half, half, 0, "float64") * (1 << _TWIDDLE_BITS)
+        return compute_twiddles(half, half, 0, dtype), super_twiddles(length, dtype)
+    exact = compute_twiddles(half, half, 0, "float64") * (1 << _TWIDDLE_BITS)
     return np.rint(exact).astype(np.int32), super_twiddles(length, "int32")
 
 
@@ -149,9 +149,9 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build)[0]
 
 
-def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithmetic, call: OpCall) -> Stmt:
+def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: ComplexArithmetic, call: OpCall) -> Stmt:
     """Build the squared magnitudes of the spectrum of a row of reals, two frequencies at a time."""
-    half, f, held = work.shape[0], Var("f"), NamedValues("r")
+    half, f, held = work.shape[0], Var("f"), LetCollector("r")
 
     def squared_magnitude(x: Complex) -> Expr:
         if out.dtype == "float32":
@@ -167,9 +167,9 @@ def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithme
         for place, end in zip((0, half), ends, strict=True)
     ]
     edge = held.around(ir.seq(*stores))
-    held = NamedValues("m")
+    held = LetCollector("m")
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
-    pairs = combine_frequencies(NamingArithmetic(k, held), low, high, (last[f, 0], last[f, 1]))
+    pairs = combine_frequencies(NamingComplex(k, held), low, high, (last[f, 0], last[f, 1]))
     places = (f + 1, half - 1 - f)
     stores = [ir.Store(out, (n, place), squared_magnitude(pair)) for place, pair in zip(places, pairs, strict=True)]
     return ir.seq(edge, ir.loops([(f, half // 2)], held.around(ir.seq(*stores))))

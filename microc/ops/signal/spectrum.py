@@ -16,7 +16,7 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arithmetic import bit_length, with_names
+from microc.ops.arithmetic import build_bit_length, wrap_in_lets
 from microc.ops.attributes import integer
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -92,13 +92,13 @@ def _compute_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
             ir.If(-value > known, ir.Store(largest, (_ZERO,), ir.cast("int16", -value))),
         )
         find = ir.For(i, size, ir.Let(value, ir.cast("int32", x[i]), grow))
-        lets, bits = bit_length(ir.cast("uint32", ir.maximum(known, 0)), "largest")
+        lets, bits = build_bit_length(ir.cast("uint32", ir.maximum(known, 0)), "largest")
         left, factor = Var("left"), Var("factor")
         amount = ir.select(known > 0, ir.maximum(15 - bits, 0), _ZERO)
         move = ir.For(j, size, ir.Store(out, (j,), ir.cast("int16", ir.cast("int32", x[j]) * factor)))
         rest = ir.seq(ir.Store(scale, (_ZERO,), left), ir.Let(factor, ir.const(1, "int32") << left, move))
         start = ir.Store(largest, (_ZERO,), ir.const(0, "int16"))
-        return ir.Alloc(largest, ir.seq(start, find, with_names([*lets, (left, amount)], rest)))
+        return ir.Alloc(largest, ir.seq(start, find, wrap_in_lets([*lets, (left, amount)], rest)))
 
     size = data.type.size
     results = (("out", (size,), "int16"), ("scale", (1,), "int32"))

@@ -110,7 +110,7 @@ class _SimplifiedNode:
     right: _SimplifiedNode | None = None
 
 
-def flatten(trees: Sequence[Tree], dtype: str, where: str = "", features: int | None = None) -> TreeArrays:
+def flatten_trees(trees: Sequence[Tree], dtype: str, where: str = "", features: int | None = None) -> TreeArrays:
     """Convert an ensemble to flat arrays, for rows of ``features`` numbers of ``dtype`` (floats or integers).
 
     Thresholds become numbers of ``dtype`` that separate its numbers as the float64 thresholds do, so decisions stay
@@ -132,19 +132,19 @@ def flatten(trees: Sequence[Tree], dtype: str, where: str = "", features: int | 
     modes = np.array([node.mode for node in inner] or [AT_MOST], np.uint8)
     targets = [tree.target for tree in trees]
     return TreeArrays(
-        feature=smallest([node.feature for node in inner]),
+        feature=to_smallest_dtype([node.feature for node in inner]),
         threshold=np.array([node.threshold for node in inner] or [0], dtypes.to_numpy(dtype)),
-        left_leaves=smallest([node.first for node in inner]),
-        leaves=smallest([root.leaves for root in roots]),
+        left_leaves=to_smallest_dtype([node.first for node in inner]),
+        leaves=to_smallest_dtype([root.leaves for root in roots]),
         values=values,
         mode=int(modes[0]) if (modes == modes[0]).all() else modes,
-        target=smallest(targets) if any(targets) else None,
+        target=to_smallest_dtype(targets) if any(targets) else None,
         leaf=leaf,
         depth=max(root.depth for root in roots),
     )
 
 
-def smallest(numbers: Sequence[int]) -> Array:
+def to_smallest_dtype(numbers: Sequence[int]) -> Array:
     """Convert non-negative numbers to the smallest dtype that holds them; an empty sequence becomes one zero."""
     found = np.array(numbers or [0], np.int64)
     dtype = next((name for name, most in _LARGEST.items() if found.max() <= most), None)
@@ -276,7 +276,7 @@ def _deduplicate_leaves(rows: Array) -> tuple[Array, Array | None]:
     seen: dict[bytes, int] = {}
     places = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
     kept = np.unique(places, return_index=True)[1]
-    leaf = smallest(places)
+    leaf = to_smallest_dtype(places)
     if rows[kept].nbytes + leaf.nbytes >= rows.nbytes:
         return rows, None
     return rows[kept], leaf
@@ -299,7 +299,7 @@ def random_tree(rng: np.random.Generator, splits: int, features: int, dtype: str
     return Tree(np.array(left), np.array(right), feature, threshold, np.full(count, AT_MOST), values, target)
 
 
-def case_of(
+def ensemble_case(
     trees: Iterable[Tree],
     data: Array | TensorType,
     targets: int,
@@ -311,7 +311,7 @@ def case_of(
     tensor_type = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
     if values != "float32":
         trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(values))) for tree in trees]
-    arrays = flatten(tuple(trees), tensor_type.dtype)
+    arrays = flatten_trees(tuple(trees), tensor_type.dtype)
     operands = arrays.operands()
     attrs: dict[str, Attr] = {"combine": combine, "targets": targets, **arrays.attrs()}
     types = (tensor_type, *(TensorType(array.shape, array.dtype.name) for array in operands))
@@ -323,16 +323,16 @@ def cases() -> Iterable[Case]:
     rng = np.random.default_rng(1)
     for dtype in ("float32", "int16", "uint8", "int32"):
         forest = [random_tree(rng, splits, 5, dtype, 3) for splits in (7, 1, 0, 20)]
-        yield case_of(forest, TensorType((4, 5), dtype), 3, f"forest {dtype}")
+        yield ensemble_case(forest, TensorType((4, 5), dtype), 3, f"forest {dtype}")
     boosted = [random_tree(rng, 6, 4, "float32", 1, k % 3) for k in range(6)]
-    yield case_of(boosted, TensorType((3, 4), "float32"), 3, "a target per tree")
+    yield ensemble_case(boosted, TensorType((3, 4), "float32"), 3, "a target per tree")
     for combine in ("min", "max"):
-        yield case_of(boosted[::3], TensorType((3, 4), "float32"), 1, combine, combine)
+        yield ensemble_case(boosted[::3], TensorType((3, 4), "float32"), 1, combine, combine)
     whole = [random_tree(rng, 30, 4, "int16", 2) for _ in range(3)]
-    yield case_of(whole, TensorType((5, 4), "int16"), 2, "integers only", values="int8")
-    yield case_of(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
-    yield case_of([random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone")
-    yield case_of([random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables")
+    yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "integers only", values="int8")
+    yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
+    yield ensemble_case([random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone")
+    yield ensemble_case([random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables")
     yield from _comparison_mode_cases(rng)
 
 
@@ -343,14 +343,14 @@ def _comparison_mode_cases(rng: np.random.Generator) -> Iterable[Case]:
         left, right = np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1])
         threshold, values = np.array([0.5, 0.0, 0.1, 0.0, 0.0]), np.arange(5, dtype=np.float32).reshape(5, 1)
         tree = Tree(left, right, np.zeros(5, np.int64), threshold, np.full(5, mode), values)
-        yield case_of([tree], x.reshape(-1, 1), 1, f"mode {mode}")
+        yield ensemble_case([tree], x.reshape(-1, 1), 1, f"mode {mode}")
     mixed = [random_tree(rng, 9, 2, "float32", 1) for _ in range(2)]
     modes = np.array([AT_MOST, GREATER | UNORDERED, LESS] * 7)[: len(mixed[0].left)]
-    yield case_of([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "mixed modes")
+    yield ensemble_case([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "mixed modes")
     modes = np.array([AT_MOST, AT_MOST | UNORDERED] * 10)[: len(mixed[0].left)]
-    yield case_of([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "missing values")
+    yield ensemble_case([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "missing values")
     pixels = np.array([[0], [127], [128], [255]], np.uint8)
     for mode in (LESS, AT_MOST, GREATER):
         stump = random_tree(rng, 1, 1, "uint8", 1).with_mode(np.full(3, mode))
         for bound in (-1.0, 127.0, 127.5, 255.0, 300.0):
-            yield case_of([stump.with_threshold(np.full(3, bound))], pixels, 1, f"{mode} {bound}")
+            yield ensemble_case([stump.with_threshold(np.full(3, bound))], pixels, 1, f"{mode} {bound}")

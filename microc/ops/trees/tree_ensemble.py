@@ -22,7 +22,7 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.numerics import INT32_MAX
 from microc.ops.attributes import choice, integer, names
-from microc.ops.constants import Application, Constant, Constants, Use
+from microc.ops.constants import Application, Constants, NumberUse, OperandBounds
 from microc.ops.registry import OpCall, OpDef
 from microc.ops.trees.tree_arrays import AT_MOST, EQUAL, GREATER, LESS, UNORDERED, cases
 from microc.tir import ir
@@ -126,14 +126,14 @@ def _operand_bounds(application: Application) -> Constants:
     """Require constant tables, and bound the indices and counts that they contain."""
     data, feature, *_, values = application.types[:_FIXED]
     found = {
-        1: Constant(Use.INDEX, 0, data.shape[1] - 1),
-        3: Constant(Use.COUNT, 0, feature.size),
-        4: Constant(Use.COUNT, 1, feature.size + 1),
+        1: OperandBounds(NumberUse.INDEX, 0, data.shape[1] - 1),
+        3: OperandBounds(NumberUse.COUNT, 0, feature.size),
+        4: OperandBounds(NumberUse.COUNT, 1, feature.size + 1),
     }
     tables = {
-        "target": Constant(Use.OFFSET, 0, application.attrs["targets"] - values.shape[1]),
-        "leaf": Constant(Use.INDEX, 0, values.shape[0] - 1),
-        "mode": Constant(Use.FACTOR, 0, _WAYS),
+        "target": OperandBounds(NumberUse.OFFSET, 0, application.attrs["targets"] - values.shape[1]),
+        "leaf": OperandBounds(NumberUse.INDEX, 0, values.shape[0] - 1),
+        "mode": OperandBounds(NumberUse.FACTOR, 0, _WAYS),
     }
     return {**found, **{_FIXED + k: tables[name] for k, name in enumerate(application.attrs["tables"])}}
 

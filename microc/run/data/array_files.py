@@ -20,8 +20,8 @@ from numpy.lib import format as npy
 
 from microc.base.dtypes import Array
 from microc.base.file_access import open_regular, read_text
-from microc.device.board_info import printable
-from microc.errors import UsageError, nearest_file
+from microc.device.board_info import make_printable
+from microc.errors import UsageError, similar_files_hint
 from microc.run.data import pictures
 
 # ---- NumPy's .npy and .npz files from untrusted sources, read in bounded time and memory.
@@ -47,7 +47,7 @@ _ZIP64_LOCATOR = 20
 """Bytes of the ZIP64 locator before the end record of a large archive."""
 
 
-def load_numpy(file: BinaryIO) -> Array | dict[str, Array]:
+def load_numpy_file(file: BinaryIO) -> Array | dict[str, Array]:
     """Load the array of a .npy file, or the arrays of a .npz file by name. ValueError for a file that is refused; see
     above for damaged ones."""
     size = os.fstat(file.fileno()).st_size
@@ -140,12 +140,12 @@ def _read_exactly(file: BinaryIO, nbytes: int) -> bytearray:
 SUFFIX = ".wav"
 
 
-def is_sound(path: Path) -> bool:
+def is_sound_file(path: Path) -> bool:
     """Test whether a file is a sound, by its suffix."""
     return path.suffix.lower() == SUFFIX
 
 
-def read_sound(path: Path) -> Array:
+def read_sound_file(path: Path) -> Array:
     """Read the samples of a WAV file in float32 from -1 to 1, shape (frames,) or (frames, channels). UsageError for
     anything but linear PCM."""
     try:
@@ -183,7 +183,7 @@ _HINT = (
 )
 
 
-def is_table(path: Path) -> bool:
+def is_table_file(path: Path) -> bool:
     """Test whether a file is a table of numbers as text, by its suffix."""
     return path.suffix.lower() in _TABLES
 
@@ -193,7 +193,7 @@ def holds_pictures(path: Path) -> bool:
     return (path.is_dir() and any(map(pictures.is_picture, path.rglob("*")))) or pictures.is_picture(path)
 
 
-def read_arrays(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]:
+def read_arrays(path: Path, picture: pictures.PictureReader | None = None) -> dict[str, Array]:
     """Read arrays by name from a file or folder; :data:`ROWS` is the name of one without a name. ``picture``: reader of
     pictures, if the input can take them. UsageError for what cannot be read."""
     try:
@@ -201,20 +201,20 @@ def read_arrays(path: Path, picture: pictures.Reader | None = None) -> dict[str,
             return _read_sample_folder(path, picture)
         if picture and pictures.is_picture(path):
             return {ROWS: picture.read(path)[np.newaxis]}
-        if is_sound(path):
-            return {ROWS: read_sound(path)[np.newaxis]}
-        if is_table(path):
+        if is_sound_file(path):
+            return {ROWS: read_sound_file(path)[np.newaxis]}
+        if is_table_file(path):
             return _read_number_table(path)
         with open_regular(path) as file:
-            loaded = load_numpy(file)
+            loaded = load_numpy_file(file)
             return {ROWS: loaded} if isinstance(loaded, np.ndarray) else loaded
     except OSError as error:
-        hint = nearest_file(path) or _HINT
+        hint = similar_files_hint(path) or _HINT
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except DAMAGED_FILE_ERRORS as error:
         reason = f": {error}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(
-            f"{path} holds no arrays that can be read{printable(reason, 300)}",
+            f"{path} holds no arrays that can be read{make_printable(reason, 300)}",
             where=str(path),
             hint=_table_suffix_hint(path) or _HINT,
         ) from error
@@ -229,7 +229,7 @@ def _table_suffix_hint(path: Path) -> str:
     return f"it holds a table: mv {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.csv')))}"
 
 
-def _read_sample_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Array]:
+def _read_sample_folder(folder: Path, picture: pictures.PictureReader | None) -> dict[str, Array]:
     """Read a folder with one file per sample. Its subfolders are classes: numbered by their names if all are numbers, else
     in alphabetical order."""
     class_folders = sorted(path for path in folder.iterdir() if path.is_dir() and _sample_files(path))
@@ -268,18 +268,18 @@ def _sample_files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.suffix.lower() == ".npy" or pictures.is_picture(path) or is_sound(path)
+        if path.suffix.lower() == ".npy" or pictures.is_picture(path) or is_sound_file(path)
     )
 
 
-def _read_sample_file(path: Path, picture: pictures.Reader | None) -> Array:
+def _read_sample_file(path: Path, picture: pictures.PictureReader | None) -> Array:
     """Read the array of one sample from a picture, sound or .npy file."""
     if picture and pictures.is_picture(path):
         return picture.read(path)
-    if is_sound(path):
-        return read_sound(path)
+    if is_sound_file(path):
+        return read_sound_file(path)
     with open_regular(path) as file:
-        loaded = load_numpy(file)
+        loaded = load_numpy_file(file)
     if not isinstance(loaded, np.ndarray):
         raise ValueError(f"{path.name} holds several arrays, expected one sample")
     return loaded

@@ -110,7 +110,7 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
         with np.errstate(over="ignore"):  # infinities are reported later, for all samples at once
             return array_in_shape.astype(dtype), f"{name}: {given} taken as {dtype}"
     if given.kind == "f" and tensor["scale"] is not None:
-        return quantise(
+        return quantise_to_tensor(
             array_in_shape, tensor
         ), f"{name}: {given} quantised by {tensor['scale']:.9g}, {tensor['zero_point']}"
     if tensor["scale"] is None and dtype.kind in "iub" and given.kind in "biuf" and _fits_dtype(array_in_shape, dtype):
@@ -121,7 +121,7 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
     raise UsageError(f"{name}: got {given}, expected {dtype}", where=str(path), hint=hint)
 
 
-def quantise(real: Array, tensor: Mapping[str, Any]) -> Array:
+def quantise_to_tensor(real: Array, tensor: Mapping[str, Any]) -> Array:
     """Quantise reals to a tensor's integers: round(x / scale) + zero point in single precision, as TFLite does,
     saturated."""
     low, high = dtypes.int_range(tensor["dtype"])
@@ -153,7 +153,7 @@ def is_picture(path: Path) -> bool:
 
 
 @frozen
-class Geometry:
+class PictureLayout:
     """Layout of a picture in a tensor: extents in pixels, 1 or 3 channels. ``first``: channels precede the rows (CHW)."""
 
     height: int
@@ -166,17 +166,17 @@ class Geometry:
         return pixels.transpose(2, 0, 1) if self.first else pixels
 
 
-def geometry(tensor: Mapping[str, Any]) -> Geometry:
+def picture_layout_of(tensor: Mapping[str, Any]) -> PictureLayout:
     """Derive the layout of a picture from a tensor's shape: HxW, HxWxC or CxHxW, with or without a batch of one.
     UsageError for any other."""
     shape = tuple(tensor["shape"])
     match shape[1:] if len(shape) in (3, 4) and shape[0] == 1 else shape:
         case (height, width, channels) if channels in _MODES:
-            return Geometry(height, width, channels, False)
+            return PictureLayout(height, width, channels, False)
         case (channels, height, width) if channels in _MODES:
-            return Geometry(height, width, channels, True)
+            return PictureLayout(height, width, channels, True)
         case (height, width):
-            return Geometry(height, width, 1, False)
+            return PictureLayout(height, width, 1, False)
     raise UsageError(
         f"{tensor['name']} of shape {'x'.join(map(str, shape))} is no picture",
         where=str(tensor["name"]),
@@ -184,7 +184,7 @@ def geometry(tensor: Mapping[str, Any]) -> Geometry:
     )
 
 
-def add_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
+def add_channel_orders(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
     """Copy the inputs of a manifest with the order of their colour channels, ``channel_order_of``, that its ``options`` give:
     ``NAME=bgr``, or ``*=rgb`` for all others."""
     colours = options.get("input_colour", "")
@@ -197,7 +197,7 @@ def add_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]
 
 
 @frozen
-class Reader:
+class PictureReader:
     """Reader of picture files for an input, with channels in the order of its ``channel_order_of``.
     ``span``: the reals for pixels 0 and 255. None: 8-bit integers take the pixel's value in order (0 becomes the
     lowest), other inputs take 0 to 1."""
@@ -207,7 +207,7 @@ class Reader:
 
     def read(self, path: Path) -> Array:
         """Read a picture file as an array in the tensor's shape and dtype; UsageError if it is no picture."""
-        layout = geometry(self.tensor)
+        layout = picture_layout_of(self.tensor)
         pixels = _read_pixels(path, layout)
         if self._is_bgr:
             pixels = pixels[:, :, ::-1]
@@ -215,7 +215,7 @@ class Reader:
 
     def note(self) -> str:
         """Describe how pictures are converted for the input: size, channels, range of numbers."""
-        layout, name = geometry(self.tensor), self.tensor["name"]
+        layout, name = picture_layout_of(self.tensor), self.tensor["name"]
         mode = "BGR" if self._is_bgr and layout.channels == 3 else _MODES[layout.channels]
         what = f"{name}: pictures in {layout.width}x{layout.height}, {mode}, pixels of 0 to 255 taken as"
         if self._takes_raw_pixels:
@@ -243,7 +243,7 @@ class Reader:
         if dtype.kind == "f":
             return reals.astype(dtype)
         if self.tensor["scale"] is not None:
-            return quantise(reals, self.tensor)
+            return quantise_to_tensor(reals, self.tensor)
         raise UsageError(
             f"{self.tensor['name']} holds {self.tensor['dtype']} without a scale, so that pixels cannot be converted",
             where=str(self.tensor["name"]),
@@ -251,7 +251,7 @@ class Reader:
         )
 
 
-def _read_pixels(path: Path, layout: Geometry) -> Array:
+def _read_pixels(path: Path, layout: PictureLayout) -> Array:
     """Read the pixels of a picture file (height, width, channels), scaled if the picture has another size. ToolError
     without Pillow, UsageError for anything but a picture."""
     try:

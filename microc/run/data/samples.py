@@ -15,12 +15,12 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.source import shared_files
 from microc.compiler import validation
-from microc.errors import UnsupportedError, UsageError, VerificationError, nearest
+from microc.errors import UnsupportedError, UsageError, VerificationError, similar_names_hint
 from microc.module import Module, SelfTest, Value
 from microc.plugin import PORTABLE
-from microc.reports.summary import tensor_data
-from microc.run.data.array_files import CLASSES, ROWS, holds_pictures, is_table, read_arrays
-from microc.run.data.pictures import Reader, convert_samples, reshape_samples
+from microc.reports.summary import value_data
+from microc.run.data.array_files import CLASSES, ROWS, holds_pictures, is_table_file, read_arrays
+from microc.run.data.pictures import PictureReader, convert_samples, reshape_samples
 from microc.run.desktop.load import build_library
 
 # ---- Samples from users' data, with labels or expected outputs, from arrays, tables and folders.
@@ -63,11 +63,11 @@ def read_samples(
     ``data``: a .npz file (arrays by the names of inputs); a .npy file, table, picture or sound (one input); or a folder of
     .npy files, pictures or sounds, one per sample, perhaps in subfolders by class. ``labels``: an array or column of
     ``data`` by name, or a file. ``expected``: a .npz file (arrays by the names of outputs), or a .npy file or table (one
-    output). ``pixels``: the reals for pixels 0 and 255 (:class:`microc.run.data.pictures.Reader`). UsageError for what does
-    not match.
+    output). ``pixels``: the reals for pixels 0 and 255 (:class:`microc.run.data.pictures.PictureReader`). UsageError for what
+    does not match.
     """
     # A picture does not say which input it is for, so networks with several inputs do not take pictures.
-    picture = Reader(inputs[0], pixels) if len(inputs) == 1 else None
+    picture = PictureReader(inputs[0], pixels) if len(inputs) == 1 else None
     arrays = read_arrays(data, picture)
     truth = _take_labels(arrays, labels, data)
     # Labels may be in the same file; they must not be mistaken for the only array of an input.
@@ -101,7 +101,7 @@ def _take_labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | N
         return arrays.get(CLASSES)
     if labels in arrays:
         labels_array = arrays[labels]
-        if is_table(data):
+        if is_table_file(data):
             column = list(arrays).index(labels) - 1
             arrays[ROWS] = np.delete(arrays[ROWS], column, axis=1)
     elif Path(labels).exists():
@@ -109,7 +109,10 @@ def _take_labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | N
         labels_array = arrays_in_file[ROWS] if ROWS in arrays_in_file else next(iter(arrays_in_file.values()))
     else:
         names = sorted(name for name in arrays if name not in (ROWS, CLASSES))
-        hint = nearest(labels, names) or f"name a file, or an array of the data: {', '.join(names) or 'it has none'}"
+        hint = (
+            similar_names_hint(labels, names)
+            or f"name a file, or an array of the data: {', '.join(names) or 'it has none'}"
+        )
         raise UsageError(f"there are no labels {labels!r}", where=str(data), hint=hint)
     flat = labels_array.reshape(-1)
     if flat.dtype.kind not in "biuf" or np.any(np.mod(flat, 1) != 0) or np.any(flat < 0):
@@ -210,7 +213,7 @@ def with_self_test(module: Module, data: Path) -> Module:
 
 def _read_self_test_samples(module: Module, data: Path) -> Samples:
     """Read the samples of a self-test. The file may contain expected outputs."""
-    inputs, outputs = ([tensor_data(module, name) for name in names] for names in (module.inputs, module.outputs))
+    inputs, outputs = ([value_data(module, name) for name in names] for names in (module.inputs, module.outputs))
     if not inputs:
         raise UsageError(
             "self_test: got a network without inputs, expected one input at least",

@@ -28,10 +28,10 @@ from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.accelerators import EXTERNAL_FOLDER
 from microc.codegen.project.manifest import SCHEMA_VERSION
 from microc.compiler import validation
-from microc.compiler.representation import signature, table
+from microc.compiler.representation import format_signature, html_table
 from microc.compiler.sizes.run_shapes import RunShapes, as_array
 from microc.device.toolchain import MOST_CORES, PLAIN, PORTABLE
-from microc.errors import ModelError, OutputError, UsageError, suggestion
+from microc.errors import ModelError, OutputError, UsageError, known_names_hint
 
 # ---- Levels: the kernels in a library, one set for each core that it was compiled for.
 
@@ -40,7 +40,7 @@ _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
 
 
 @frozen
-class Level:
+class KernelLevel:
     """A level of a library: the kernels for one core, with their manifest, their folder in a source archive, and their
     entry points."""
 
@@ -59,7 +59,7 @@ class Level:
         return PORTABLE if core == PLAIN else str(core)
 
 
-def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
+def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> KernelLevel:
     """Select the level of a library whose kernels are for ``core``, or the first that this computer has the instructions
     for.
     ModelError if the file is no library of this version, or this computer can run none of its levels; UsageError if the
@@ -82,10 +82,10 @@ def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> Level:
     return level
 
 
-def _library_levels(library: ctypes.CDLL, path: Path) -> list[Level]:
+def _library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
     """List all levels of a library in order, without calling a kernel. ModelError if the file is no library of this
     version."""
-    levels: list[Level] = []
+    levels: list[KernelLevel] = []
     for number in range(MOST_CORES):
         suffix = entry_suffix(number)
         if number and not hasattr(library, f"microc_manifest{suffix}"):
@@ -107,7 +107,7 @@ def _library_levels(library: ctypes.CDLL, path: Path) -> list[Level]:
                 hint="export it again",
             )
         folder = f"{number}/" if number else ""
-        levels.append(Level(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
+        levels.append(KernelLevel(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
     return levels
 
 
@@ -152,7 +152,7 @@ Tensors = Sequence[Mapping[str, Any]]
 """Tensors as a manifest has them: ``name`` in C, ``label`` in the model."""
 
 
-def find_position(key: int | str, tensors: Tensors, what: str) -> int:
+def find_tensor_position(key: int | str, tensors: Tensors, what: str) -> int:
     """Return the position of the tensor that ``key`` names by position, C name or label; ``what``: ``input`` or
     ``output``, for the error. UsageError if there is no such tensor."""
     names = [t["name"] for t in tensors]
@@ -163,7 +163,7 @@ def find_position(key: int | str, tensors: Tensors, what: str) -> int:
         return int(key)
     raise UsageError(
         f"there is no {what} {validation.short_repr(key)}",
-        hint=suggestion(key if isinstance(key, str) else "", names, f"{what}s"),
+        hint=known_names_hint(key if isinstance(key, str) else "", names, f"{what}s"),
     )
 
 
@@ -171,7 +171,7 @@ def order_inputs(inputs: Tensors, arrays: Sequence[Any], named: Mapping[str, Any
     """Order the arrays of a call that are given by position and by name. UsageError if one is missing or given twice."""
     by_position: dict[int, Any] = dict(enumerate(arrays))
     for name, array in named.items():
-        position = find_position(name, inputs, "input")
+        position = find_tensor_position(name, inputs, "input")
         if position in by_position:
             raise UsageError(f"input {name!r} is given twice, expected once", hint="give it by position or by name")
         by_position[position] = array
@@ -199,7 +199,7 @@ class TimingResult:
 
     def _repr_html_(self) -> str:
         rows = [(name, f"{getattr(self, name) * 1e6:,.2f} us") for name in ("mean", "median", "min", "max")]
-        return table(f"time of a run, {self.repeats} measurements of {self.number}", rows)
+        return html_table(f"time of a run, {self.repeats} measurements of {self.number}", rows)
 
 
 def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResult:
@@ -288,7 +288,7 @@ class Library:
 
         If sizes vary, its shape determines some of them.
         """
-        index = find_position(key, self.inputs, "input")
+        index = find_tensor_position(key, self.inputs, "input")
         self._copy_last_call()
         self._shapes.learn([self.inputs[index]], [value])
         self._copy_into_input(index, self._shapes.check_array(value, self.inputs[index]))
@@ -328,7 +328,7 @@ class Library:
 
     def run_kernel(self, kernel: int) -> None:
         """Run one kernel of the call sequence; all kernels in order are one inference."""
-        number = validation.integer("a kernel", kernel, most=(1 << 32) - 1)
+        number = validation.as_integer("a kernel", kernel, most=(1 << 32) - 1)
         self._copy_last_call()
         status = self._level.run_kernel(
             self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
@@ -338,7 +338,7 @@ class Library:
 
     def get_output(self, key: int | str) -> Array:
         """Return a copy of an output, by position or name."""
-        index = find_position(key, self.outputs, "output")
+        index = find_tensor_position(key, self.outputs, "output")
         self._copy_last_call()
         return _leading_elements(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
@@ -351,12 +351,12 @@ class Library:
         self._level.reset(self._memory)
 
     def __repr__(self) -> str:
-        network = signature(self.manifest["model"], self.inputs, self.outputs)
+        network = format_signature(self.manifest["model"], self.inputs, self.outputs)
         return f"<Library {network}, {len(self.manifest['kernels'])} kernels>"
 
     def _repr_html_(self) -> str:
         rows = [("kernels", len(self.manifest["kernels"])), ("arena, bytes", self.manifest["arena_size"])]
-        return table(signature(self.manifest["model"], self.inputs, self.outputs), rows)
+        return html_table(format_signature(self.manifest["model"], self.inputs, self.outputs), rows)
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
         """Run on arrays in the graph's order, or by name; returns a new array, or a tuple if there are several outputs.
@@ -448,15 +448,15 @@ class Library:
 
     def _tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
         """Return a tensor of the manifest and its bytes in memory. UsageError if there is no such tensor."""
-        tensor = self._tensors.get(validation.text("a tensor", name))
+        tensor = self._tensors.get(validation.as_text("a tensor", name))
         if tensor is None:
-            raise UsageError(f"there is no tensor {name!r}", hint=suggestion(name, self._tensors, "tensors"))
+            raise UsageError(f"there is no tensor {name!r}", hint=known_names_hint(name, self._tensors, "tensors"))
         self._copy_last_call()
         return tensor, self._buffers[tensor["buffer"]][tensor["offset"] :][: tensor["bytes"]]
 
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
         """Time ``repeats`` measurements of ``number`` runs each on the inputs that were set."""
-        number, repeats = validation.integer("number", number, 1), validation.integer("repeats", repeats, 1)
+        number, repeats = validation.as_integer("number", number, 1), validation.as_integer("repeats", repeats, 1)
         return time_runs(self.run, number, repeats)
 
     @property
@@ -472,7 +472,7 @@ class Library:
         instructions refuse to load the library. A network compiled for several cores contains the kernels of each and
         selects at loading. OutputError if the model's file has changed since it was compiled.
         """
-        target = validation.path("a library", path)
+        target = validation.as_path("a library", path)
         if target.suffix not in (".tar", ".so"):
             raise OutputError(
                 f"cannot export to {target.name}, expected .so or .tar",

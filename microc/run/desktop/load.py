@@ -11,8 +11,14 @@ from pathlib import Path
 from microc.base.file_access import open_regular
 from microc.codegen.c.source import shared_source
 from microc.compiler import validation
-from microc.device.toolchain import MOST_CORES, compile_object, compile_shared, link_shared, machine_flags
-from microc.errors import ModelError, OutputError, nearest_file
+from microc.device.toolchain import (
+    MOST_CORES,
+    compile_library_object,
+    compile_shared_library,
+    flags_if_machine_available,
+    link_shared_library,
+)
+from microc.errors import ModelError, OutputError, similar_files_hint
 from microc.isa import CORES
 from microc.run.desktop.library import Library
 
@@ -26,10 +32,10 @@ def load_library(path: str | Path, core: str = "") -> Library:
     """Load the library that :meth:`Library.export_library` wrote to ``path``; a source archive is compiled first.
     If the library has several cores, the kernels of ``core`` run, or of the first that this computer can run.
     ModelError if it can run none of them, or if the file is no library."""
-    source, core_name = validation.path("a library", path), validation.text("a core", core)
+    source, core_name = validation.as_path("a library", path), validation.as_text("a core", core)
     if not source.is_file():
         raise OutputError(
-            f"there is no library {source}", where=str(source), hint=nearest_file(source) or "check the path"
+            f"there is no library {source}", where=str(source), hint=similar_files_hint(source) or "check the path"
         )
     if source.suffix != ".tar":
         return Library(source.resolve(), core=core_name)
@@ -46,7 +52,7 @@ def _compiler_flags_of_core(manifest: str, path: Path) -> tuple[str, ...]:
         core = CORES.get(json.loads(manifest)["options"]["cpu"])
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
-    return machine_flags(core.machine) if core is not None and core.probe is not None else ()
+    return flags_if_machine_available(core.machine) if core is not None and core.probe is not None else ()
 
 
 def _read_tar(path: Path) -> dict[str, str]:
@@ -120,11 +126,11 @@ def build_levels(sources: Mapping[str, str], core: str = "") -> Library:
         core_info = CORES.get(json.loads(texts["manifest.json"])["options"]["cpu"])
         flags = core_info.machine.split() if core_info and core_info.probe else []
         objects.append(
-            compile_object(
+            compile_library_object(
                 level_folder, [level_folder / name for name in SOURCES], root / f"{level_folder.name}.o", *flags
             )
         )
-    library = link_shared(root, objects, root / "model.so")
+    library = link_shared_library(root, objects, root / "model.so")
     return Library(library, sources, folder, core=core)
 
 
@@ -142,4 +148,4 @@ def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags:
         libraries += [f"-l{library}" for library in external["libraries"]]
         flags = (*flags, "-w", *(f"-I{folder / item}" for item in external["include"]))
         flags += tuple(f"-D{item}" for item in external["defines"])
-    return compile_shared(folder, files, folder / name, *flags, libraries=libraries)
+    return compile_shared_library(folder, files, folder / name, *flags, libraries=libraries)

@@ -20,7 +20,7 @@ from microc.base.immutable import frozen
 from microc.codegen.c.source import network_files
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
-from microc.device.toolchain import compile_shared
+from microc.device.toolchain import compile_shared_library
 from microc.errors import InternalError, MicrocError, UsageError
 from microc.frontend.onnx import reader as onnx_reader
 from microc.module import Module
@@ -37,7 +37,7 @@ _LARGE = 1 << 16
 
 
 @frozen
-class Network:
+class BatchNetwork:
     """A network of a batch that is compiled into one library; called with its inputs in the module's order."""
 
     module: Module
@@ -73,7 +73,7 @@ def _pointer_struct(arrays: Sequence[Array]) -> Any:
     return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
 
 
-def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str, Network]:
+def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str, BatchNetwork]:
     """Compile modules into one library; return the networks by name. Names must differ. Inputs and outputs may be inside or
     outside of the arena."""
     names = [module.name for module in modules]
@@ -85,9 +85,9 @@ def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str
         root = Path(folder.name) / module.name
         root.mkdir()
         sources += _write_network_sources(module, root)
-    path = compile_shared(Path(folder.name), sources, Path(folder.name) / "batch.so", optimize)
+    path = compile_shared_library(Path(folder.name), sources, Path(folder.name) / "batch.so", optimize)
     library = ctypes.CDLL(str(path))
-    return {module.name: Network(module, library, folder) for module in modules}
+    return {module.name: BatchNetwork(module, library, folder) for module in modules}
 
 
 def _write_network_sources(module: Module, root: Path) -> list[Path]:
@@ -116,7 +116,7 @@ Runner = Callable[..., tuple[Array, ...]]
 
 
 @frozen
-class Compiled:
+class CompiledOnnxModel:
     """A compiled ONNX model, with the numpy dtypes that callers use for its inputs and outputs."""
 
     module: Module
@@ -138,7 +138,7 @@ class Compiled:
         return tuple(array.astype(dtype) for array, dtype in zip(outputs, self.outputs, strict=True))
 
 
-def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
+def bind_inputs_as_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
     """Return a copy of a model in which some inputs are constants with the given values, such as shapes and axes, which
     microc must know at compile time."""
     bound = onnx.ModelProto()
@@ -150,14 +150,14 @@ def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto
     return bound
 
 
-def compile_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> Compiled:
+def compile_onnx_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> CompiledOnnxModel:
     """Compile an ONNX model for a core under the C prefix ``name``; MicrocError if microc does not support it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     graph = onnx_reader.read_onnx(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)
     module = compile_model(graph, target_for(cpu), options)
     inputs = tuple(_numpy_dtype_of_value(value) for value in model.graph.input if value.name not in constants)
-    return Compiled(module, inputs, tuple(_numpy_dtype_of_value(value) for value in model.graph.output))
+    return CompiledOnnxModel(module, inputs, tuple(_numpy_dtype_of_value(value) for value in model.graph.output))
 
 
 def _numpy_dtype_of_value(value: onnx.ValueInfoProto) -> np.dtype[Any]:
@@ -169,7 +169,7 @@ def _numpy_dtype_of_value(value: onnx.ValueInfoProto) -> np.dtype[Any]:
 class MicrocRep(BackendRep):  # type: ignore[misc]
     """A compiled model in the interface of ONNX's backends, ready to run."""
 
-    def __init__(self, compiled: Compiled, network: Network) -> None:
+    def __init__(self, compiled: CompiledOnnxModel, network: BatchNetwork) -> None:
         self._compiled, self._network = compiled, network
 
     def run(self, inputs: Iterable[Any], **kwargs: Any) -> tuple[Array, ...]:
@@ -182,14 +182,14 @@ class MicrocBackend(Backend):  # type: ignore[misc]
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         try:
-            compile_proto(model, "model")
+            compile_onnx_proto(model, "model")
         except MicrocError:
             return False
         return cls.supports_device(device)
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> MicrocRep:
-        compiled = compile_proto(model, "model")
+        compiled = compile_onnx_proto(model, "model")
         return MicrocRep(compiled, build_batch([compiled.module])[compiled.module.name])
 
     @classmethod

@@ -11,7 +11,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.opencl import DeviceKernel, opencl_kernel
-from microc.compiler.representation import signature, table
+from microc.compiler.representation import format_signature, html_table
 from microc.compiler.single_function import boundary_graph
 from microc.compiler.sizes.run_shapes import as_array
 from microc.errors import ToolError, UsageError
@@ -68,13 +68,13 @@ class OpenCLFunction:
 
     def _repr_html_(self) -> str:
         rows = [("groups", " x ".join(map(str, self.groups))), ("items", " x ".join(map(str, self.items)))]
-        return table(self._function_signature(), rows)
+        return html_table(self._function_signature(), rows)
 
     def _function_signature(self) -> str:
         """Return the function's name with its inputs and outputs."""
         tensors = {p.name: {"name": p.name, "dtype": p.dtype, "shape": p.shape} for p in self._params}
         inputs, outputs = ([tensors[name] for name in names] for names in (self.inputs, self.outputs))
-        return signature(self._name, inputs, outputs)
+        return format_signature(self._name, inputs, outputs)
 
     def _upload_parameters(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Copy the arrays of a call and the constants to buffers on the device; return the buffers by parameter. Outputs

@@ -14,10 +14,10 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.compiler.interaction import Progress
-from microc.compiler.representation import table
+from microc.compiler.representation import html_table
 from microc.errors import UsageError, VerificationError
 from microc.run.desktop.library import Library
-from microc.run.reference.frameworks import Answer, Reference, RuntimeRefusal
+from microc.run.reference.frameworks import FrameworkAnswer, Reference, RuntimeRefusal
 
 # ---- Difference of two tensors, over all samples of a comparison.
 
@@ -72,7 +72,7 @@ class Agreement:
 
 
 @dataclass(slots=True)
-class Tally:
+class DifferenceTally:
     """Collector of the differences between a tensor of the network and the framework's. ``tolerance``: for floats relative
     to the largest magnitude, for integers in quanta."""
 
@@ -199,7 +199,7 @@ class Comparison:
             (each.tensor, f"{each.wrong:,} of {each.elements:,} elements are off, by {each.largest:.6g} at most")
             for each in self.outputs
         ]
-        return table(f"{self.reference} {self.version}, {self.samples} samples", rows)
+        return html_table(f"{self.reference} {self.version}, {self.samples} samples", rows)
 
     def error(self, where: str, hint: str = "", details: Mapping[str, Any] | None = None) -> VerificationError:
         """Return the error that names the worst output, its deviation and the first layer that differs."""
@@ -242,15 +242,15 @@ def compare_with_reference(
     library.reset()
     reference.reset()
     kernels = library.manifest["kernels"] if layers else []
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, DifferenceTally] = {}
 
-    def tally_of(tensor: Mapping[str, Any], layer: str = "", op: str = "") -> Tally:
+    def tally_of(tensor: Mapping[str, Any], layer: str = "", op: str = "") -> DifferenceTally:
         dtype = tensor["dtype"]
         if dtypes.is_float(dtype):
             bound = TOLERANCES[dtype] if tolerance is None else tolerance
         else:
             bound = max(quanta, word_quanta) if dtype in WORDS else quanta
-        return Tally(tensor["label"] or tensor["name"], dtype, bound, layer, op)
+        return DifferenceTally(tensor["label"] or tensor["name"], dtype, bound, layer, op)
 
     outputs = [tally_of(tensor) for tensor in library.outputs]
     output_count = 0
@@ -286,7 +286,7 @@ def compare_with_reference(
     )
 
 
-def _run_reference(reference: Reference, arrays: Sequence[Array]) -> Answer:
+def _run_reference(reference: Reference, arrays: Sequence[Array]) -> FrameworkAnswer:
     """Run the framework; UsageError if it rejects the inputs."""
     try:
         return reference.run(arrays)
@@ -297,7 +297,7 @@ def _run_reference(reference: Reference, arrays: Sequence[Array]) -> Answer:
         ) from error
 
 
-def _framework_outputs(answer: Answer, names: Sequence[str], output_count: int) -> Sequence[Array]:
+def _framework_outputs(answer: FrameworkAnswer, names: Sequence[str], output_count: int) -> Sequence[Array]:
     """Return the framework's values for the network's outputs; fewer if it returns fewer. ``names``: values of the model
     that are the network's outputs, if it was cut out of the model. UsageError if the framework does not show one."""
     if not names:
@@ -322,8 +322,8 @@ def _tally_kernel_outputs(
     library: Library,
     kernel: Mapping[str, Any],
     framework_tensors: Mapping[str, Array],
-    tallies: dict[str, Tally],
-    tally_of: Callable[[Mapping[str, Any], str, str], Tally],
+    tallies: dict[str, DifferenceTally],
+    tally_of: Callable[[Mapping[str, Any], str, str], DifferenceTally],
 ) -> None:
     """Add a kernel's outputs to the tallies of the layers that the framework shows. It is done right after the kernel,
     before a later one reuses their memory."""

@@ -23,11 +23,17 @@ from microc.frontend.tflite.reader import tensor_names
 from microc.frontend.torch import reader as torch_export
 from microc.frontend.torch.file import sanitise_archive
 from microc.frontend.trees import boosters
-from microc.frontend.trees.known_rows import expected_answers, find_ties
+from microc.frontend.trees.known_rows import estimator_outputs, find_ties
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.ops import registry
-from microc.run.reference.frameworks import Answer, RuntimeRefusal, flatten_results, import_framework, version_of
+from microc.run.reference.frameworks import (
+    FrameworkAnswer,
+    RuntimeRefusal,
+    flatten_results,
+    import_framework,
+    package_version,
+)
 
 # ---- A network with 16-bit weights: run by the operators' numpy references on the graph with rounded weights.
 #
@@ -47,14 +53,14 @@ class RoundedWeights:
     def reset(self) -> None:
         self.state = dict(self.graph.state)
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         inputs = dict(zip(self.graph.inputs, arrays, strict=True))
         try:
             values = run(self.graph, inputs, lambda n, a: registry.get(n.op).reference(n.attrs, a), self.state)
         except UsageError as error:
             raise RuntimeRefusal(error.what) from error
         self.state = {name: values[value] for name, value in self.graph.updates.items()}
-        return Answer(tuple(values[name] for name in self.graph.outputs), values)
+        return FrameworkAnswer(tuple(values[name] for name in self.graph.outputs), values)
 
 
 # ---- Fitted scikit-learn and LightGBM estimators, run by their own predict methods.
@@ -67,28 +73,28 @@ class Estimator:
     def __init__(self, estimator: Any) -> None:
         homes = {kind.__module__.split(".")[0] for kind in type(estimator).__mro__}
         self.name = "lightgbm" if "lightgbm" in homes else "sklearn"
-        self.version = version_of("lightgbm" if self.name == "lightgbm" else "scikit-learn")
+        self.version = package_version("lightgbm" if self.name == "lightgbm" else "scikit-learn")
         self._estimator = estimator
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         (x,) = arrays
         estimator = self._estimator
         try:
             if hasattr(estimator, "model_to_string"):
                 return self._booster_answer(np.asarray(estimator.predict(x)))
-            outputs, undecided = expected_answers(estimator, x)
-            return Answer(outputs, undecided=undecided)
+            outputs, undecided = estimator_outputs(estimator, x)
+            return FrameworkAnswer(outputs, undecided=undecided)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
 
-    def _booster_answer(self, scores: Array) -> Answer:
+    def _booster_answer(self, scores: Array) -> FrameworkAnswer:
         """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one; the
         booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post
         if post not in ("sigmoid", "softmax"):
-            return Answer((scores,))
+            return FrameworkAnswer((scores,))
         probabilities = np.stack([1 - scores, scores], axis=1) if post == "sigmoid" else scores
-        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
+        return FrameworkAnswer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
 
     def reset(self) -> None:
         """Do nothing: estimators have no state."""
@@ -110,21 +116,21 @@ _CLASS_OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")
 """Objectives of classifiers, for which the network returns a label, too."""
 
 
-class Booster:
+class XgboostBooster:
     """An XGBoost booster as a reference, or that of a fitted estimator, with the number of rounds that the estimator uses."""
 
     name = "xgboost"
 
     def __init__(self, model: Any, file_of_estimator: bool = False) -> None:
         self._package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
-        self.version = version_of("xgboost")
+        self.version = package_version("xgboost")
         is_estimator = hasattr(model, "get_booster")
         self._booster = model.get_booster() if is_estimator else model
         best = self._booster.attr("best_iteration") if is_estimator or file_of_estimator else None
         self._rounds = (0, 0 if best is None else int(best) + 1)
         self._booster_objective = _booster_objective(self._booster)
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         (x,) = arrays
         try:
             rows = self._package.DMatrix(x, feature_types=self._booster.feature_types)
@@ -134,12 +140,12 @@ class Booster:
         except (ValueError, self._package.core.XGBoostError) as error:
             raise RuntimeRefusal(str(error)) from error
         if self._booster_objective not in _CLASS_OBJECTIVES:
-            return Answer((scores,))
+            return FrameworkAnswer((scores,))
         probabilities = _softmax_rows(scores) if margin else scores
         probabilities = (
             np.stack([1 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
         )
-        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
+        return FrameworkAnswer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
 
     def reset(self) -> None:
         """Do nothing: trees have no state."""
@@ -156,7 +162,7 @@ def _softmax_rows(scores: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def load_xgboost_booster(data: bytes, file: str) -> Booster:
+def load_xgboost_booster(data: bytes, file: str) -> XgboostBooster:
     """Load the booster of an XGBoost model file; ToolError if XGBoost is missing or rejects it."""
     package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
     try:
@@ -164,7 +170,7 @@ def load_xgboost_booster(data: bytes, file: str) -> Booster:
         booster.load_model(bytearray(data))
     except package.core.XGBoostError as error:
         raise ToolError(f"XGBoost does not load the model: {error}", where=file) from error
-    return Booster(booster, booster.attr("scikit_learn") is not None)
+    return XgboostBooster(booster, booster.attr("scikit_learn") is not None)
 
 
 # ---- Keras models in Keras. Files are loaded in safe mode, and only if they name nothing but Keras's own classes.
@@ -194,7 +200,7 @@ class KerasModel:
         except Exception:  # noqa: BLE001 - not a graph of layers: only the outputs are compared
             self._inside = None
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         inputs = list(arrays) if len(arrays) > 1 else arrays[0]
         try:
             with warnings.catch_warnings():
@@ -203,7 +209,7 @@ class KerasModel:
                 layer_values: dict[str, Any] = {} if self._inside is None else self._inside(inputs, training=False)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-        return Answer(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
+        return FrameworkAnswer(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
 
     def reset(self) -> None:
         """Do nothing: layers that keep state are refused when they are read."""
@@ -271,11 +277,11 @@ class TorchProgram:
         self.version = str(self._torch.__version__)
         try:
             self._module = program.module()
-            self._inside = torch_export.decompose(program, file).module() if inside else None
+            self._inside = torch_export.decompose_program(program, file).module() if inside else None
         except Exception as error:
             raise ToolError(f"PyTorch does not run the program: {error}", where=file) from error
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         torch = self._torch
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
         node_values: dict[str, Any] = {}
@@ -289,7 +295,9 @@ class TorchProgram:
         outputs = tuple(
             _torch_tensor_to_numpy(torch, value) for value in flatten_results(outputs_tree) if value is not None
         )
-        return Answer(outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()})
+        return FrameworkAnswer(
+            outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()}
+        )
 
     def reset(self) -> None:
         """Do nothing: programs that change their buffers are refused when they are read."""
@@ -343,7 +351,7 @@ class OnnxRuntime:
 
     def __init__(self, data: bytes, file: str, state: Mapping[str, str] = MappingProxyType({})) -> None:
         runtime = import_framework("onnxruntime", "onnxruntime")
-        self.version = version_of("onnxruntime")
+        self.version = package_version("onnxruntime")
         options = runtime.SessionOptions()
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -368,7 +376,7 @@ class OnnxRuntime:
         except Exception:  # noqa: BLE001 - some value cannot be an output: compare without layers
             self._session = plain
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         session = self._session
         inputs = session.get_inputs()  # type: ignore[attr-defined]
         names = [given.name for given in inputs if given.name not in self._feedback]
@@ -387,7 +395,7 @@ class OnnxRuntime:
         if missing:
             raise RuntimeRefusal(f"output {missing[0]!r} is no tensor")
         self._state = {name: tensors[output] for name, output in self._feedback.items()}
-        return Answer(tuple(tensors[name] for name in self._outputs), tensors)
+        return FrameworkAnswer(tuple(tensors[name] for name in self._outputs), tensors)
 
     def reset(self) -> None:
         """Reset the state that is fed back."""
@@ -427,7 +435,7 @@ class TfliteMicro:
 
     def __init__(self, data: bytes, file: str) -> None:
         runtime = import_framework("tflite_micro", "tflite-micro").runtime
-        self.version = version_of("tflite-micro")
+        self.version = package_version("tflite-micro")
         self._names = tensor_names(data)
         self._interpreter: Any = None
         for size in _ARENA:
@@ -443,7 +451,7 @@ class TfliteMicro:
                     ) from error
         self._count = _count_outputs(data)
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         try:
             for index, array in enumerate(arrays):
                 self._interpreter.set_input(array, index)
@@ -457,7 +465,7 @@ class TfliteMicro:
                 tensors[name] = np.asarray(self._interpreter.GetTensor(index, 0)["tensor_data"])
             except Exception:  # noqa: BLE001 - a tensor that the interpreter does not show
                 continue
-        return Answer(outputs, tensors)
+        return FrameworkAnswer(outputs, tensors)
 
     def reset(self) -> None:
         self._interpreter.reset()
@@ -500,12 +508,12 @@ class LiteRT:
         if self._interpreter is None:
             first = refusals[0]
             raise ToolError(f"LiteRT does not run the model: {first}", where=file, hint="try --against tflm") from first
-        self.version = version_of("ai-edge-litert")
+        self.version = package_version("ai-edge-litert")
         if self.kernels != _KERNELS["BUILTIN_REF"]:
             self.version += f", {self.kernels}"
         self._names = tensor_names(data)
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         interpreter = self._interpreter
         try:
             details = interpreter.get_input_details()
@@ -525,7 +533,7 @@ class LiteRT:
                 tensors[name] = interpreter.get_tensor(index)
             except ValueError:  # a tensor without memory of its own
                 continue
-        return Answer(outputs, tensors)
+        return FrameworkAnswer(outputs, tensors)
 
     def reset(self) -> None:
         self._interpreter.reset_all_variables()

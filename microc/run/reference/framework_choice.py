@@ -32,7 +32,7 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
 AGAINST = (NATURAL, *(name for names in RUNTIMES.values() for name in names))
 
 
-def reference_for(model: Any, against: str, options: Options, *, inside: bool = True) -> Reference:
+def load_in_framework(model: Any, against: str, options: Options, *, inside: bool = True) -> Reference:
     """Load a model in a framework.
 
     ``model``: a path, or an object that a reader accepts. ``inside``: show the layers of objects, too. For TFLite the
@@ -57,7 +57,7 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
         raise
 
 
-def check_runtime(model: Path, against: str) -> None:
+def check_framework_for_file(model: Path, against: str) -> None:
     """Raise UsageError, before the work begins, if the framework ``against`` cannot run the model of a file."""
     _format_if_supported(against, _format_of_file(read_model_bytes(model), model.name), model.name)
 
@@ -148,9 +148,9 @@ def _wrap_object_in_framework(runtime: str, model: Any, file: str, inside: bool,
         program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
         return TorchProgram(program, file, inside)
     if runtime == "xgboost":
-        from microc.run.reference.engines import Booster
+        from microc.run.reference.engines import XgboostBooster
 
-        return Booster(model)
+        return XgboostBooster(model)
     from microc.run.reference.engines import Estimator
 
     return Estimator(model)

@@ -25,7 +25,7 @@ EXTRA = "pip install microc[reference]"
 
 
 @frozen
-class Answer:
+class FrameworkAnswer:
     """Results of one inference in a framework.
     ``outputs``: in the model's order. ``tensors``: all values that the framework shows, by the model's names.
     ``undecided``: by the number of an output, its elements (bool, in its shape) that depend on rounding alone, such as
@@ -42,7 +42,7 @@ class Reference(Protocol):
     name: str
     version: str
 
-    def run(self, arrays: Sequence[Array]) -> Answer:
+    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         """Run one inference on inputs in the model's order. RuntimeRefusal if the framework rejects them."""
 
     def reset(self) -> None:
@@ -62,7 +62,7 @@ def import_framework(module: str, what: str, extra: str = EXTRA) -> Any:
         raise ToolError(f"{what} is not installed, which the comparison runs", hint=extra) from error
 
 
-def version_of(distribution: str) -> str:
+def package_version(distribution: str) -> str:
     """Return the version of an installed package; empty if it has no metadata."""
     try:
         return metadata.version(distribution)
@@ -90,7 +90,7 @@ _WIDE = 8.0
 Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
 
 
-def draw_inputs(
+def draw_input_arrays(
     manifest: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], graph: Graph | None, count: int, seed: int
 ) -> list[list[Array]]:
     """Generate ``count`` sets of inputs from a seed. If sizes vary, the first set has the largest, the others random ones.

@@ -16,9 +16,9 @@ from microc.errors import InternalError
 from microc.isa import CORES, SCALAR, Costs
 from microc.isa.instruction_set import TensorUnit
 from microc.module import UnitUse
-from microc.schedule.cost.loop_region import Region, Values
+from microc.schedule.cost.loop_region import LoopBody, ValueCosts
 from microc.schedule.cost.operation_counts import Selector
-from microc.schedule.cost.register_pressure import Invariants
+from microc.schedule.cost.register_pressure import LoopInvariants
 from microc.target import NOTHING, Fetches, Target, Traffic
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
@@ -259,7 +259,7 @@ def _estimate_memoised(body: ir.Stmt, target: Target, _known: tuple[object, ...]
     )
 
 
-class _CostWalker(Values):
+class _CostWalker(ValueCosts):
     """Adds up the cost of statements: loops and branches; the base class counts the values in them."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
@@ -271,11 +271,11 @@ class _CostWalker(Values):
         self.carried: set[ir.Buffer] = set()
         self.lasting = False
         """True if the next test ends a loop: it is counted as if it held in all iterations."""
-        self.invariants = Invariants(selector, self.ahead)
+        self.invariants = LoopInvariants(selector, self.ahead)
 
     def enter(self, body: ir.Stmt) -> None:
         """Count the body of the whole function, and the overhead of its call."""
-        self.regions.append(Region(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
+        self.regions.append(LoopBody(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
         self.invariants.enter(None, body)
         self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
         self.printed += PROLOGUE
@@ -355,7 +355,7 @@ class _CostWalker(Values):
             extent = -(-extent // int(dict(loop.annotations)[LANES]))
         self.extents[loop.var] = extent
         weight = self.regions[-1].weight
-        self.regions.append(Region(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))
+        self.regions.append(LoopBody(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))
         self.invariants.enter(loop.var, loop.body)
         before = self.printed
         self.lasting = GUARDED in dict(loop.annotations)
@@ -381,7 +381,7 @@ class _CostWalker(Values):
         if self.regions:
             self.regions[-1].hold(region)
 
-    def spill(self, region: Region) -> None:
+    def spill(self, region: LoopBody) -> None:
         """Count the accesses to the stack of a loop body whose values exceed the registers.
 
         Inner loops that fill all registers count again with one register less if a constant keeps a register while they

@@ -18,15 +18,15 @@ from microc.schedule.cost.register_pressure import (
     CONSTANT,
     KINDS,
     Address,
-    Event,
     Name,
     Pointer,
-    Spills,
+    RegisterEvent,
+    SpillCounts,
     address_of,
     allocate_registers,
     depends_on_loop,
+    pointer_before_loop,
     pointer_step,
-    without_loop,
 )
 from microc.target import Fetches, Traffic
 from microc.tir import ir
@@ -100,7 +100,7 @@ _LIBRARY = "call_"
 """Prefix of operations whose instructions are in a library, not in the loop."""
 
 
-class Nests:
+class CodeSizeTree:
     """Builds the tree of a function's loops with their code bytes (:class:`Fetches`), as the cost model enters and leaves
     them.
 
@@ -169,7 +169,7 @@ class Operand:
 
 
 @dataclass(slots=True)
-class Use:
+class PointerUse:
     """A pointer register through which a loop body accesses memory.
 
     ``offset`` and ``size``: offset of the first access and size of an element, in bytes; ``floats``: whether it
@@ -182,7 +182,7 @@ class Use:
     count: int = 0
 
 
-class Region:
+class LoopBody:
     """The body of a loop as the cost model records it, or of the function (``var`` is None): its events, pointers and
     inner loops.
 
@@ -196,16 +196,16 @@ class Region:
         self.entries = entries
         self.runs = runs
         self.weight = runs
-        self.events: list[Event] = []
+        self.events: list[RegisterEvent] = []
         self.own_names: set[Name] = set()
         self.own_buffers: set[str] = set()
-        self.pointers: dict[Pointer, list[Use]] = {}
+        self.pointers: dict[Pointer, list[PointerUse]] = {}
         self.constants: set[Pointer] = set()
         self.looked_up: list[Pointer] = []
         self.inner: dict[Pointer, None] = {}
         self.terms: set[ir.Expr] = set()
         self.counted = False
-        self.loops: list[Region] = []
+        self.loops: list[LoopBody] = []
         self.peak = 0
 
     # ------------------------------------------------------------ recording the body
@@ -266,7 +266,7 @@ class Region:
         for operand in operands:
             names.setdefault(self._register_kind(operand), []).extend(self._register_names(operand))
         for kind, kind_names in names.items():
-            self.events.append(Event(tuple(kind_names), defines, kind, share=self.share))
+            self.events.append(RegisterEvent(tuple(kind_names), defines, kind, share=self.share))
 
     def _register_kind(self, operand: Operand) -> str:
         """Return the kind of register that holds an operand: ``general``, ``float`` or ``vector``."""
@@ -279,7 +279,7 @@ class Region:
         is_pair = dtypes.nbytes(operand.dtype) > 4 and self._register_kind(operand) != "vector"
         return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
 
-    def access(self, place: Address, reach: int) -> tuple[Use, int]:
+    def access(self, place: Address, reach: int) -> tuple[PointerUse, int]:
         """Record an access to memory; return the pointer that it uses and the distance from that pointer in bytes.
 
         An access further than ``reach`` bytes from all pointers gets a pointer of its own."""
@@ -290,10 +290,10 @@ class Region:
         if use is None:
             dtype = place.buffer.dtype
             name = (ADDRESS, len(self.pointers), len(uses))
-            use = Use(name, place.offset, dtype == "float32", dtypes.nbytes(dtype))
+            use = PointerUse(name, place.offset, dtype == "float32", dtypes.nbytes(dtype))
             uses.append(use)
         use.count += 1
-        self.events.append(Event((use.name,), share=self.share))
+        self.events.append(RegisterEvent((use.name,), share=self.share))
         return use, abs(place.offset - use.offset)
 
     def compute(self, term: ir.Expr) -> bool:
@@ -302,7 +302,7 @@ class Region:
         self.terms.add(term)
         return new
 
-    def hold(self, loop: Region) -> None:
+    def hold(self, loop: LoopBody) -> None:
         """Record a loop in this body: outer values that it uses are live here, its pointers start from pointers of this body."""
         assert loop.var is not None
         for kind in KINDS:
@@ -312,12 +312,12 @@ class Region:
             )
             changed = {n for e in inner_events if e.defines for n in e.names}
             inner = max(loop.peak - len(used), 0) if kind == "general" else 0
-            self.events.append(Event(tuple(used), False, kind, inner, self.share))
-            self.events.append(Event(tuple(n for n in used if n in changed), True, kind, share=self.share))
+            self.events.append(RegisterEvent(tuple(used), False, kind, inner, self.share))
+            self.events.append(RegisterEvent(tuple(n for n in used if n in changed), True, kind, share=self.share))
             self.own_names.update(n for n in used if n[0] in self.own_buffers)
         self.loops.append(loop)
         for pointer in (*loop.pointers, *loop.inner):
-            self.inner.setdefault(without_loop(pointer, loop.var))
+            self.inner.setdefault(pointer_before_loop(pointer, loop.var))
 
     # ------------------------------------------------------------ costs of the recorded body
 
@@ -375,7 +375,7 @@ class Region:
         if few and self._allocate_iteration(self._general_register_events(core), core.registers).peak >= core.registers:
             self.looked_up = few
 
-    def full(self, core: Costs) -> list[Region]:
+    def full(self, core: Costs) -> list[LoopBody]:
         """Return the directly inner loops that fill all general registers."""
         return [loop for loop in self.loops if loop.peak >= core.registers]
 
@@ -411,17 +411,17 @@ class Region:
                 loads, stores = loads + more.loads + more.constants, stores + more.stores
         return loads, stores
 
-    def _general_register_events(self, core: Costs) -> list[Event]:
+    def _general_register_events(self, core: Costs) -> list[RegisterEvent]:
         """Return the events in general registers, with the loop's own: pointers advance, the counter is tested."""
         elsewhere = {"float" if core.float_registers else "", "vector" if core.vector_registers else ""}
         moving, looked_up = self.moving(), {u.name for p in self.looked_up for u in self.pointers[p]}
-        events: list[Event] = []
+        events: list[RegisterEvent] = []
         for time, event in enumerate(self.events):
             if event.kind in elsewhere:
                 continue
             if event.names[:1] and event.names[0] in looked_up:
-                events.append(Event(((CONSTANT, "base", time),), share=event.share))
-                event = Event((_END,), share=event.share)
+                events.append(RegisterEvent(((CONSTANT, "base", time),), share=event.share))
+                event = RegisterEvent((_END,), share=event.share)
             events.append(event)
         advanced: list[Name] = [(ADDRESS, "outer", k) for k, p in enumerate(self.inner) if p in moving]
         advanced += [u.name for p in dict.fromkeys(moving) for u in self.pointers.get(p, ()) if u.name not in looked_up]
@@ -429,19 +429,19 @@ class Region:
             if self.counted or not moving or looked_up:
                 advanced.append(_END)
             else:
-                events.append(Event((_END,)))
+                events.append(RegisterEvent((_END,)))
         for name in advanced:
-            events += [Event((name,)), Event((name,), True)]
+            events += [RegisterEvent((name,)), RegisterEvent((name,), True)]
         return events
 
-    def _allocate_iteration(self, events: list[Event], registers: int) -> Spills:
+    def _allocate_iteration(self, events: list[RegisterEvent], registers: int) -> SpillCounts:
         """Allocate registers for the events of one iteration; names that are defined outside the loop are live in all of
         it."""
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
         return allocate_registers(events, lasting, registers)
 
 
-def _remove_value(events: list[Event], name: Name | None) -> list[Event]:
+def _remove_value(events: list[RegisterEvent], name: Name | None) -> list[RegisterEvent]:
     """Remove a value from all events."""
     if name is None:
         return events
@@ -451,7 +451,7 @@ def _remove_value(events: list[Event], name: Name | None) -> list[Event]:
 # ---- Values during the cost model's walk: their operations, the registers of their operands, the memory that they read
 
 
-class Values:
+class ValueCosts:
     """Counts operations, weighted by how often they run, and printed instructions.
 
     ``regions``: the function's body and the loops around the current statement, outermost first. ``held``: the operands of each
@@ -464,11 +464,11 @@ class Values:
         self.operations: defaultdict[str, float] = defaultdict(float)
         self.printed = 0.0
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
-        self.regions: list[Region] = []
+        self.regions: list[LoopBody] = []
         self.held: dict[ir.Expr, list[Operand]] = {}
         self.previous: Address | None = None
         self.single = False
-        self.nests = Nests(core)
+        self.nests = CodeSizeTree(core)
 
     def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
         """Count operations that run ``weight`` times."""

@@ -79,7 +79,7 @@ def pointer_step(pointer: Pointer, var: ir.Var) -> int:
     return sum(k for e, k in pointer[1] if e == var)
 
 
-def without_loop(pointer: Pointer, var: ir.Var) -> Pointer:
+def pointer_before_loop(pointer: Pointer, var: ir.Var) -> Pointer:
     """Return where a pointer starts before the loop of a variable: the pointer without the terms that depend on it."""
     name, terms = pointer
     return name, frozenset((e, k) for e, k in terms if not _contains_variable(e, var))
@@ -109,7 +109,7 @@ class _LoopLevel:
     names: dict[ir.Expr, ir.Var] = field(default_factory=dict)
 
 
-class Invariants:
+class LoopInvariants:
     """Moves loop-invariant values out of loops, as compilers do, and names them.
 
     Level 0 is the function's body, others are the loops around the current statement, outermost first. ``charge`` is
@@ -230,7 +230,7 @@ CONSTANT = "#"
 
 
 @frozen
-class Event:
+class RegisterEvent:
     """An instruction that reads (or, if ``defines``, writes) the registers called ``names``, all at once.
 
     ``inner``: registers that a loop in this event needs for itself. ``kind``: the kind of register, of :data:`KINDS`.
@@ -244,7 +244,7 @@ class Event:
 
 
 @frozen
-class Spills:
+class SpillCounts:
     """Accesses to the stack in one iteration, the most registers in use at once, and ``constants`` that are rematerialised."""
 
     loads: float
@@ -274,7 +274,7 @@ class _LiveRange:
         return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
 
 
-def allocate_registers(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Spills:
+def allocate_registers(events: Sequence[RegisterEvent], lasting: Iterable[Name], registers: int) -> SpillCounts:
     """Allocate ``registers`` registers for the events of one loop iteration in the steady state; return what is spilled.
 
     ``lasting`` values are live from one iteration to the next."""
@@ -283,7 +283,7 @@ def allocate_registers(events: Sequence[Event], lasting: Iterable[Name], registe
     demand = _live_registers(events, lives)
     peak = max(demand, default=0)
     if peak <= registers:
-        return Spills(0, 0, peak)
+        return SpillCounts(0, 0, peak)
     loads = stores = constants = 0.0
     for life in reversed(_choose_spills(lives, demand, registers)):
         if life.name[0] == CONSTANT:
@@ -293,15 +293,15 @@ def allocate_registers(events: Sequence[Event], lasting: Iterable[Name], registe
             reloads = [time for time in life.uses if time not in in_register]
             loads += _executions_per_iteration(reloads, events)
             stores += _executions_per_iteration(life.defined, events) if reloads else 0
-    return Spills(loads, stores, registers, constants)
+    return SpillCounts(loads, stores, registers, constants)
 
 
-def _executions_per_iteration(program_points: Iterable[int], events: Sequence[Event]) -> float:
+def _executions_per_iteration(program_points: Iterable[int], events: Sequence[RegisterEvent]) -> float:
     """Return how often one iteration executes the events at these program points."""
     return sum(events[time].share for time in program_points)
 
 
-def _live_ranges(events: Sequence[Event], lasting: frozenset[Name]) -> list[_LiveRange]:
+def _live_ranges(events: Sequence[RegisterEvent], lasting: frozenset[Name]) -> list[_LiveRange]:
     """Build the live ranges of all values.
 
     Every definition begins a range. The last range of a lasting value continues as its first range of the next
@@ -335,7 +335,7 @@ def _live_ranges(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Liv
     return [life for life in lives if life.times]
 
 
-def _live_registers(events: Sequence[Event], lives: Iterable[_LiveRange]) -> list[int]:
+def _live_registers(events: Sequence[RegisterEvent], lives: Iterable[_LiveRange]) -> list[int]:
     """Return the number of live registers at every program point."""
     change = [0] * (len(events) + 1)
     for life in lives:

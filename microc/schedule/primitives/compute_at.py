@@ -10,10 +10,10 @@ from microc.schedule.primitives.tree import (
     extent_of,
     find_block,
     find_loop,
+    find_outer_loop,
     fresh_name,
     loops_around,
     names_in,
-    outer_loop,
     outermost_blocks,
     replace_stmt,
 )
@@ -111,7 +111,7 @@ def _nest_over_region(
 
 def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the producer ``block`` inside ``loop``, just before the consumers there, for the region that they read."""
-    producer, target = find_block(func.body, block), outer_loop(func.body, loop)
+    producer, target = find_block(func.body, block), find_outer_loop(func.body, loop)
     buffer = stored_buffer(producer)
     nest = loop_nest(func, producer)
     within = {id(s) for s in (producer, *outermost_blocks(target))}
@@ -173,7 +173,7 @@ def _covering_iterations(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr,
 
 def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for the region that it wrote."""
-    consumer, target = find_block(func.body, block), outer_loop(func.body, loop)
+    consumer, target = find_block(func.body, block), find_outer_loop(func.body, loop)
     inside = outermost_blocks(target)
     own_result = stored_buffer(consumer)
     readers = [b.name for b in inside if b is not consumer and own_result in buffers_read(b)]

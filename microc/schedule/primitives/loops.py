@@ -25,7 +25,7 @@ from microc.schedule.primitives.tree import (
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
-from microc.tir.analysis.cover import has_parts
+from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import simplify
 from microc.tir.names import BLOCK_NOTES, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute_stmt, walk_all_exprs, walk_stmt
@@ -111,7 +111,7 @@ def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
         )
 
 
-def check_one_kind(chain: list[ir.For]) -> None:
+def check_not_mixed_with_reduction(chain: list[ir.For]) -> None:
     """Raise ScheduleError if the loops mix space and reduction loops of a block that is not decomposed.
 
     A later reorder of the fused loop could then accumulate before the initialisation.
@@ -132,7 +132,7 @@ def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     """Fuse directly nested loops to one, named after all."""
     chain = _perfect_nest(func, loops)
     check_fuse(chain, loops)
-    check_one_kind(chain)
+    check_not_mixed_with_reduction(chain)
     extents = [extent_of(loop) for loop in chain]
     var = ir.Var(fresh_name(names_in(func.body), "_".join(loops)))
     values: dict[ir.Var, ir.Expr] = {}
@@ -217,12 +217,12 @@ def _is_private_to_iteration(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer)
 
     A buffer used in the loop alone is private to a thread if the loop is annotated so; one that is read behind the loop
     must be written in disjoint parts."""
-    if is_inside(func, loop, buffer):
+    if is_used_only_in_loop(func, loop, buffer):
         return PRIVATE in dict(loop.annotations)
-    return has_parts(loop, buffer)
+    return has_disjoint_iterations(loop, buffer)
 
 
-def is_inside(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
+def is_used_only_in_loop(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
     """Test whether no block outside of ``loop`` accesses ``buffer``."""
     inside = {id(s) for s in walk_stmt(loop.body)}
     outside = (s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and id(s) not in inside)

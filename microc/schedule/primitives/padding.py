@@ -241,7 +241,7 @@ FORMS = (*dtypes.HALF, WORDS)
 """Formats of float32 constants in 16 bits, as set_dtype names them."""
 
 
-def stored_dtype(buffer: ir.Buffer, form: str) -> str:
+def dtype_of_half_format(buffer: ir.Buffer, form: str) -> str:
     """Return the dtype in which a constant of float32 is stored in a 16-bit format (of :data:`FORMS`); ScheduleError if
     the buffer cannot have that format."""
     if buffer.scope != "const" or buffer.dtype != "float32":

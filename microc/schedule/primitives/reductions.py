@@ -14,10 +14,10 @@ from microc.schedule.primitives.tree import (
     extent_of,
     find_block,
     find_loop,
+    find_outer_loop,
     fresh_name,
     loops_around,
     names_in,
-    outer_loop,
     replace_stmt,
 )
 from microc.tir import ir
@@ -62,7 +62,7 @@ def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc
     around = loops_around(func.body, reduction)
     check_decompose(func, reduction, outermost, around)
     start = next(k for k, x in enumerate(around) if x is outermost)
-    init = initialisation(reduction, around[start:], names_in(func.body))
+    init = initialisation_nest(reduction, around[start:], names_in(func.body))
     body = replace_stmt(func.body, reduction, replace(reduction, init=None))
     outermost = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, outermost, ir.seq(init, outermost)))
@@ -103,7 +103,7 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     return replace(func, body=body)
 
 
-def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[str]) -> ir.Stmt:
+def initialisation_nest(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[str]) -> ir.Stmt:
     """Build the block ``<block>_init`` in copies of those loops of ``around`` that count space iterators; new names differ
     from all ``taken``."""
     assert reducing.init is not None
@@ -144,7 +144,7 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
     ``decompose_reduction("<block>_o", ...)`` separates it for the whole tile. ScheduleError if the loops hold more than one
     block, or an iterator does not count whole tiles.
     """
-    outermost = outer_loop(func.body, loop)
+    outermost = find_outer_loop(func.body, loop)
     loops, block = _single_block_nest(outermost)
     around = loops_around(func.body, outermost)
     taken = names_in(func.body)
@@ -165,7 +165,7 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
         if reach is None or reach[1] >= it.extent:
             tile_guards.append(it.binding < it.extent)
     inner = replace(block, iters=tuple(p.inner() for p in parts), predicate=ir.all_of(inner_guards))
-    init = None if block.init is None else initialisation(inner, loops, taken)
+    init = None if block.init is None else initialisation_nest(inner, loops, taken)
     body = replace_stmt(outermost, block, replace(inner, init=None))
     name = fresh_name({s.name for s in walk_stmt(func.body) if isinstance(s, ir.Block)}, f"{block.name}_o")
     unit = ir.Block(name, tuple(iters), body, init, ir.all_of(dict.fromkeys(tile_guards)))

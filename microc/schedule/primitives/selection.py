@@ -42,7 +42,7 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
                 SATURATED_DTYPES.get(name.removesuffix("_half")) == dtype
             ):
                 return saturated
-        parts = clamped_parts(e)
+        parts = match_int_clamp(e)
         intrinsic = RANGES.get(parts[1]) if parts is not None else None
         if parts is None or intrinsic is None:
             return e
@@ -58,13 +58,13 @@ def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace clamping to int8 by ``clamp8``."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        parts = clamped_parts(e)
+        parts = match_int_clamp(e)
         return ir.call("clamp8", parts[0]) if parts is not None and parts[1] == (-128, 127) else e
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def clamped_parts(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
+def match_int_clamp(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
     """Match ``min(max(x, low), high)`` of int32, in either order; return x and (low, high), or None if it is something
     else."""
     match e:
@@ -324,8 +324,8 @@ def _select_nearest_i32(e: ir.Expr, constants: float | None) -> ir.Expr:
         case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_clamped_rounding(a, narrow):
             return a
         case _:
-            outer = clamped_parts(e)
-            inner = None if outer is None else clamped_parts(outer[0])
+            outer = match_int_clamp(e)
+            inner = None if outer is None else match_int_clamp(outer[0])
             idle = inner is not None and outer is not None and within(inner[1], outer[1])
             return outer[0] if outer is not None and idle else e
 
@@ -347,11 +347,11 @@ def _match_clamped_rounding(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tupl
     """Match ``nearest_i32`` of a float that is clamped, perhaps with a zero point; return its operand and limits, or None.
 
     The limits must be within the range of the dtype ``narrow``, if given."""
-    parts = clamped_parts(e)
+    parts = match_int_clamp(e)
     if parts is None or (narrow and not within(parts[1], dtypes.int_range(narrow))):
         return None
     x = parts[0]
-    if isinstance(x, ir.Bin) and x.op == "add" and (short := clamped_parts(x.a)) is not None:
+    if isinstance(x, ir.Bin) and x.op == "add" and (short := match_int_clamp(x.a)) is not None:
         x = short[0]
     return parts if isinstance(x, ir.Call) and x.name == "nearest_i32" else None
 

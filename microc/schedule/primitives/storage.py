@@ -216,7 +216,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     old = _repackable_buffer(func, "set_dtype", buffer)
     if dtype in padding.FORMS:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
-        new = replace(old, dtype=padding.stored_dtype(old, dtype), shape=shape)
+        new = replace(old, dtype=padding.dtype_of_half_format(old, dtype), shape=shape)
     elif _holds_every_number(dtype, old.dtype):
         new = replace(old, dtype=dtype)
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.errors import ScheduleError, suggestion
+from microc.errors import ScheduleError, known_names_hint
 from microc.isa import TENSOR, TensorIntrin
 from microc.isa.tensor_intrinsics import StepOperand
 from microc.isa.vocabulary.scalar_words import WIDENED
@@ -136,7 +136,9 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
         return tensorize_unit(func, loop, intrin)
     if intrin not in TENSOR:
         names = (*TENSOR, *LOOPS)
-        raise ScheduleError(f"there is no tensor intrinsic {intrin!r}", hint=suggestion(intrin, names, "intrinsics"))
+        raise ScheduleError(
+            f"there is no tensor intrinsic {intrin!r}", hint=known_names_hint(intrin, names, "intrinsics")
+        )
     what = TENSOR[intrin]
     # 1. The loops have the intrinsic's extents, and the block adds products of its dtypes.
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
@@ -276,7 +278,7 @@ SUM_LIMIT = 1 << 23
 """Bound of the absolute value of an odd column's sum."""
 
 
-def can_pair(block: ir.Block, columns: int) -> bool:
+def can_pair_columns(block: ir.Block, columns: int) -> bool:
     """Test whether the annotations of ``block`` promise that the sums of two columns can share words of weights: bounded
     sums, no weight of -128; and ``columns`` is even."""
     notes = dict(block.annotations)
@@ -298,7 +300,7 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
             f"tensorize_pairs {columns!r}: wrong factors; got {product.weight.buffer.name!r} and "
             f"{product.data.dtype} activations, expected {weight!r} and {dtype}"
         )
-    if not can_pair(product.block, COLUMNS):
+    if not can_pair_columns(product.block, COLUMNS):
         raise ScheduleError(
             f"tensorize_pairs {columns!r}: the sums or weights of block {product.block.name!r} are not known to be "
             f"small enough; expected annotations {SUM_BOUND} below {SUM_LIMIT} and {SMALLEST_WEIGHT} above -128"

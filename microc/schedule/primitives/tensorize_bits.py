@@ -31,7 +31,7 @@ BIT_PAIRS_TERMS = 2
 """Terms of one ``dot2``."""
 
 
-def can_shift(block: ir.Block, bits: int) -> bool:
+def can_scale_sums(block: ir.Block, bits: int) -> bool:
     """Test whether the annotations of ``block`` promise that its sums times 2**s, or those of blocks of weights, do not
     overflow; s = 16 - ``bits``."""
     notes, limit = dict(block.annotations), 1 << (31 - BitFields(bits, HALVES).shift)
@@ -119,7 +119,7 @@ def _match_bit_pairs(loop: ir.For, bits: int, block_weights: int) -> ByteProduct
     if block.predicate is not None and loop.var in free_vars(block.predicate):
         raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
     notes = dict(block.annotations)
-    if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, block_weights) or not can_shift(block, bits):
+    if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, block_weights) or not can_scale_sums(block, bits):
         raise refuse(
             f"weights of {bits} bits in blocks of {block_weights} and small sums are not known of block {block.name!r}"
         )
@@ -154,7 +154,7 @@ SUM_LIMIT, LEAST_WEIGHT = 1 << 19, -7
 """Bound of the absolute value of a sum, and the least weight."""
 
 
-def can_share(block: ir.Block, columns: int) -> bool:
+def can_share_words(block: ir.Block, columns: int) -> bool:
     """Test whether the annotations of ``block`` promise that four columns of 4-bit weights can share 16-bit numbers."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
@@ -206,7 +206,7 @@ def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
         )
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
         raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
-    if not can_share(block, COLUMNS):
+    if not can_share_words(block, COLUMNS):
         raise refuse(f"sums or weights of block {block.name!r} are not known to be small enough")
     return match_byte_product(block, refuse), inner
 

@@ -53,7 +53,7 @@ def find_loop(body: ir.Stmt, name: str) -> ir.For:
     raise ScheduleError(f"there is no loop {name!r}", hint="choose one of " + ", ".join(loop_names(body)))
 
 
-def outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
+def statements_outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
     """Iterate over ``body`` and the statements below it, without the bodies of blocks.
 
     These are the loops to which primitives may move blocks, and the outermost blocks, which they may move.
@@ -68,13 +68,13 @@ def outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
 
 def outermost_blocks(body: ir.Stmt) -> list[ir.Block]:
     """Return the blocks that are in no other block, in order."""
-    return [s for s in outside_blocks(body) if isinstance(s, ir.Block)]
+    return [s for s in statements_outside_blocks(body) if isinstance(s, ir.Block)]
 
 
-def outer_loop(body: ir.Stmt, name: str) -> ir.For:
+def find_outer_loop(body: ir.Stmt, name: str) -> ir.For:
     """Return the loop called ``name``; ScheduleError if it is inside of a block."""
     loop = find_loop(body, name)
-    if all(s is not loop for s in outside_blocks(body)):
+    if all(s is not loop for s in statements_outside_blocks(body)):
         raise ScheduleError(f"loop {name!r} is inside a block, which is one unit", hint="name a loop around the block")
     return loop
 

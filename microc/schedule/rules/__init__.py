@@ -25,30 +25,30 @@ from microc.schedule.rules.matrix import (
     bit_scalar_tiles,
     matches_bit_pairs,
     matches_bits,
-    matches_half,
+    matches_half_product,
     matches_half_windows,
     matches_lookup_columns,
-    schedule_half,
+    schedule_half_product,
     schedule_half_windows,
     schedule_lookup_columns,
 )
 from microc.schedule.rules.matrix_mve import default_sums, matches_mve, schedule_matrix_mve, search_sums
 from microc.schedule.rules.movement import (
+    matches_block_loops,
     matches_copies,
-    matches_own_loops,
-    matches_picks,
-    matches_runs,
-    matches_several,
+    matches_copy_loops,
+    matches_elementwise_arithmetic,
+    matches_integer_moves,
     schedule_copies,
-    schedule_picks,
-    schedule_runs,
+    schedule_copy_loops,
+    schedule_integer_moves,
     unroll_results,
     vectorize_results,
     vectorize_stages,
 )
-from microc.schedule.rules.rule import Matches, Rule, fixed_domain, matching_rules, with_lanes
+from microc.schedule.rules.rule import Matches, Rule, fixed_domain, matching_rules, vectorize_unassigned_loops
 from microc.schedule.rules.templates import match_product
-from microc.schedule.rules.unit_rules import default_blockings, matches_unit, schedule_on_unit, search_blockings
+from microc.schedule.rules.unit_rules import default_blockings, matches_unit_product, schedule_on_unit, search_blockings
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -77,7 +77,7 @@ class ScheduleRule:
                 f"{type(result).__name__}",
                 hint="return the schedule that it was given, after steps, or None",
             )
-        return [with_lanes(schedule, target).named(self.name) for schedule in schedules]
+        return [vectorize_unassigned_loops(schedule, target).named(self.name) for schedule in schedules]
 
 
 RULES: Registry[ScheduleRule] = Registry("a schedule rule", {})
@@ -158,7 +158,7 @@ OURS: tuple[Rule, ...] = (
         matches_bit_pairs,
         matrix.schedule_by_tile,
         {"tile": bit_pair_tiles},
-        lean={"tile": matrix.fewer_rows},
+        lean={"tile": matrix.lower_tiles},
         needs=frozenset({"pairs"}),
         over=("matrix bits", *_BYTES),
     ),
@@ -171,7 +171,7 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule(
         "matrix unit",
-        matches_unit,
+        matches_unit_product,
         schedule_on_unit,
         {"blocking": default_blockings},
         space={"blocking": search_blockings},
@@ -182,7 +182,7 @@ OURS: tuple[Rule, ...] = (
         matches_bits,
         matrix.schedule_by_tile,
         {"tile": bit_scalar_tiles},
-        lean={"tile": matrix.fewer_rows},
+        lean={"tile": matrix.lower_tiles},
         over=_BYTES,
     ),
     Rule(
@@ -194,7 +194,7 @@ OURS: tuple[Rule, ...] = (
         needs=frozenset({"lanes"}),
         over=("matrix bit pairs", "matrix bits", *_BYTES),
     ),
-    Rule("matrix half", matches_half, schedule_half, over=(*_PLAIN, "vectors")),
+    Rule("matrix half", matches_half_product, schedule_half_product, over=(*_PLAIN, "vectors")),
     Rule("window half", matches_half_windows, schedule_half_windows, over=(*_BY_ROWS, "vectors")),
     Rule(
         "matrix pairs",
@@ -218,7 +218,7 @@ OURS: tuple[Rule, ...] = (
         matrix.schedule_by_tile,
         {"tile": matrix.float_tiles},
         space={"tile": spaces.float_tiles},
-        lean={"tile": matrix.fewer_rows},
+        lean={"tile": matrix.lower_tiles},
         needs=frozenset({"fma"}),
         over=_PLAIN,
     ),
@@ -227,7 +227,7 @@ OURS: tuple[Rule, ...] = (
         matrix.matches_float_by_int8,
         matrix.schedule_by_tile,
         {"tile": matrix.float_by_int8_tiles},
-        lean={"tile": matrix.fewer_rows},
+        lean={"tile": matrix.lower_tiles},
         over=("matrix bits", *_PLAIN),
     ),
     Rule(
@@ -236,7 +236,7 @@ OURS: tuple[Rule, ...] = (
         matrix.schedule_by_tile,
         {"tile": matrix.int16_dot_tiles},
         space={"tile": spaces.pair_tiles},
-        lean={"tile": matrix.fewer_rows},
+        lean={"tile": matrix.lower_tiles},
         needs=frozenset({"pairs"}),
         over=_PLAIN,
     ),
@@ -246,7 +246,7 @@ OURS: tuple[Rule, ...] = (
         matrix.schedule_by_tile,
         {"tile": matrix.scalar_tiles},
         space={"tile": spaces.plain_tiles},
-        lean={"tile": matrix.fewer_rows},
+        lean={"tile": matrix.lower_tiles},
     ),
     Rule(
         "winograd",
@@ -260,7 +260,7 @@ OURS: tuple[Rule, ...] = (
     Rule(
         "winograd floats",
         winograd.matches_float_winograd,
-        winograd.schedule_floats,
+        winograd.schedule_float_winograd,
         {"square": winograd.default_square, "unroll": winograd.default_unroll},
         space={"square": winograd.search_squares, "unroll": winograd.search_unrolls},
         needs=frozenset({"fma"}),
@@ -268,9 +268,13 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule(
         "depthwise mve",
-        depthwise.matches_lanes,
-        depthwise.schedule_in_lanes,
-        {"axis": depthwise.default_axis, "abreast": fixed_domain(1, 2, 3), "taps": fixed_domain(depthwise.LANE_TAPS)},
+        depthwise.matches_constant_weights,
+        depthwise.schedule_in_mve_lanes,
+        {
+            "axis": depthwise.default_lane_axis,
+            "abreast": fixed_domain(1, 2, 3),
+            "taps": fixed_domain(depthwise.LANE_TAPS),
+        },
         space={
             "axis": fixed_domain(2, 1, depthwise.CHANNELS),
             "abreast": fixed_domain(*range(1, 7)),
@@ -306,7 +310,7 @@ OURS: tuple[Rule, ...] = (
         over=_BY_ROWS,
     ),
     Rule("depthwise", depthwise.matches_window_sum, depthwise.schedule_by_rows, over=_ANY),
-    Rule("runs", matches_runs, schedule_runs, {"unrolled": fixed_domain(False, True)}),
+    Rule("runs", matches_copy_loops, schedule_copy_loops, {"unrolled": fixed_domain(False, True)}),
     Rule("generic", _is_not_tiled_product, schedule_generic, {"unrolled": fixed_domain(False, True)}),
     Rule(
         "sketch",
@@ -318,16 +322,16 @@ OURS: tuple[Rule, ...] = (
     Rule("copies", matches_copies, schedule_copies, {"words": fixed_domain(False, True)}),
     Rule(
         "several",
-        matches_several,
+        matches_elementwise_arithmetic,
         unroll_results,
         {"results": fixed_domain(4)},
         space={"results": fixed_domain(2, 3, 4, 6, 8)},
     ),
-    Rule("picks", matches_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
-    Rule("lanes", _unless_tiled_product(matches_own_loops), vectorize_results, needs=frozenset({"lanes"})),
+    Rule("picks", matches_integer_moves, schedule_integer_moves, needs=frozenset({"max_i8x4"})),
+    Rule("lanes", _unless_tiled_product(matches_block_loops), vectorize_results, needs=frozenset({"lanes"})),
     Rule(
         "vectors",
-        _unless_tiled_product(matches_own_loops),
+        _unless_tiled_product(matches_block_loops),
         vectorize_stages,
         {"strips": fixed_domain(True, False)},
         needs=frozenset({"vectors"}),
@@ -337,7 +341,9 @@ OURS: tuple[Rule, ...] = (
 """Our rules. The order decides between schedules of equal cost: the first is taken."""
 
 
-def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool = False) -> tuple[Schedule, ...]:
+def candidate_schedules(
+    func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool = False
+) -> tuple[Schedule, ...]:
     """Return the schedules of a function to choose from, at least one, each with the name that reports show; those of
     users compete with the built-in ones.
 

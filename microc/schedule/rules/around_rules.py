@@ -10,30 +10,30 @@ from microc.errors import ScheduleError
 from microc.schedule.choose import Choice
 from microc.schedule.cost.cost_model import estimate
 from microc.schedule.primitives.compute_at import stored_buffer
-from microc.schedule.primitives.loops import is_inside
+from microc.schedule.primitives.loops import is_used_only_in_loop
 from microc.schedule.primitives.tree import find_loop
-from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern
-from microc.schedule.rules.rule import FAST_MATH, float_lanes
+from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_operator_scheduled
+from microc.schedule.rules.rule import FAST_MATH, float_vector_level
 from microc.schedule.rules.templates import is_product_of_loads
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
-from microc.tir.analysis.cover import has_parts
+from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.lower import lower
 from microc.tir.names import ACC, OUT, PART, UNTILE
 from microc.tir.rewrite import free_vars, walk_expr, walk_stmt
-from microc.tir.verify import constants_of, find_fault
+from microc.tir.verify import constant_names, find_fault
 
 # ---- User functions get the block names that rules look for: the sum of products along one axis becomes ``acc``, its elementwise
 # epilogue ``out``. If there is no epilogue, a copy of the sums becomes one.
 
 
-def with_anchors(start: Schedule) -> Schedule:
+def name_product_blocks(start: Schedule) -> Schedule:
     """Rename the blocks of the function's only product to ``acc`` and ``out``, which rules look for.
 
     Return the schedule unchanged if it has several products or none, or blocks with these names."""
-    if any(map(start.has, (OUT, UNTILE, PART))) or any(map(is_extern, blocks_of(start))):
+    if any(map(start.has, (OUT, UNTILE, PART))) or any(map(is_operator_scheduled, blocks_of(start))):
         return start
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
@@ -71,10 +71,10 @@ def _is_product(block: ir.Block) -> bool:
 
 def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
     """Bring a function into the form that rules look for: named blocks, float functions that vectors have, high products."""
-    schedule = with_anchors(Schedule(func))
+    schedule = name_product_blocks(Schedule(func))
     if target.has(FAST_MATH) and target.has("fpu"):
         schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma"), True))
-    elif float_lanes(target):
+    elif float_vector_level(target):
         schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma")))
     if target.has("lanes") or target.has("high_mul"):
         return schedule
@@ -165,7 +165,7 @@ def _split_loop_in_chunks(choice: Choice, name: str, threads: int) -> Choice:
     except ScheduleError as refusal:
         return replace(choice, schedule=schedule.without(f"parallel({name})", refusal))
     lowered, chunks = lower(parallel.func), find_loop(parallel.func.body, f"{name}_0")
-    if not _are_chunks_independent(parallel.func, chunks) or find_fault(lowered, tables=constants_of(lowered)):
+    if not _are_chunks_independent(parallel.func, chunks) or find_fault(lowered, tables=constant_names(lowered)):
         return choice
     return Choice(parallel, lowered)
 
@@ -186,7 +186,9 @@ def _are_chunks_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
     """Test whether the iterations of ``loop``, the chunks, share no locals and no register tiles, and each writes a part
     of its own of every shared buffer."""
     written = buffers_written(loop.body)
-    shared = [b for b in written | buffers_read(loop.body) if b in func.params or not is_inside(func, loop, b)]
+    shared = [
+        b for b in written | buffers_read(loop.body) if b in func.params or not is_used_only_in_loop(func, loop, b)
+    ]
     return all(b.scope not in ("local", "register") for b in shared) and all(
-        has_parts(loop, b) for b in shared if b in written
+        has_disjoint_iterations(loop, b) for b in shared if b in written
     )

@@ -10,7 +10,7 @@ from math import prod
 
 from microc.base import dtypes
 from microc.isa import TENSOR
-from microc.isa.vocabulary.matrix_products import correlation
+from microc.isa.vocabulary.matrix_products import correlation_name
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small
@@ -94,7 +94,7 @@ def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
         taps = form.taps[axis] if form.dilation[axis] == 1 else 1
         rows = form.taps[1 - axis] * (form.taps[axis] // taps)
         for tile in [n for n in ABREAST if n - 2 < length] if length > 1 else [1]:
-            intrin = TENSOR.get(correlation(tile, taps, form.strides[axis]))
+            intrin = TENSOR.get(correlation_name(tile, taps, form.strides[axis]))
             if intrin is None or (taps == 1 and form.strides[axis] > 1):
                 continue
             # A step of the intrinsic multiplies a word of data (left) by a word of weights (right); each word is loaded once.
@@ -190,7 +190,7 @@ CHANNEL_TAPS = 5
 products, the sum and two operands."""
 
 
-def matches_lanes(start: Schedule, target: Target) -> bool:
+def matches_constant_weights(start: Schedule, target: Target) -> bool:
     """Match any depthwise convolution by constant weights."""
     return match_depthwise(start) is not None
 
@@ -199,7 +199,7 @@ CHANNELS = 0
 """The value of the decision ``axis`` that puts channels in lanes, not outputs along an axis of the image."""
 
 
-def default_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+def default_lane_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """List the one image axis (1: y, 2: x) whose outputs need the fewest vectors, or :data:`CHANNELS` for images of one or
     two pixels.
 
@@ -210,7 +210,7 @@ def default_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]
     return (min((2, 1), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis]),)
 
 
-def schedule_in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+def schedule_in_mve_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
     """Put four outputs along a row or column in the lanes of a vector, ``abreast`` rows at once; or four channels of
     ``abreast`` neighbouring pixels.
 

@@ -8,7 +8,13 @@ from math import prod
 from microc.errors import ScheduleError
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.rule import Decisions, dividing_lanes, float_lanes, vectorize_in_lanes, vectorize_lanes
+from microc.schedule.rules.rule import (
+    Decisions,
+    dividing_lanes,
+    float_vector_level,
+    vectorize_in_lanes,
+    vectorize_lanes,
+)
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
@@ -38,12 +44,12 @@ def reduce_loops(schedule: Schedule, block: str) -> list[str]:
     return [name for name in schedule.loops_of(block) if name in names]
 
 
-def instances(block: ir.Block) -> int:
+def instance_count(block: ir.Block) -> int:
     """Return how many instances a block has: the product of the extents of its iterators."""
     return prod(i.extent for i in block.iters)
 
 
-def is_extern(block: ir.Block) -> bool:
+def is_operator_scheduled(block: ir.Block) -> bool:
     """Test whether the operator's definition wrote the loops inside the block itself."""
     return any(name == EXTERN for name, _ in block.annotations)
 
@@ -54,13 +60,18 @@ def inline_elementwise(schedule: Schedule) -> Schedule:
     Gathers into ``padded`` and ``patch`` stay, and so do stages whose elements would be computed several times.
     """
     for block in blocks_of(schedule):
-        if block.init is not None or block.name in ("padded", "patch") or is_extern(block):
+        if block.init is not None or block.name in ("padded", "patch") or is_operator_scheduled(block):
             continue
         buffer = stored_buffer(block)
         readers = [b for b in blocks_of(schedule) if buffer in buffers_read(b)]
-        if buffer in schedule.func.params or len(readers) != 1 or readers[0].init is not None or is_extern(readers[0]):
+        if (
+            buffer in schedule.func.params
+            or len(readers) != 1
+            or readers[0].init is not None
+            or is_operator_scheduled(readers[0])
+        ):
             continue
-        if instances(block) < instances(readers[0]):
+        if instance_count(block) < instance_count(readers[0]):
             continue
         schedule = schedule.compute_inline(block.name)
     return schedule
@@ -81,7 +92,7 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
             return schedule.without(f"reorder({', '.join((*spatial, *reducing))})", refusal)
     schedule = schedule.decompose_reduction(block, reducing[0])
     if unrolled:
-        schedule = unroll_run(schedule, reducing[-1])
+        schedule = unroll_steps(schedule, reducing[-1])
     buffer = stored_buffer(find_block(schedule.func.body, block))
     readers = [
         b for b in blocks_of(schedule) if buffer in buffers_read(b.body) and b.name not in (block, f"{block}_init")
@@ -127,7 +138,7 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
         rows = schedule.loops_of(ACC)
         if len(rows) > 2:
             schedule = schedule.compute_at(PADDED, rows[1])
-            return copy_words(fill_border_apart(schedule) if target.has("vectors") else schedule, PADDED, target)
+            return vectorize_copy(fill_border_apart(schedule) if target.has("vectors") else schedule, PADDED, target)
     return schedule
 
 
@@ -139,32 +150,32 @@ def fill_border_apart(schedule: Schedule) -> Schedule:
         return schedule.without(f"decompose_padding({PADDED})", refusal)
 
 
-def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
+def vectorize_copy(schedule: Schedule, block: str, target: Target) -> Schedule:
     """Copy runs that are contiguous in the source of a gathering block by vectors or words."""
-    schedule = split_runs(schedule, block)
+    schedule = split_contiguous_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
     extent = loop_extent(schedule.func, inner)
     if target.core.lanes and extent > 1:
         lanes = (
             dividing_lanes(extent, target) or target.core.lanes[-1]
         )  # only copies with arithmetic use lanes; others are calls
-        return vectorize_lanes(schedule, inner, lanes, float_lanes(target))
+        return vectorize_lanes(schedule, inner, lanes, float_vector_level(target))
     if target.has("unaligned") and extent > 1:
         return schedule.vectorize(inner)
     long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH_REGISTERS
     return schedule.annotate(inner, MOVED, 1) if target.has("words") and long else schedule
 
 
-def split_runs(schedule: Schedule, block: str) -> Schedule:
+def split_contiguous_runs(schedule: Schedule, block: str) -> Schedule:
     """Split the innermost loop of a gathering block so that it covers one run that is contiguous in its source."""
-    runs = run_lengths(schedule, block)
+    runs = contiguous_run_lengths(schedule, block)
     if not runs or any(a % b for a, b in itertools.pairwise(runs)):
         return schedule
     counts = tuple(a // b for a, b in itertools.pairwise(runs))
     return schedule.split(schedule.loops_of(block)[-1], (None, *counts, runs[-1]))
 
 
-def run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:
+def contiguous_run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:
     """Return the lengths of the contiguous runs, and of runs of runs, along the block's last iterator, longest first.
 
     An im2col patch computes its source indices by dividing the iterator by these lengths.
@@ -187,7 +198,7 @@ RUNS = (8, 7, 6, 5, 4, 3)
 """Unrolled steps of a long reduction, best first; the first that divides its length is taken, so that there is no tail."""
 
 
-def unroll_run(schedule: Schedule, loop: str) -> Schedule:
+def unroll_steps(schedule: Schedule, loop: str) -> Schedule:
     """Unroll a short loop completely, some steps of a long one: a counter and a branch for every step would cost as much as
     the step."""
     extent = loop_extent(schedule.func, loop)
@@ -217,12 +228,18 @@ def unroll_small(schedule: Schedule, block: str, loops: list[str], limit: int = 
 def matches_rows(start: Schedule, target: Target) -> bool:
     """Match several stages, one of them a reduction, in which every row depends on the same row of earlier stages alone."""
     *first, last = blocks_of(inline_elementwise(start))
-    if not first or not any(block.init for block in first) or is_extern(last) or last.init or len(last.iters) < 2:
+    if (
+        not first
+        or not any(block.init for block in first)
+        or is_operator_scheduled(last)
+        or last.init
+        or len(last.iters) < 2
+    ):
         return False
     rows = last.iters[0].extent
     producers = {}
     for block in first:
-        if is_extern(block) or block.iters[0].kind != "space" or block.iters[0].extent != rows:
+        if is_operator_scheduled(block) or block.iters[0].kind != "space" or block.iters[0].extent != rows:
             return False
         producers[stored_buffer(block)] = block
     return producers.keys().isdisjoint(start.func.params) and all(
@@ -247,8 +264,8 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
         reducing = reduce_loops(schedule, block.name)
         if reducing:
             schedule = schedule.decompose_reduction(block.name, reducing[0])
-            schedule = unroll_run(schedule, reducing[-1]) if unrolled else schedule
+            schedule = unroll_steps(schedule, reducing[-1]) if unrolled else schedule
     inner = schedule.loops_of(last.name)[-1]
     if target.has("lanes") or target.has("vectors"):
         return vectorize_in_lanes(schedule, inner, target)
-    return unroll_run(schedule, inner) if unrolled else schedule
+    return unroll_steps(schedule, inner) if unrolled else schedule

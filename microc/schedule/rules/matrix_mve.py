@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from microc.base.immutable import frozen
 from microc.isa.vocabulary.matrix_products import PRODUCT_SHAPES, ROW_DEPTHS
 from microc.schedule.primitives.compute_at import loop_extent
-from microc.schedule.rules.generic import split_runs
+from microc.schedule.rules.generic import split_contiguous_runs
 from microc.schedule.rules.rule import Decisions, vectorize_lanes
 from microc.schedule.rules.templates import (
     Product,
@@ -131,7 +131,7 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
     for loop in (f"{p}_1", f"{o}_1_1", *terms, *schedule.loops_of(f"{ACC}_init")[-2:]):
         schedule = schedule.annotate(loop, PRODUCT, 1)
     if patch:
-        schedule = copy_lanes(schedule.compute_at(patch, product.tile), patch)
+        schedule = vectorize_gather(schedule.compute_at(patch, product.tile), patch)
     row, column = schedule.loops_of(OUT)[-2:]
     return vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
 
@@ -150,8 +150,8 @@ def _stretch_and_width(columns: int, wide: int, most: int) -> tuple[int, int]:
     return next((n for n in divisors if n % wide == 0), divisors[0]), wide
 
 
-def copy_lanes(schedule: Schedule, block: str) -> Schedule:
+def vectorize_gather(schedule: Schedule, block: str) -> Schedule:
     """Copy runs that are contiguous in the source of a gathering block by vectors."""
-    schedule = split_runs(schedule, block)
+    schedule = split_contiguous_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
     return vectorize_lanes(schedule, inner) if loop_extent(schedule.func, inner) > 1 else schedule

@@ -12,11 +12,11 @@ from microc.schedule.rules.generic import (
     blocks_of,
     finish_reduction,
     inline_elementwise,
-    is_extern,
+    is_operator_scheduled,
     pad_by_row,
     reduce_loops,
     schedule_generic,
-    split_runs,
+    split_contiguous_runs,
     unroll_small,
 )
 from microc.schedule.rules.rule import Decisions, vectorize_in_lanes, vectorize_in_strips, vectorize_lanes
@@ -25,7 +25,7 @@ from microc.target import Target
 from microc.tir import ir
 from microc.tir.lower.lanes import COPY_SUFFIXES
 from microc.tir.lower.lanes import SHORT as LANES_SHORT
-from microc.tir.lower.region import consecutive
+from microc.tir.lower.region import is_consecutive
 from microc.tir.names import MOVED
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 
@@ -37,16 +37,16 @@ LEAST = 16
 """Bytes of a run from which a run-time test whether words can be moved pays."""
 
 
-def matches_runs(start: Schedule, target: Target) -> bool:
+def matches_copy_loops(start: Schedule, target: Target) -> bool:
     """Match functions in which loops that an operator's definition wrote itself copy memory."""
     return any(find_copy_loops(start.func))
 
 
-def schedule_runs(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_copy_loops(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Schedule as :func:`schedule_generic`, with the operator's own copy loops moved by words or vectors.
 
     For short runs that is more work, but contiguous runs become one: the cost model sees which."""
-    return schedule_generic(move_runs(start, target), target, decisions)
+    return schedule_generic(vectorize_copy_loops(start, target), target, decisions)
 
 
 def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
@@ -57,13 +57,13 @@ def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
     for loop in walk_stmt(func.body):
         match loop:
             case ir.For(var, ir.Const(), ir.Store(into, into_indices, ir.Load(source, indices)), "serial") if (
-                into != source and consecutive(into_indices, var) and consecutive(indices, var)
+                into != source and is_consecutive(into_indices, var) and is_consecutive(indices, var)
             ):
                 if find_loop(func.body, var.name) is loop:  # steps know loops by name
                     yield var.name, into.dtype
 
 
-def move_runs(schedule: Schedule, target: Target) -> Schedule:
+def vectorize_copy_loops(schedule: Schedule, target: Target) -> Schedule:
     """Move the copy loops of :func:`find_copy_loops` by vectors, by words at any address, by words if both addresses allow
     it, or leave them.
 
@@ -100,19 +100,19 @@ def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Sc
         if not decisions["words"]:
             schedule = _unroll_elements(schedule, block)
         elif target.has("unaligned"):
-            schedule = _vectorize_innermost(split_runs(schedule, block.name), block.name)
+            schedule = _vectorize_innermost(split_contiguous_runs(schedule, block.name), block.name)
         elif target.has("words"):
             inner = [name for name in schedule.loops_of(block.name) if loop_extent(schedule.func, name) > 1]
             schedule = schedule.annotate(inner[-1], MOVED, 1) if inner else schedule
     return schedule
 
 
-def matches_picks(start: Schedule, target: Target) -> bool:
+def matches_integer_moves(start: Schedule, target: Target) -> bool:
     """Match functions that move integers, or take a maximum or minimum of a few."""
     return all(_is_integer_move_block(block) for block in blocks_of(start))
 
 
-def schedule_picks(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
+def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
     """Compute all lanes of a word at once; None if too many elements are compared."""
     schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
@@ -155,7 +155,7 @@ def _is_copy_block(block: ir.Block) -> bool:
     """Test whether a block stores loaded elements or constants unchanged."""
     return (
         block.init is None
-        and not is_extern(block)
+        and not is_operator_scheduled(block)
         and isinstance(block.body, ir.Store)
         and _is_copied_value(block.body.value)
     )
@@ -172,7 +172,7 @@ def _is_copied_value(value: ir.Expr) -> bool:
 
 def _is_integer_move_block(block: ir.Block) -> bool:
     """Test whether a block moves integers, or takes their maximum or minimum."""
-    if is_extern(block) or not isinstance(block.body, ir.Store):
+    if is_operator_scheduled(block) or not isinstance(block.body, ir.Store):
         return False
     return _is_integer_move(block.body.value)
 
@@ -194,9 +194,9 @@ SHORT = 40
 """Nodes of an expression up to which it is unrolled: beside a longer one a counter and a branch cost little."""
 
 
-def matches_own_loops(start: Schedule, target: Target) -> bool:
+def matches_block_loops(start: Schedule, target: Target) -> bool:
     """Match functions all of whose loops belong to blocks; none is written in the operator's definition."""
-    return not any(is_extern(block) for block in blocks_of(start))
+    return not any(is_operator_scheduled(block) for block in blocks_of(start))
 
 
 def vectorize_results(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
@@ -227,10 +227,12 @@ def vectorize_stages(start: Schedule, target: Target, decisions: Decisions) -> S
     return schedule if inner else None
 
 
-def matches_several(start: Schedule, target: Target) -> bool:
+def matches_elementwise_arithmetic(start: Schedule, target: Target) -> bool:
     """Match functions without reductions whose elements take more than moving them."""
     blocks = blocks_of(start)
-    return not any(block.init is not None or is_extern(block) for block in blocks) and not matches_copies(start, target)
+    return not any(block.init is not None or is_operator_scheduled(block) for block in blocks) and not matches_copies(
+        start, target
+    )
 
 
 def unroll_results(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:

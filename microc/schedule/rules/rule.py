@@ -125,13 +125,13 @@ def dividing_lanes(extent: int, target: Target) -> int:
     return next((n for n in target.core.lanes or WORDS if extent % n == 0), 0)
 
 
-def float_lanes(target: Target) -> int:
+def float_vector_level(target: Target) -> int:
     """Return the value of the annotation FLOATS (``tir/names.py``): 0 without vectors of floats, 1 with, 2 if scalars can
     multiply them."""
     return max((target.has(f"add_f32x{n}") + target.has(f"fma_n_f32x{n}") for n in target.core.lanes), default=0)
 
 
-def with_lanes(schedule: Schedule, target: Target) -> Schedule:
+def vectorize_unassigned_loops(schedule: Schedule, target: Target) -> Schedule:
     """Vectorise the innermost loops of kind "vectorized" that have no lanes yet in those of the target.
 
     Copies keep moving words. On cores without vectors nothing changes.
@@ -164,7 +164,7 @@ def vectorize_in_lanes(schedule: Schedule, loop: str, target: Target) -> Schedul
     """Vectorise ``loop`` in the most lanes that divide its extent, else in the most that it fills."""
     extent, widths = loop_extent(schedule.func, loop), target.core.lanes or WORDS
     lanes = dividing_lanes(extent, target) or next((n for n in widths if n <= extent), widths[-1])
-    return vectorize_lanes(schedule, loop, lanes, floats=float_lanes(target))
+    return vectorize_lanes(schedule, loop, lanes, floats=float_vector_level(target))
 
 
 def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats: int = 0) -> Schedule:
@@ -175,14 +175,14 @@ def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats
 
 def vectorize_strips(schedule: Schedule, loop: str, target: Target, lanes: int) -> Schedule:
     """Vectorise ``loop`` in strips: as many iterations at once as the machine's vectors hold, ``lanes`` or a multiple."""
-    return vectorize_lanes(schedule, loop, lanes, float_lanes(target)).annotate(loop, SCALABLE, 1)
+    return vectorize_lanes(schedule, loop, lanes, float_vector_level(target)).annotate(loop, SCALABLE, 1)
 
 
 # ---- The cores that each algorithm of an operator is for, and the multiples to which products are padded on them. The operator
 # decides when an algorithm is valid (``OpDef.algorithms``).
 
 
-class Cores(NamedTuple):
+class CoreRequirement(NamedTuple):
     """The cores for an algorithm: those with all features of ``needs`` and none of ``lacks``, which have something better.
 
     ``over``: algorithms dominated by this one on these cores; they are not lowered if it is valid.
@@ -204,22 +204,24 @@ HALF_FLOATS = "half_floats"
 THREADS = "threads"
 """User option: large loops are split among several threads, so that they should have divisors."""
 ALGORITHMS = {
-    "winograd": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
-    "winograd_floats": Cores(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
-    "winograd_four": Cores(frozenset({"fma", "vectors", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
-    "half": Cores(frozenset({HALF_FLOATS, HALF_MATH}), over=frozenset({"direct", "opened"})),
-    "even": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
-    "pairs": Cores(frozenset({"one_product"})),
-    "quads": Cores(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),
-    "widened": Cores(frozenset({"one_product", "unsigned_bytes"})),
-    "single": Cores(frozenset(), frozenset({"vectors"})),
-    "packed": Cores(frozenset(), frozenset({"pairs"})),
-    "packed_halves": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
-    "packed_vectors": Cores(frozenset({"lanes"})),
-    "unsigned": Cores(frozenset({"unsigned_bytes"})),
-    "unsigned_rows": Cores(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct"})),
-    "windows": Cores(frozenset({"vectors"}), over=frozenset({"direct"})),
-    "unsigned_windows": Cores(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct", "windows", "unsigned_rows"})),
+    "winograd": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
+    "winograd_floats": CoreRequirement(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
+    "winograd_four": CoreRequirement(frozenset({"fma", "vectors", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
+    "half": CoreRequirement(frozenset({HALF_FLOATS, HALF_MATH}), over=frozenset({"direct", "opened"})),
+    "even": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
+    "pairs": CoreRequirement(frozenset({"one_product"})),
+    "quads": CoreRequirement(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),
+    "widened": CoreRequirement(frozenset({"one_product", "unsigned_bytes"})),
+    "single": CoreRequirement(frozenset(), frozenset({"vectors"})),
+    "packed": CoreRequirement(frozenset(), frozenset({"pairs"})),
+    "packed_halves": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
+    "packed_vectors": CoreRequirement(frozenset({"lanes"})),
+    "unsigned": CoreRequirement(frozenset({"unsigned_bytes"})),
+    "unsigned_rows": CoreRequirement(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct"})),
+    "windows": CoreRequirement(frozenset({"vectors"}), over=frozenset({"direct"})),
+    "unsigned_windows": CoreRequirement(
+        frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct", "windows", "unsigned_rows"})
+    ),
 }
 """The cores by value of the attribute ``algorithm``; all other algorithms are for every core."""
 NARROW = ("int8", "uint8", "int16", "uint16")
@@ -228,7 +230,7 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 
 def suits_target(algorithm: str, target: Target) -> bool:
     """Test whether an algorithm is worth comparing on a core."""
-    needs, lacks, _ = ALGORITHMS.get(algorithm, Cores(frozenset()))
+    needs, lacks, _ = ALGORITHMS.get(algorithm, CoreRequirement(frozenset()))
     return needs <= target.features and not lacks & target.features
 
 
@@ -238,7 +240,7 @@ def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in algorithms if name not in dominated)
 
 
-def multiples_of(target: Target) -> Multiples:
+def product_multiples(target: Target) -> Multiples:
     """Return the multiples to which the operands of matrix products are padded on a core.
 
     Vectors of any length (RVV) take any number of columns, masked lanes (MVE) any number of terms."""

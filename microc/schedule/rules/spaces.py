@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from microc.base.immutable import frozen
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
-from microc.schedule.primitives.tensorize import can_pair
+from microc.schedule.primitives.tensorize import can_pair_columns
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules import depthwise, matrix, vectors
-from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, pad_by_row, reduce_loops
+from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_operator_scheduled, pad_by_row, reduce_loops
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.rules.templates import (
     COLUMN_PAIRS,
@@ -23,7 +23,7 @@ from microc.schedule.rules.templates import (
     Walk,
     require_product,
 )
-from microc.schedule.rules.vectors import require_windows
+from microc.schedule.rules.vectors import require_windowed_product
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.analysis.context import buffers_read
@@ -86,7 +86,7 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
             Tile(1, 1, 1, step, "dot4_int16_crossed_int8", "int16", SWIZZLED),
             Tile(1, 1, 1, step, f"dot4_{data}_int8"),
         ]
-        if can_pair(find_block(start.func.body, ACC), product.columns):
+        if can_pair_columns(find_block(start.func.body, ACC), product.columns):
             variants += [Tile(1, 1, 1, step, "", "int16", COLUMN_PAIRS), Tile(1, 1, 1, step, weights=COLUMN_PAIRS)]
     return _limit_products(
         replace(variant, rows=rows, columns=columns, unroll=unroll)
@@ -119,12 +119,12 @@ def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """List tiles of a windowed convolution, as :func:`vector_tiles`."""
-    return _tiles_of_vectors(start, require_windows(start), target)
+    return _tiles_of_vectors(start, require_windowed_product(start), target)
 
 
 def _tiles_of_vectors(start: Schedule, product: Product, target: Target) -> Sequence[Tile]:
     """List tiles of whole vectors for a matrix product or windowed convolution, derived from its default tile."""
-    default = vectors.list_vector_tiles(start, product, target)[0]
+    default = vectors.tiles_in_vectors(start, product, target)[0]
     lanes = default.lanes
     return [
         replace(default, rows=rows, columns=abreast * lanes, unroll=unroll, block=block)
@@ -196,7 +196,7 @@ def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
     sums = [block for block in blocks if block.init is not None]
-    if len(sums) != 1 or any(map(is_extern, blocks)):
+    if len(sums) != 1 or any(map(is_operator_scheduled, blocks)):
         return None
     total = stored_buffer(sums[0])
     readers = [block.name for block in blocks if block is not sums[0] and total in buffers_read(block.body)]

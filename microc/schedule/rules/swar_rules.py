@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import copy_words, inline_elementwise
+from microc.schedule.rules.generic import inline_elementwise, vectorize_copy
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -97,7 +97,7 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
     if has_odd_pixel:  # the last pixel has no partner: two tests cost less than a peeled copy of the loop
         schedule = schedule.annotate(f"{p}_0", PEEL, 0)
     if schedule.has(PATCH):
-        schedule = _unroll_copy(copy_words(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target))
+        schedule = _unroll_copy(vectorize_copy(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target))
     ends = schedule.loops_of(end)[-2:]
     return _unroll_loops(schedule, (*ends, term, *parts, *sums, schedule.loops_of(PAIRS)[-1]), len(parts), len(sums))
 

@@ -12,8 +12,8 @@ from microc.base.immutable import frozen
 from microc.isa.vocabulary.scalar_words import FARTHEST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise, unroll_small
-from microc.schedule.rules.rule import MOSTLY, float_lanes, vectorize_lanes
+from microc.schedule.rules.generic import double_sums, inline_elementwise, unroll_small, vectorize_copy
+from microc.schedule.rules.rule import MOSTLY, float_vector_level, vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
@@ -231,7 +231,7 @@ def inline_and_pack_columns(schedule: Schedule, target: Target) -> Schedule:
     if schedule.has(COLUMNS):
         batch = schedule.loops_of(ACC)[:-3]
         schedule = schedule.compute_at(COLUMNS, batch[-1]) if batch else schedule
-        schedule = schedule if target.has("lanes") else copy_words(schedule, COLUMNS, target)
+        schedule = schedule if target.has("lanes") else vectorize_copy(schedule, COLUMNS, target)
     return inline_elementwise(schedule)
 
 
@@ -279,12 +279,12 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
         schedule = schedule.compute_at(rows, product.tile)
         if tile.copied and tile.copied != product.data.dtype:
             schedule = schedule.set_dtype(rows, tile.copied)
-        schedule = copy_words(schedule, rows, target)
+        schedule = vectorize_copy(schedule, rows, target)
     if packs_at_runtime:
         schedule = pack_weights(schedule.compute_at(weight, f"{o}_0"), weight, product, tile)
     # 5. Instructions, then unrolling: what is left inside of K becomes straight-line code.
     schedule = tensorize_products(schedule, product, tile, inner[-1])
-    return unroll_and_vectorize(schedule, (*outer, f"{k}_0"), tile, float_lanes(target))
+    return unroll_and_vectorize(schedule, (*outer, f"{k}_0"), tile, float_vector_level(target))
 
 
 def pack_weights(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:

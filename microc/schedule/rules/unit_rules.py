@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from microc.base.immutable import frozen
 from microc.isa.instruction_set import TensorUnit
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import copy_words
+from microc.schedule.rules.generic import vectorize_copy
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.rules.templates import Product, inline_and_pack_columns, match_product, require_product
 from microc.schedule.schedule import Schedule
@@ -48,7 +48,7 @@ class Blocking:
     late: bool
 
 
-def matches_unit(start: Schedule, target: Target) -> bool:
+def matches_unit_product(start: Schedule, target: Target) -> bool:
     """Match int8 by int8 summed in int32, along K. Grouped products and runtime right-hand sides stay with the processor."""
     product = match_product(start)
     if product is None or not product.along or product.inside or product.bits or start.has(COLUMNS):
@@ -150,7 +150,7 @@ def schedule_on_unit(start: Schedule, target: Target, decisions: Decisions) -> S
     schedule = schedule.reverse_compute_at(f"{total}_workspace", f"{o}_0")
     schedule = schedule.reverse_compute_at(OUT, f"{p}_0" if b.late else f"{o}_0")
     if schedule.has(PATCH):
-        schedule = copy_words(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target)
+        schedule = vectorize_copy(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target)
     begin = find_block(schedule.func.body, f"{ACC}_init").body
     is_constant = isinstance(begin, ir.Store) and isinstance(begin.value, ir.Const)
     for block, word in (

@@ -13,14 +13,20 @@ from microc.isa import body_of
 from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import copy_words, fill_border_apart, inline_elementwise, pad_by_row, reduce_loops
+from microc.schedule.rules.generic import (
+    fill_border_apart,
+    inline_elementwise,
+    pad_by_row,
+    reduce_loops,
+    vectorize_copy,
+)
 from microc.schedule.rules.matrix import matches_float_by_int8
 from microc.schedule.rules.rule import (
     NUMBERS,
     THREADS,
     Decisions,
     dividing_lanes,
-    float_lanes,
+    float_vector_level,
     vectorize_in_lanes,
     vectorize_lanes,
     vectorize_strips,
@@ -89,7 +95,7 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
     product = match_product(start)
     if product is None or dividing_lanes(product.columns, target) == 0:
         return False
-    if not is_vectorizable(start, target) and not _pays_with_scalar_epilogue(product, target):
+    if not is_wholly_vectorizable(start, target) and not _pays_with_scalar_epilogue(product, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -108,10 +114,10 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
 def _pays_with_scalar_epilogue(product: Product, target: Target) -> bool:
     """Test whether vectorised sums pay although the epilogue is scalar: for float32 on a unit that can multiply vectors of
     floats by scalars."""
-    return float_lanes(target) == NUMBERS and set(product.dtypes) == {"float32"}
+    return float_vector_level(target) == NUMBERS and set(product.dtypes) == {"float32"}
 
 
-def is_vectorizable(start: Schedule, target: Target) -> bool:
+def is_wholly_vectorizable(start: Schedule, target: Target) -> bool:
     """Test whether vectors can do the whole function: no 64-bit values, and all float operations have a vector form.
 
     An epilogue without a vector form would be scalar code for every sum.
@@ -120,7 +126,7 @@ def is_vectorizable(start: Schedule, target: Target) -> bool:
     floats = [x for x in parts if x.dtype == "float32"]
     if any(x.dtype in ("int64", "uint64", "float64") for x in parts):
         return False
-    if not float_lanes(target):
+    if not float_vector_level(target):
         return not floats
     return all(x.name in (*FLOAT_CALLS, ir.REINTERPRET) for x in floats if isinstance(x, ir.Call))
 
@@ -131,10 +137,10 @@ def vector_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[T
     Floats get the one tile of least estimated time, so that only one is lowered. Integers get up to two, since the code size of
     their epilogues counts too.
     """
-    return list_vector_tiles(start, require_product(start), target)
+    return tiles_in_vectors(start, require_product(start), target)
 
 
-def list_vector_tiles(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
+def tiles_in_vectors(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
     """List the tiles of ``product`` that fill the vector registers, as :func:`vector_product_tiles`."""
     lanes = dividing_lanes(product.columns, target)
     abreast = [n for n in range(_max_column_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
@@ -145,7 +151,7 @@ def list_vector_tiles(start: Schedule, product: Product, target: Target) -> tupl
         shapes = [min(candidates, key=lambda shape: _step_time(product, shape, target))]
     blocks = [_row_tiles_per_panel(start, product, rows, target) for rows, _ in shapes]
     tiles = [_build_vector_tile(product, rows, lanes * n, lanes, target) for rows, n in shapes]
-    apart = not is_vectorizable(start, target)
+    apart = not is_wholly_vectorizable(start, target)
     return tuple(replace(tile, block=block, apart=apart) for tile, block in zip(tiles, blocks, strict=True))
 
 
@@ -189,7 +195,7 @@ def _max_rows_in_registers(product: Product, abreast: int, target: Target) -> in
     """Return the largest number of rows of a tile whose sums the vector registers hold."""
     floats = product.total.dtype == "float32"
     # A unit that multiplies vectors by scalars needs no register for a broadcast activation.
-    scratch = 0 if floats and float_lanes(target) == NUMBERS else SCRATCH_REGISTERS
+    scratch = 0 if floats and float_vector_level(target) == NUMBERS else SCRATCH_REGISTERS
     # rows * abreast sums + abreast weights + scratch <= registers
     most = (target.core.vectors - abreast - scratch) // abreast
     return max(1, min(most, product.rows, MAX_TILE_ROWS if floats else INT32_ROWS))
@@ -251,7 +257,7 @@ def _best_dot_product(product: Product, lanes: int, target: Target) -> tuple[int
 def matches_vector_depthwise(start: Schedule, target: Target) -> bool:
     """Match a depthwise convolution, summed in float32 or int32, whose channels fill whole vectors."""
     form = match_depthwise(start)
-    if form is None or not (float_lanes(target) or is_vectorizable(start, target)):
+    if form is None or not (float_vector_level(target) or is_wholly_vectorizable(start, target)):
         return False
     is_supported = form.total.dtype == "float32" or (form.total.dtype == "int32" and target.has("vectors"))
     return is_supported and dividing_lanes(form.channels, target) > 0
@@ -294,18 +300,19 @@ def schedule_vector_depthwise(start: Schedule, target: Target, decisions: Decisi
         schedule = schedule.unroll(tap)
     for block in (f"{ACC}_init", ACC, OUT):
         inner = schedule.loops_of(block)[-2:]
-        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, float_lanes(target))
+        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, float_vector_level(target))
     return pad_by_row(schedule, target)
 
 
 # ---- Convolutions on vectors without im2col: windows slide over the image, and pixels are read in place
 #
 # In NHWC a window's row of taps is contiguous, so the sum is two loops: rows of taps, and that run of memory (algorithm
-# ``windows``, :func:`microc.ops.convolution.conv2d_algorithms.window_product`). A tile is pixels of one row of outputs by vectors
-# of channels. If the convolution is padded, the image rows that a row of outputs reads are copied once, with their border.
+# ``windows``, :func:`microc.ops.convolution.conv2d_algorithms.sliding_window_product`). A tile is pixels of one row of outputs
+# by vectors of channels. If the convolution is padded, the image rows that a row of outputs reads are copied once, with their
+# border.
 
 
-def match_windows(schedule: Schedule) -> Product | None:
+def match_windowed_product(schedule: Schedule) -> Product | None:
     """Match ``acc`` as a windowed convolution: the product of one row of outputs by one row of taps; else None."""
     if not schedule.has(ACC) or not schedule.has(OUT):
         return None
@@ -319,9 +326,9 @@ def match_windows(schedule: Schedule) -> Product | None:
     return Product(x, o, k, (n, y), (ky,), rows, columns, depth, data, weight, store.buffer, True, False, 0, 0, 0)
 
 
-def require_windows(schedule: Schedule) -> Product:
+def require_windowed_product(schedule: Schedule) -> Product:
     """Return the product of a function that :func:`match_windowed_product` matches."""
-    product = match_windows(schedule)
+    product = match_windowed_product(schedule)
     assert product is not None
     return product
 
@@ -331,22 +338,22 @@ def matches_windows(start: Schedule, target: Target) -> bool:
 
     Data that the tile widens must be copied, and only padded rows are copied.
     """
-    product = match_windows(start)
-    if product is None or dividing_lanes(product.columns, target) == 0 or not is_vectorizable(start, target):
+    product = match_windowed_product(start)
+    if product is None or dividing_lanes(product.columns, target) == 0 or not is_wholly_vectorizable(start, target):
         return False
-    return start.has(PADDED) or not list_vector_tiles(start, product, target)[0].copied
+    return start.has(PADDED) or not tiles_in_vectors(start, product, target)[0].copied
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """List the tiles of a windowed convolution, as :func:`vector_product_tiles`."""
-    return list_vector_tiles(start, require_windows(start), target)
+    return tiles_in_vectors(start, require_windowed_product(start), target)
 
 
 def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Keep a tile of pixels by channels in registers while the window's rows and their taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
-    product = require_windows(schedule)
+    product = require_windowed_product(schedule)
     (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
     schedule = pack_weights(schedule, product.weight.name, product, tile)
     schedule = schedule.split(x, (None, tile.rows)).split(o, (None, tile.columns // tile.lanes, tile.lanes))
@@ -357,7 +364,7 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
     if schedule.has(PADDED):
         schedule = copy_padded_rows(schedule.compute_at(PADDED, y), tile.copied or product.data.dtype, target)
     schedule = tensorize_products(schedule, product, tile, f"{o}_2")
-    return unroll_and_vectorize(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile, float_lanes(target))
+    return unroll_and_vectorize(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile, float_vector_level(target))
 
 
 def copy_padded_rows(schedule: Schedule, dtype: str, target: Target) -> Schedule:
@@ -388,7 +395,7 @@ MIN_COLUMNS = 8
 def _suits_strips(start: Schedule, product: Product | None, target: Target) -> bool:
     """Test for a product by constants, summed in int32 or float32, that vectors of any length can do wholly, with enough
     columns."""
-    if product is None or product.columns < MIN_COLUMNS or not is_vectorizable(start, target) or product.bits:
+    if product is None or product.columns < MIN_COLUMNS or not is_wholly_vectorizable(start, target) or product.bits:
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -403,7 +410,7 @@ def matches_strip_product(start: Schedule, target: Target) -> bool:
 
 def matches_strip_windows(start: Schedule, target: Target) -> bool:
     """Match a windowed convolution by constants that strips of columns can do."""
-    return _suits_strips(start, match_windows(start), target)
+    return _suits_strips(start, match_windowed_product(start), target)
 
 
 def strip_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
@@ -413,7 +420,7 @@ def strip_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Ti
 
 def strip_window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """List the tiles of a windowed convolution in strips."""
-    return _strip_tiles(require_windows(start))
+    return _strip_tiles(require_windowed_product(start))
 
 
 def _strip_tiles(product: Product) -> tuple[Tile, ...]:
@@ -438,7 +445,7 @@ def schedule_strip_product(start: Schedule, target: Target, decisions: Decisions
     schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", f"{p}_1").decompose_reduction(ACC, f"{k}_0")
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PATCH):
-        schedule = copy_words(schedule.compute_at(PATCH, product.tile), PATCH, target)
+        schedule = vectorize_copy(schedule.compute_at(PATCH, product.tile), PATCH, target)
     return vectorize_strips(_unroll_except(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
 
 
@@ -446,7 +453,7 @@ def schedule_strip_windows(start: Schedule, target: Target, decisions: Decisions
     """Keep pixels of a row by a strip of columns in registers while the window's rows and their taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
-    product = require_windows(schedule)
+    product = require_windowed_product(schedule)
     (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
     schedule = _transpose_weights(schedule, product).split(x, (None, tile.rows)).split(k, (None, tile.unroll))
     outer = (f"{x}_0", o, ky)
@@ -470,9 +477,9 @@ def _unroll_except(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Sch
 def matches_strip_depthwise(start: Schedule, target: Target) -> bool:
     """Match a depthwise convolution of enough channels for a strip, summed in int32 or float32."""
     form = match_depthwise(start)
-    if form is None or form.channels < MIN_COLUMNS or not is_vectorizable(start, target):
+    if form is None or form.channels < MIN_COLUMNS or not is_wholly_vectorizable(start, target):
         return False
-    return form.total.dtype == "int32" or (form.total.dtype == "float32" and float_lanes(target) > 0)
+    return form.total.dtype == "int32" or (form.total.dtype == "float32" and float_vector_level(target) > 0)
 
 
 def schedule_strip_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Schedule:

@@ -15,8 +15,8 @@ import itertools
 
 from microc.base.immutable import frozen
 from microc.schedule.primitives.tree import find_buffer
-from microc.schedule.rules.generic import copy_words
-from microc.schedule.rules.rule import Decisions, dividing_lanes, float_lanes, vectorize_lanes
+from microc.schedule.rules.generic import vectorize_copy
+from microc.schedule.rules.rule import Decisions, dividing_lanes, float_vector_level, vectorize_lanes
 from microc.schedule.rules.vectors import LOAD_COST
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -113,7 +113,7 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     schedule = schedule.compute_at("acc_register", f"{x}_1")
     schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
     if schedule.has(PADDED):
-        schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
+        schedule = vectorize_copy(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
     schedule = _schedule_int16_products(_transform_inputs(schedule), weight, decisions["unroll"])
     for loop in (f"{y}_0", f"{x}_0", f"{x}_1", f"{x}_2"):
         schedule = schedule.annotate(loop, PEEL, 0)
@@ -150,7 +150,7 @@ def _schedule_int16_products(schedule: Schedule, weight: str, unroll: int) -> Sc
     return schedule
 
 
-def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+def schedule_float_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Schedule Winograd's algorithm on floats: copy and transform the padded input of some tiles of a row; then compute
     sums and outputs for some output channels at a time."""
     outputs = find_buffer(start.func, ROWS).shape[1]
@@ -164,7 +164,7 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
     schedule = schedule.compute_at("acc_register", f"{o}_0")
     schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
     if schedule.has(PADDED):
-        schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
+        schedule = vectorize_copy(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
     for loop in (f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1"):
         schedule = schedule.annotate(loop, PEEL, 0)
     schedule = _schedule_float_products(schedule, weight, columns, lanes, decisions["unroll"])
@@ -175,7 +175,7 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
             schedule = schedule.unroll(loop)
     for block in (TILE, "acc_init", ACC, "acc_register", ROWS, end) if target.has("vectors") else ():
         count = inner if block == TILE else lanes
-        schedule = vectorize_lanes(schedule, schedule.loops_of(block)[-1], count, float_lanes(target))
+        schedule = vectorize_lanes(schedule, schedule.loops_of(block)[-1], count, float_vector_level(target))
     return schedule
 
 

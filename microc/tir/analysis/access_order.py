@@ -19,7 +19,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.analysis.size_forms import Conflict, Form, Forms, Ranges
+from microc.tir.analysis.size_forms import Conflict, Form, FormConverter, FormRanges
 from microc.tir.rewrite import free_vars, substitute, walk_expr, walk_stmt
 
 # ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a
@@ -47,7 +47,7 @@ class Touch:
 
 
 @dataclass(slots=True)
-class Scope:
+class LetScope:
     """Names bound by ``Let``, with the index expressions that they stand for. A name whose value depends on data stands
     for itself."""
 
@@ -67,7 +67,7 @@ class Scope:
         return tuple(map(self.expr, indices))
 
 
-def row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
+def statements_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
     """Yield statements in order of execution, without entering loops and branches; a ``Let`` comes before its body."""
     stack = [stmt]
     while stack:
@@ -83,7 +83,7 @@ def row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
                 yield other
 
 
-def leaf(stmt: ir.Stmt, scope: Scope) -> list[Touch]:
+def own_touches(stmt: ir.Stmt, scope: LetScope) -> list[Touch]:
     """Return the accesses of a statement itself: of a loop those of its extent, of an ``If`` those of its condition. A
     name that the statement binds is added to the scope."""
     match stmt:
@@ -104,7 +104,7 @@ def leaf(stmt: ir.Stmt, scope: Scope) -> list[Touch]:
             raise InternalError(f"{type(stmt).__name__} was not lowered")
 
 
-def _expression_touches(exprs: tuple[ir.Expr, ...], scope: Scope) -> list[Touch]:
+def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Touch]:
     """Return the accesses of one statement's expressions. Operands of a call are read before it starts to write."""
     found, writes = [], False
     for x in (x for expr in exprs for x in walk_expr(expr)):
@@ -149,7 +149,7 @@ _MOST = 1 << 24
 
 
 @frozen
-class Touches:
+class AccessTimes:
     """Ticks of the first write (:data:`NEVER_WRITTEN` if none) and of the last access (:data:`NEVER_TOUCHED` if none) of
     each element of a buffer, int64."""
 
@@ -175,18 +175,18 @@ class _TimedAccess:
     loops: tuple[_TimedLoop, ...] = ()
 
 
-def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
+def access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
     """Compute the ticks of the first write and the last access of every element of the parameters of a lowered function,
     except constants."""
     found = {
-        b: Touches(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
+        b: AccessTimes(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
         for b in func.params
         if b.scope in FOLLOWED
     }
     loops = [s for s in walk_stmt(func.body) if isinstance(s, ir.For)]
     if any(loop.kind == "parallel" or _max_trip_count(loop.extent) is None for loop in loops):
-        return {b: Touches(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
-    _, accesses = _timed_accesses(func.body, Scope({}))
+        return {b: AccessTimes(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
+    _, accesses = _timed_accesses(func.body, LetScope({}))
     for access in accesses:
         if access.touch.buffer in found:
             _record_access(access, found[access.touch.buffer])
@@ -198,12 +198,12 @@ def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
 Timed = tuple[int, list[_TimedAccess]]
 
 
-def _timed_accesses(stmt: ir.Stmt, around: Scope) -> Timed:
+def _timed_accesses(stmt: ir.Stmt, around: LetScope) -> Timed:
     """Return the duration of a statement in ticks, and its accesses with ticks from its start."""
-    scope = Scope(dict(around.names))
+    scope = LetScope(dict(around.names))
     parts: list[Timed] = []
-    for item in row(stmt):
-        own: Timed = TICKS, [_TimedAccess(touch, touch.tick) for touch in leaf(item, scope)]
+    for item in statements_in_order(stmt):
+        own: Timed = TICKS, [_TimedAccess(touch, touch.tick) for touch in own_touches(item, scope)]
         match item:
             case ir.If(_, then, otherwise):
                 parts += [own, _timed_accesses(then, scope)]
@@ -227,10 +227,10 @@ def _concatenate_timed(parts: Iterable[Timed]) -> Timed:
     return total, found
 
 
-def _timed_loop_accesses(loop: ir.For, scope: Scope) -> Timed:
+def _timed_loop_accesses(loop: ir.For, scope: LetScope) -> Timed:
     """Return the duration of a loop in ticks, and the accesses in its body."""
     extent = _max_trip_count(loop.extent) or 0
-    span, inner = _timed_accesses(loop.body, Scope({**scope.names, loop.var: loop.var}))
+    span, inner = _timed_accesses(loop.body, LetScope({**scope.names, loop.var: loop.var}))
     timed = _TimedLoop(loop.var, extent, span)
     return extent * span, [replace(access, loops=(*access.loops, timed)) for access in inner] if extent else []
 
@@ -248,7 +248,7 @@ def _max_trip_count(extent: ir.Expr) -> int | None:
 # ---------------------------------------------------------------- addresses and times as arrays
 
 
-def _record_access(access: _TimedAccess, times: Touches) -> None:
+def _record_access(access: _TimedAccess, times: AccessTimes) -> None:
     """Update the times of all elements of one access: a write counts at its earliest tick, any access at its latest."""
     touch, buffer = access.touch, access.touch.buffer
     for grid, rank in _index_grids(access):
@@ -396,12 +396,12 @@ class Precedence:
     scalars, one element for each size."""
 
     def __init__(self, func: ir.PrimFunc, sizes: Mapping[str, Array]) -> None:
-        self.forms = Forms(sizes)
+        self.forms = FormConverter(sizes)
         self._number = 0
         loops = (s for s in walk_stmt(func.body) if isinstance(s, ir.For))
         self._ordered = all(loop.kind != "parallel" for loop in loops)
         followed = {b for b in func.params if b.scope in FOLLOWED}
-        found = [x for x in self._located_touches(func.body, Scope({}), (), ()) if x.touch.buffer in followed]
+        found = [x for x in self._located_touches(func.body, LetScope({}), (), ()) if x.touch.buffer in followed]
         self._places: dict[ir.Buffer, list[_AccessForms]] = {}
         # Converting an address may split a loop variable into digits, which changes the forms of other addresses:
         # repeat until none is split any more.
@@ -433,13 +433,13 @@ class Precedence:
     # ------------------------------------------------------------ touches
 
     def _located_touches(
-        self, stmt: ir.Stmt, around: Scope, loops: tuple[ir.Var, ...], guards: tuple[Guard, ...]
+        self, stmt: ir.Stmt, around: LetScope, loops: tuple[ir.Var, ...], guards: tuple[Guard, ...]
     ) -> Iterator[_LocatedTouch]:
         """Yield all accesses under a statement. Loop variables get unique names."""
-        scope = Scope(dict(around.names))
-        for item in row(stmt):
+        scope = LetScope(dict(around.names))
+        for item in statements_in_order(stmt):
             self._number += 1
-            own, number = leaf(item, scope), self._number
+            own, number = own_touches(item, scope), self._number
             match item:
                 case ir.If(condition, then, otherwise):
                     decided = scope.expr(condition)
@@ -449,7 +449,7 @@ class Precedence:
                 case ir.For(var, extent, body):
                     unique, count = ir.Var(f"{var.name}.{number}"), scope.expr(extent)
                     self.forms.loop(unique, count)
-                    inner = Scope({**scope.names, var: unique})
+                    inner = LetScope({**scope.names, var: unique})
                     yield from self._located_touches(body, inner, (*loops, unique), (*guards, (unique < count, True)))
                     self._number = number = self._number + 1  # C evaluates the extent for the last time at the end
             for touch in own:
@@ -501,7 +501,7 @@ class Precedence:
                 if extents[var] is not None:
                     names[var] = _number(ir.Var(var.name + mark))
                     reach[ir.Var(var.name + mark)] = self.forms.reach(var)
-        ranges = Ranges(reach)
+        ranges = FormRanges(reach)
         if later is not None and (extent := extents[later]) is not None:
             mine[later], other[later] = ranges.later_and_earlier(later, extent)
         facts = [*(f.substitute(mine) for f in a.facts), *(f.substitute(other) for f in b.facts)]

@@ -11,7 +11,15 @@ from microc.base import dtypes
 from microc.tir import ir
 from microc.tir.analysis import intervals
 from microc.tir.analysis.intervals import Interval
-from microc.tir.analysis.linear_forms import Atoms, Division, Fact, Linear, Unprintable, factors, inequalities
+from microc.tir.analysis.linear_forms import (
+    AtomTable,
+    Division,
+    Fact,
+    Int32Overflow,
+    Linear,
+    cancelling_factors,
+    inequality_facts,
+)
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
 
@@ -85,7 +93,7 @@ def blocks_in(stmt: Stmt) -> frozenset[str]:
         return found
 
 
-def early_end(loop: ir.For) -> ir.If | None:
+def early_exit_branch(loop: ir.For) -> ir.If | None:
     """Return the ``If`` that may end a loop early; None if there is none.
 
     It is the loop's whole body, and its condition is an element that iterations change. Once it is false, no iteration
@@ -126,7 +134,7 @@ class Context(Division):
         opaque: frozenset[Var] = frozenset(),
         kept: frozenset[Var] = frozenset(),
         plain: Self | None = None,
-        atoms: Atoms | None = None,
+        atoms: AtomTable | None = None,
     ) -> None:
         super().__init__(atoms)
         self.bounds: Mapping[Var, Interval] = bounds or {}
@@ -187,7 +195,7 @@ class Context(Division):
             case Bin(op, a, b) if op in ir.COMPARISONS and a.dtype == "int32":
                 difference = self.difference(a, b)
                 if difference is not None:
-                    for fact in inequalities(op if holds else NEGATED[op], difference):
+                    for fact in inequality_facts(op if holds else NEGATED[op], difference):
                         yield fact
                         yield from self._facts_of_dividends(fact)
 
@@ -227,14 +235,14 @@ class Context(Division):
         """Return ``a - b`` as its shortest linear form; None if its numbers exceed int32."""
         try:
             return self.tidy(self.linear(a).plus(self.linear(b), -1))
-        except Unprintable:
+        except Int32Overflow:
             return None
 
     def _shortest_form(self, expr: Expr) -> Linear | None:
         """Return the shortest linear form of an expression; None if its numbers exceed int32."""
         try:
             return self.tidy(self.linear(expr))
-        except Unprintable:
+        except Int32Overflow:
             return None
 
     def _make_linear(self, expr: Expr) -> Linear:
@@ -317,7 +325,7 @@ class Context(Division):
             high = high + (k * end if end else 0)
         if depth:
             for fact in self.facts:
-                for factor in factors(form, fact):
+                for factor in cancelling_factors(form, fact):
                     high = min(high, self._upper_bound(form.plus(fact, -factor), depth - 1))
         return high
 
@@ -346,7 +354,7 @@ class Context(Division):
             case Const(value):
                 return (value, value) if isinstance(value, int) else intervals.UNKNOWN
             case Var():
-                return self.bounds.get(expr, intervals.natural(expr.dtype))
+                return self.bounds.get(expr, intervals.dtype_interval(expr.dtype))
             case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
                 return self.reach(expr)
             # A maximum is at least the mean of its operands; max(x, -x) is thus at least 0.
@@ -366,27 +374,27 @@ class Context(Division):
             case ir.Cast(dtype, a):
                 return self._cast_range(dtype, a)
             case _:
-                return intervals.natural(expr.dtype)
+                return intervals.dtype_interval(expr.dtype)
 
     def _cast_range(self, dtype: str, a: Expr) -> Interval:
         """Return the range of a cast; that of its dtype if the operand may not fit."""
         if not is_scalar_int(dtype) or not is_scalar_int(a.dtype):
-            return intervals.natural(dtype)
+            return intervals.dtype_interval(dtype)
         low, high = self.reach(a)
         lowest, highest = dtypes.int_range(a.dtype)
         found = (max(low, lowest), min(high, highest))
-        return found if intervals.within(found, dtypes.int_range(dtype)) else intervals.natural(dtype)
+        return found if intervals.within(found, dtypes.int_range(dtype)) else intervals.dtype_interval(dtype)
 
 
 def is_scalar_int(dtype: str) -> bool:
     """Test whether a dtype is a single integer, not a vector."""
-    kind, _, lanes = dtypes.info(dtype)
+    kind, _, lanes = dtypes.dtype_parts(dtype)
     return kind in ("int", "uint") and lanes == 1
 
 
 def _range_with_wrap(interval: Interval, dtype: str) -> Interval:
     """Return the range of the dtype if unsigned arithmetic may wrap, else the interval itself."""
-    kind, _, lanes = dtypes.info(dtype)
+    kind, _, lanes = dtypes.dtype_parts(dtype)
     if kind == "uint" and lanes == 1 and not intervals.within(interval, dtypes.int_range(dtype)):
         return dtypes.int_range(dtype)
     return interval

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from microc.tir import ir
 from microc.tir.analysis import simplification
-from microc.tir.analysis.linear_forms import Atom, Linear, Unprintable
+from microc.tir.analysis.linear_forms import Atom, Int32Overflow, Linear
 from microc.tir.analysis.simplification import Simplifier, linear, simplify, simplify_stmt, tail_conditions
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
@@ -33,7 +33,7 @@ class _Digit(NamedTuple):
     upper: int | None
 
 
-def covers_domain(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
+def domain_coverage_failure(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
     """Return the reason why the loops around a block may not run through the whole domain of its iterators; empty if they
     do.
 
@@ -50,7 +50,7 @@ def covers_domain(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
         conditions += tail_conditions(loop.var, loop.extent)
     try:
         return _failing_condition(block, bounds, conditions) or _CoverageProof(bounds).binding_failure(block)
-    except Unprintable:
+    except Int32Overflow:
         return "the numbers are too large"
 
 
@@ -170,7 +170,7 @@ Part = tuple[ir.Expr, int, int, int]
 rest, and the stride of the loop."""
 
 
-def has_parts(loop: ir.For, buffer: ir.Buffer) -> bool:
+def has_disjoint_iterations(loop: ir.For, buffer: ir.Buffer) -> bool:
     """Test whether no two iterations of a loop share an element of ``buffer``.
 
     Along one axis, or in memory, all that an iteration accesses must be before what the next one does."""

@@ -36,7 +36,7 @@ def is_sum(expr: ir.Expr) -> bool:
     )
 
 
-def head(expr: ir.Expr) -> tuple[object, ...]:
+def operator_key(expr: ir.Expr) -> tuple[object, ...]:
     """Return what identifies an expression apart from its operands, for comparison: its operator, function or dtype."""
     match expr:
         case ir.Bin(op) | ir.Un(op):
@@ -64,7 +64,7 @@ def with_operands(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
             raise InternalError(f"unknown expression {type(expr).__name__}")
 
 
-def skeleton(expr: ir.Expr) -> str:
+def text_without_numbers(expr: ir.Expr) -> str:
     """Return the text of an expression with ``#`` in place of every literal."""
     match expr:
         case ir.Const():
@@ -72,9 +72,9 @@ def skeleton(expr: ir.Expr) -> str:
         case ir.Var(name):
             return name
         case ir.Load(buffer, indices):
-            return f"{buffer.name}[{', '.join(map(skeleton, indices))}]"
+            return f"{buffer.name}[{', '.join(map(text_without_numbers, indices))}]"
         case _:
-            return f"{head(expr)}({', '.join(map(skeleton, children(expr)))})"
+            return f"{operator_key(expr)}({', '.join(map(text_without_numbers, children(expr)))})"
 
 
 # ---- Lowering with hidden numbers: numbers that differ between functions are replaced by variables while these are
@@ -213,7 +213,7 @@ class StructureMismatch(Exception):
 
 
 @frozen
-class General:
+class SizeGenericFunction:
     """A function for many sizes.
 
     ``func`` works on flat tensors that are as large as the bounds need. ``shaped`` is the same function on tensors with
@@ -234,7 +234,7 @@ class General:
 
 def generalise(
     funcs: Sequence[ir.PrimFunc], fitter: Fitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
-) -> General:
+) -> SizeGenericFunction:
     """Return the function that equals ``funcs[k]`` at the fitter's k-th point; its ``scalars`` are sizes. Raises
     :class:`StructureMismatch`.
 
@@ -259,7 +259,7 @@ class _Generaliser:
         self.shapes: dict[str, tuple[ir.Expr, ...]] = {}
         self.strides: dict[str, tuple[ir.Expr, ...]] = {}
 
-    def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> General:
+    def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> SizeGenericFunction:
         """Generalise functions that differ in their sizes to one. Raises :class:`StructureMismatch`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
@@ -275,7 +275,7 @@ class _Generaliser:
             replace(first, params=tuple(mine), body=own, scalars=scalars)
             for mine, own in zip(params, (flat, body), strict=True)
         ]
-        return General(made[0], made[1], self.shapes)
+        return SizeGenericFunction(made[0], made[1], self.shapes)
 
     def flatten(self, body: ir.Stmt) -> ir.Stmt:
         """Rewrite accesses in ``body`` to the flat form of each tensor."""
@@ -427,7 +427,7 @@ class _Generaliser:
                 buffer, indices = self.access(counterparts)  # type: ignore[arg-type]
                 return replace(first, buffer=buffer, indices=indices)
             case _:
-                if any(head(x) != head(first) for x in counterparts):
+                if any(operator_key(x) != operator_key(first) for x in counterparts):
                     return self.sum(counterparts)
                 try:
                     parts = [self.expr(column) for column in zip(*map(children, counterparts), strict=True)]
@@ -442,7 +442,7 @@ class _Generaliser:
         if any(x.dtype != "int32" or not is_sum(x) for x in counterparts):
             raise _mismatch_error(counterparts)
         forms = [linear(x) for x in counterparts]
-        terms = [{skeleton(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
+        terms = [{text_without_numbers(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
         # Two terms with the same structure could not be matched: then there are fewer keys than terms.
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
         if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _size_symbols(self.fitter)):
@@ -463,7 +463,11 @@ def _generalise_atoms(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir
 
 def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
     """Return the error that names two expressions that differ between functions."""
-    other = next(x for x in counterparts if skeleton(x) != skeleton(counterparts[0]) or x is counterparts[-1])
+    other = next(
+        x
+        for x in counterparts
+        if text_without_numbers(x) != text_without_numbers(counterparts[0]) or x is counterparts[-1]
+    )
     return StructureMismatch(
         f"its expressions differ from size to size: {expr_text(counterparts[0])} and {expr_text(other)}"
     )

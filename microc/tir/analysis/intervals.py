@@ -16,10 +16,10 @@ UNKNOWN: Interval = (-INF, INF)
 BOOLEAN: Interval = (0, 1)
 
 
-def natural(dtype: str) -> Interval:
+def dtype_interval(dtype: str) -> Interval:
     """Return the interval of all values of a dtype of less than 32 bits; wider signed integers and floats are unknown,
     wider unsigned ones non-negative."""
-    kind, bits, lanes = dtypes.info(dtype)
+    kind, bits, lanes = dtypes.dtype_parts(dtype)
     if kind == "float" or lanes > 1:
         return UNKNOWN
     if kind == "bool" or bits < 32:
@@ -64,7 +64,7 @@ def mul(a: Interval, b: Interval) -> Interval:
     return min(corners), max(corners)
 
 
-def floor(x: Bound, divisor: int) -> Bound:
+def floordiv_bound(x: Bound, divisor: int) -> Bound:
     """Return ``x // divisor`` for a positive divisor; infinite ends remain."""
     return x // divisor if isinstance(x, int) else x
 
@@ -73,7 +73,7 @@ def floordiv(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a // b``, rounded down, for a positive constant ``b``; unknown for any other."""
     if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
         return UNKNOWN
-    return floor(a[0], b[0]), floor(a[1], b[0])
+    return floordiv_bound(a[0], b[0]), floordiv_bound(a[1], b[0])
 
 
 def floormod(a: Interval, b: Interval) -> Interval:
@@ -114,7 +114,7 @@ def shift_right(a: Interval, b: Interval) -> Interval:
     """Return the interval of ``a >> b``, rounded down, for shifts by 0 to 63; unknown for others."""
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
-    ends = [floor(x, 1 << s) for x in a for s in (b[0], b[1])]
+    ends = [floordiv_bound(x, 1 << s) for x in a for s in (b[0], b[1])]
     return min(ends), max(ends)
 
 

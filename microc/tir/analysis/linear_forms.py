@@ -21,7 +21,7 @@ INDEX_LIMIT = (1 << 31) - 1
 """Largest int32."""
 
 
-class Unprintable(Exception):
+class Int32Overflow(Exception):
     """A linear form has numbers that do not fit int32; the expression is then left as it is."""
 
 
@@ -36,7 +36,7 @@ class Atom:
         self.order = order
 
 
-class Atoms:
+class AtomTable:
     """Table of the atoms of expressions, numbered in order of appearance; equal expressions share one. ``emitted``: the
     expressions of forms over them."""
 
@@ -96,14 +96,14 @@ class Linear:
 Fact = Linear  # a fact says that the form is at most zero
 
 
-def index(value: int) -> Const:
+def index_literal(value: int) -> Const:
     """Return an int32 literal. Raises :class:`Unprintable` if the value does not fit."""
     if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
-        raise Unprintable
+        raise Int32Overflow
     return Const(value, "int32")
 
 
-def split(form: Linear, c: int) -> tuple[Linear, Linear]:
+def split_by_divisor(form: Linear, c: int) -> tuple[Linear, Linear]:
     """Return ``quotient`` and ``rest`` with ``form = c * quotient + rest``. Coefficients of ``rest`` are below c in
     magnitude, its constant is in 0..c-1."""
     quotient: dict[Atom, int] = {}
@@ -117,13 +117,13 @@ def split(form: Linear, c: int) -> tuple[Linear, Linear]:
     return Linear(quotient, form.const // c), Linear(rest, form.const % c)
 
 
-def factors(form: Linear, fact: Fact) -> set[int]:
+def cancelling_factors(form: Linear, fact: Fact) -> set[int]:
     """Return the positive factors by which the fact, subtracted from the form, cancels one of the form's atoms."""
     shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
     return {k // v for k, v in shared if k % v == 0 and k // v > 0}
 
 
-def inequalities(op: str, form: Linear) -> Iterable[Fact]:
+def inequality_facts(op: str, form: Linear) -> Iterable[Fact]:
     """Yield the facts (forms that are at most zero) that state ``form op 0``."""
     one = Linear({}, 1)
     if not form.terms:
@@ -145,8 +145,8 @@ def inequalities(op: str, form: Linear) -> Iterable[Fact]:
 class Emitter:
     """Converter of linear forms to int32 expressions."""
 
-    def __init__(self, atoms: Atoms | None = None) -> None:
-        self.atoms = atoms or Atoms()
+    def __init__(self, atoms: AtomTable | None = None) -> None:
+        self.atoms = atoms or AtomTable()
         self._keys: dict[int, tuple[Expr, str]] = {}
 
     def form(self, expr: Expr) -> Linear:
@@ -191,19 +191,21 @@ class Emitter:
         result: Expr | None = None
         rest = form.const
         for atom, k in terms:
-            size = index(abs(k))
+            size = index_literal(abs(k))
             term = atom.expr if abs(k) == 1 else Bin("mul", atom.expr, size)
             # Without positive terms a positive constant comes first: ``5 - x`` instead of ``-x + 5``.
             if result is None and k < 0 and rest > 0:
-                result, rest = index(rest), 0
+                result, rest = index_literal(rest), 0
             if result is None:
-                result = term if k > 0 else ir.Un("neg", atom.expr) if k == -1 else Bin("mul", atom.expr, index(k))
+                result = (
+                    term if k > 0 else ir.Un("neg", atom.expr) if k == -1 else Bin("mul", atom.expr, index_literal(k))
+                )
             else:
                 result = Bin("add" if k > 0 else "sub", result, term)
         if result is None:
-            return index(rest)
+            return index_literal(rest)
         if rest:
-            result = Bin("add" if rest > 0 else "sub", result, index(abs(rest)))
+            result = Bin("add" if rest > 0 else "sub", result, index_literal(abs(rest)))
         return result
 
 
@@ -214,7 +216,7 @@ class Emitter:
 class Division(Emitter):
     """Floored quotients and remainders of linear forms by constants, in a context that knows the ranges of forms."""
 
-    def __init__(self, atoms: Atoms | None = None) -> None:
+    def __init__(self, atoms: AtomTable | None = None) -> None:
         super().__init__(atoms)
         self._digits: dict[Atom, tuple[str, Linear, int] | None] = {}
 
@@ -234,7 +236,7 @@ class Division(Emitter):
         """
         if c == 1:
             return form
-        quotient, rest = split(self.tidy(form), c)
+        quotient, rest = split_by_divisor(self.tidy(form), c)
         low, high = self.span(rest)
         if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
             return quotient.plus(Linear({}, low // c))
@@ -245,7 +247,7 @@ class Division(Emitter):
         nested = self._nested_divide(rest, c)
         if nested is not None:
             return quotient.plus(nested)
-        return quotient.plus(self.form(Bin("floordiv", self.emit(rest), index(c))))
+        return quotient.plus(self.form(Bin("floordiv", self.emit(rest), index_literal(c))))
 
     def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
         """Divide a single digit: ``(x // a + d) // c`` is ``(x + d a) // (a c)``, and ``x % a // c`` is ``x // c %
@@ -270,7 +272,7 @@ class Division(Emitter):
         """
         if c == 1:
             return Linear({})
-        _, rest = split(self.tidy(form), c)
+        _, rest = split_by_divisor(self.tidy(form), c)
         for atom, k in rest.terms.items():
             digit = self.digit(atom)
             if digit is not None and digit[0] == "floormod" and k * digit[2] % c == 0:
@@ -282,7 +284,7 @@ class Division(Emitter):
         if reduced is not None:
             inner, remainder, g = reduced
             return self.modulo(inner, c // g).times(g).plus(remainder)
-        return self.form(Bin("floormod", self.emit(rest), index(c)))
+        return self.form(Bin("floormod", self.emit(rest), index_literal(c)))
 
     def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
         """Return (inner, remainder, g) with ``rest = g * inner + remainder``, ``0 <= remainder < g`` and g > 1 a
@@ -306,7 +308,7 @@ class Division(Emitter):
             self._digits[atom] = None
             match atom.expr:
                 case Bin(("floordiv" | "floormod") as op, a, Const(int(c))) if c > 0:
-                    with suppress(Unprintable):
+                    with suppress(Int32Overflow):
                         self._digits[atom] = (op, self.linear(a), c)
         return self._digits[atom]
 

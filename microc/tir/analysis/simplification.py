@@ -21,7 +21,7 @@ from microc.tir.analysis import context as facts
 from microc.tir.analysis import intervals
 from microc.tir.analysis.context import NEGATED, Context, is_scalar_int
 from microc.tir.analysis.intervals import Interval
-from microc.tir.analysis.linear_forms import Linear, Unprintable, index
+from microc.tir.analysis.linear_forms import Int32Overflow, Linear, index_literal
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
@@ -31,7 +31,7 @@ TRUE = Const(1, "bool")
 FALSE = Const(0, "bool")
 
 
-def boolean(value: bool) -> Const:
+def bool_literal(value: bool) -> Const:
     """Return a literal of dtype bool."""
     return TRUE if value else FALSE
 
@@ -40,7 +40,7 @@ _EXACT = frozenset(("add", "sub", "mul", "div"))
 """Float operators that are folded if the result is exact."""
 
 
-def fits(value: int, dtype: str) -> bool:
+def fits_dtype(value: int, dtype: str) -> bool:
     """Test whether an integer is in the range of ``dtype``."""
     low, high = dtypes.int_range(dtype)
     return low <= value <= high
@@ -48,10 +48,10 @@ def fits(value: int, dtype: str) -> bool:
 
 def _fold_integer(value: int, dtype: str) -> Const | None:
     """Return an integer literal. Unsigned values wrap; None on signed overflow, which is left to the program."""
-    kind, bits, _ = dtypes.info(dtype)
+    kind, bits, _ = dtypes.dtype_parts(dtype)
     if kind == "uint":
         value &= (1 << bits) - 1
-    return Const(value, dtype) if fits(value, dtype) else None
+    return Const(value, dtype) if fits_dtype(value, dtype) else None
 
 
 def _fold_float(op: str, a: float, b: float, dtype: str) -> Const | None:
@@ -68,28 +68,28 @@ def _fold_float(op: str, a: float, b: float, dtype: str) -> Const | None:
     return Const(value, dtype) if math.isfinite(value) and Fraction(value) == exact else None
 
 
-def binary(op: str, a: Const, b: Const) -> Const | None:
+def fold_binary(op: str, a: Const, b: Const) -> Const | None:
     """Return ``a op b`` as a literal; None if it must not be folded (overflow, division by zero, inexact floats)."""
     x, y = a.value, b.value
     if op in COMPARISONS:
-        return boolean(BINARY[op].value(x, y))
+        return bool_literal(BINARY[op].value(x, y))
     if op in LOGICAL:
-        return boolean(bool(x and y) if op == "and" else bool(x or y))
+        return bool_literal(bool(x and y) if op == "and" else bool(x or y))
     if dtypes.is_float(a.dtype):
         return _fold_float(op, x, y, a.dtype)
     if op not in ARITHMETIC or op == "div" or not (isinstance(x, int) and isinstance(y, int)):
         return None
     if op in ("floordiv", "floormod", "truncdiv", "truncmod") and y == 0:
         return None
-    if op in ("shl", "shr") and not 0 <= y < dtypes.info(a.dtype).bits:
+    if op in ("shl", "shr") and not 0 <= y < dtypes.dtype_parts(a.dtype).bits:
         return None
     return _fold_integer(ARITHMETIC[op].value(x, y), a.dtype)
 
 
-def unary(op: str, a: Const) -> Const | None:
+def fold_unary(op: str, a: Const) -> Const | None:
     """Return ``op a`` as a literal; None if it must not be folded."""
     if op == "not":
-        return boolean(not a.value)
+        return bool_literal(not a.value)
     if op == "neg":
         return Const(-a.value, a.dtype) if isinstance(a.value, float) else _fold_integer(-a.value, a.dtype)
     if op == "bitnot" and isinstance(a.value, int):
@@ -99,11 +99,11 @@ def unary(op: str, a: Const) -> Const | None:
 
 def cast(dtype: str, a: Const) -> Const | None:
     """Return literal ``a`` converted to ``dtype`` if C defines the result and it is exact, else None; integers wrap."""
-    kind, bits, lanes = dtypes.info(dtype)
-    if lanes > 1 or dtypes.info(a.dtype).lanes > 1:
+    kind, bits, lanes = dtypes.dtype_parts(dtype)
+    if lanes > 1 or dtypes.dtype_parts(a.dtype).lanes > 1:
         return None
     if kind == "bool":
-        return boolean(bool(a.value))
+        return bool_literal(bool(a.value))
     if kind == "float":
         if isinstance(a.value, float) and not math.isfinite(a.value):
             return Const(a.value, dtype)
@@ -112,7 +112,7 @@ def cast(dtype: str, a: Const) -> Const | None:
         value = float(dtypes.to_numpy(dtype).type(a.value))
         return Const(value, dtype) if value == a.value else None
     if isinstance(a.value, float):
-        if not math.isfinite(a.value) or not fits(int(a.value), dtype):
+        if not math.isfinite(a.value) or not fits_dtype(int(a.value), dtype):
             return None
         return Const(int(a.value), dtype)
     value_bits = a.value & ((1 << bits) - 1)
@@ -135,7 +135,7 @@ def negate(condition: Expr) -> Expr:
         case ir.Un("not", a):
             return a
         case Const(value):
-            return boolean(not value)
+            return bool_literal(not value)
         case _:
             return ir.Un("not", condition)
 
@@ -158,7 +158,7 @@ class Simplifier(Context):
         if expr.dtype == "int32" and self.is_index(expr):
             try:
                 return self.emit(self.tidy(self.linear(expr)))
-            except Unprintable:
+            except Int32Overflow:
                 pass
         return self.structural(expr)
 
@@ -179,12 +179,12 @@ class Simplifier(Context):
                 if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
                     try:
                         return self._simplify_index_comparison(op, a, b)
-                    except Unprintable:
+                    except Int32Overflow:
                         pass
                 return self._simplify_binary(expr, op, self.simplify(a), self.simplify(b))
             case ir.Un(op, a):
                 inner = self.simplify(a)
-                folded = unary(op, inner) if isinstance(inner, Const) else None
+                folded = fold_unary(op, inner) if isinstance(inner, Const) else None
                 if folded is None and op == "not":
                     return negate(inner)
                 return folded or (expr if inner is a else ir.Un(op, inner))
@@ -224,7 +224,7 @@ class Simplifier(Context):
         form = self.tidy(self.linear(a).plus(self.linear(b), -1))
         known = intervals.compare(op, self.span(form), _ZERO)
         if known is not None:
-            return boolean(known)
+            return bool_literal(known)
         if op in ("eq", "ne"):
             return self._simplify_index_equality(op, form)
         if op in ("gt", "ge"):
@@ -238,14 +238,14 @@ class Simplifier(Context):
         left = Linear({t: k for t, k in form.terms.items() if k > 0})
         right = Linear({t: -k for t, k in form.terms.items() if k < 0})
         if not left.terms:
-            return Bin("ge", self.emit(right), index(form.const))
+            return Bin("ge", self.emit(right), index_literal(form.const))
         return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
 
     def _simplify_index_equality(self, op: str, form: Linear) -> Expr:
         """Simplify ``form == 0`` or ``form != 0``; the first atom, by key, gets a positive factor."""
         divisor = gcd(*form.terms.values())
         if form.const % divisor:  # the terms are multiples of the divisor, so the sum cannot be 0
-            return boolean(op == "ne")
+            return bool_literal(op == "ne")
         form = Linear({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
         if form.terms[min(form.terms, key=lambda atom: self.key(atom.expr))] < 0:
             form = form.times(-1)
@@ -256,7 +256,7 @@ class Simplifier(Context):
     def _simplify_binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
         """Fold literals, or apply identities of integers. An unchanged expression is returned as the same object."""
         if isinstance(a, Const) and isinstance(b, Const):
-            folded = binary(op, a, b)
+            folded = fold_binary(op, a, b)
             if folded is not None:
                 return folded
         elif is_scalar_int(a.dtype):
@@ -303,7 +303,7 @@ class Simplifier(Context):
         left, right = (self.reach(a), self.reach(b)) if form is None else (self.span(form), _ZERO)
         if op in ir.COMPARISONS:
             known = intervals.compare(op, left, right)
-            return None if known is None else boolean(known)
+            return None if known is None else bool_literal(known)
         smaller = intervals.compare("le", left, right)
         if smaller is None and intervals.compare("ge", left, right):
             smaller = False
@@ -349,7 +349,7 @@ def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
     return declare(names, buffer, where)
 
 
-class Place:
+class WalkPosition:
     """Position of a walk in a function: declared names, what is known about values, and the loops and conditions around,
     up to the next block."""
 
@@ -358,13 +358,13 @@ class Place:
         self.known = known
         self.around = around
 
-    def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> Place:
+    def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> WalkPosition:
         """Return the position inside a loop or a condition."""
-        return Place(names, known, (*self.around, outer))
+        return WalkPosition(names, known, (*self.around, outer))
 
-    def knowing(self, known: Simplifier) -> Place:
+    def knowing(self, known: Simplifier) -> WalkPosition:
         """Return the same position with other knowledge about values."""
-        return Place(self.names, known, self.around)
+        return WalkPosition(self.names, known, self.around)
 
 
 # ---- Simplification of index arithmetic: exact rewriting of int32 affine forms with floored division, bounds, proofs.

@@ -87,7 +87,7 @@ def _constant_form(value: Array) -> Form:
 
 
 @dataclass(slots=True)
-class Forms:
+class FormConverter:
     """Converter of index expressions to linear forms. ``sizes``: values of the scalars, side by side; ``extents``: the
     largest extent of loop variables, None if unknown; ``digits``: variables that are ``divisor`` times one variable
     plus another, as in mixed radix."""
@@ -257,7 +257,7 @@ class Conflict:
         return Conflict(self.low + by, self.high + by, self.modulus, self.first + by, self.last + by)
 
 
-class Ranges:
+class FormRanges:
     """Ranges of forms over all iterations of loops. ``reach``: last iterations of the loops; two loop variables may depend
     on each other (:meth:`later_and_earlier`)."""
 
@@ -344,7 +344,7 @@ _SPARE = 2
 
 
 @frozen
-class Extent:
+class FittedExtent:
     """A factor of the products in rules: an int32 expression over the symbols, and its value at every point."""
 
     expr: ir.Expr
@@ -357,11 +357,13 @@ class Fitter:
 
     ``domain``: sizes that may occur at run time, all of them or many, at which divisions must be exact."""
 
-    def __init__(self, extents: Sequence[Extent], domain: Sequence[Mapping[str, int]] = ()) -> None:
+    def __init__(self, extents: Sequence[FittedExtent], domain: Sequence[Mapping[str, int]] = ()) -> None:
         self.extents, self.domain = tuple(extents), tuple(domain)
         self.points = len(extents[0].values)
         self.products = tuple(
-            Extent(_product(parts), tuple(prod(column) for column in zip(*(p.values for p in parts), strict=True)))
+            FittedExtent(
+                _product(parts), tuple(prod(column) for column in zip(*(p.values for p in parts), strict=True))
+            )
             for degree in range(1, _DEGREE + 1)
             for parts in combinations_with_replacement(self.extents, degree)
         )
@@ -452,7 +454,7 @@ def _factor_count(expr: ir.Expr) -> int:
     return _factor_count(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
 
 
-def _product(parts: Sequence[Extent]) -> ir.Expr:
+def _product(parts: Sequence[FittedExtent]) -> ir.Expr:
     """Multiply extents."""
     total = parts[0].expr
     for part in parts[1:]:

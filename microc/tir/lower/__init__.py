@@ -74,7 +74,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 """Names and functions of all passes, in order; names may repeat."""
 
 
-def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
+def lowering_stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
     """Yield the name of every lowering pass and the function after it."""
     func = unbind_loops(func)  # a processor runs the threads of a group one after another
     for name, change in PASSES:
@@ -85,12 +85,12 @@ def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     """Lower a scheduled function to plain loops without blocks. Workspaces are the last parameters, sorted by name."""
     require_constant_sizes(func)
-    for _, lowered in stages(func):
+    for _, lowered in lowering_stages(func):
         func = lowered
     return func
 
 
-def lower_kinds(body: ir.Stmt) -> ir.Stmt:
+def lower_annotated_loops(body: ir.Stmt) -> ir.Stmt:
     """Lower the loops that are annotated for lanes, vectorized, or to be unrolled."""
     for _, change in _KINDS:
         body = change(body)

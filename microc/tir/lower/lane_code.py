@@ -21,13 +21,13 @@ from microc.tir.lower.lane_scope import (
     WORD_LOADS,
     LaneScope,
     NoLanesError,
-    doubling_multiply,
+    divide_by_constant,
+    match_doubling_multiply,
     match_rounded_product,
     match_rounding_shift,
-    negate,
-    quotient,
+    negate_sum,
 )
-from microc.tir.lower.region import flat_step
+from microc.tir.lower.region import memory_stride
 from microc.tir.rewrite import map_expr
 
 # ---- Arithmetic on lanes: operations whose form depends on whether an operand is uniform, products, shifts,
@@ -65,7 +65,7 @@ class LaneOperations(LaneScope):
 
     def convert_rounding(self, expr: ir.Expr) -> ir.Expr | None:
         """Convert a multiplication or right shift that rounds to vector intrinsics; None for other expressions."""
-        product = doubling_multiply(expr)
+        product = match_doubling_multiply(expr)
         if product is not None:
             return self.operation("doubling_high_mul", *product, numbers=True)
         once = match_rounded_product(expr)
@@ -95,7 +95,7 @@ class LaneOperations(LaneScope):
         """
         vector, other = (x, y) if self.varies(x) else (y, x)
         short, number = self.short(vector), not self.varies(other)
-        if short is not None and number and is_short(other):
+        if short is not None and number and is_loaded_as_int16(other):
             return self.call("mac_short_n", self.vector(total), short, self.uniform(other))
         if short is not None and (factor := self.short(other)) is not None:
             return self.call("mac_short", self.vector(total), short, factor)
@@ -104,7 +104,7 @@ class LaneOperations(LaneScope):
     def short(self, value: ir.Expr) -> ir.Expr | None:
         """Return a load of consecutive elements as a vector of int16; None if ``value`` is not such a load."""
         match value:
-            case ir.Cast("int32", ir.Load(buffer, indices) as load) if is_short(value):
+            case ir.Cast("int32", ir.Load(buffer, indices) as load) if is_loaded_as_int16(value):
                 if buffer.scope == "register" or self.step(load) != 1:
                     return None
                 name = f"load_{TYPES[buffer.dtype]}_{self.suffix(SHORT)}"
@@ -133,14 +133,14 @@ class LaneOperations(LaneScope):
     def shift_right(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
         """Shift a vector right by ``distance``, 0 to 31."""
         if self.active is None:
-            return self.shift_left(vector, negate(distance), rounds=rounds)
+            return self.shift_left(vector, negate_sum(distance), rounds=rounds)
         name = "right_round" if rounds else "right"
         if not self.varies(distance):
             return self.call(f"{name}_n", vector, self.uniform(distance))
         terms, _ = linear(distance)
         # If the distance is the negation of a varying value, one ``neg`` of that vector is enough.
         left = all(factor < 0 for factor in terms.values())
-        places = self.call("neg", self.vector(negate(distance))) if left else self.vector(distance)
+        places = self.call("neg", self.vector(negate_sum(distance))) if left else self.vector(distance)
         return self.call(name, vector, places)
 
     def wrap_to(self, narrow: str, a: ir.Expr) -> ir.Expr:
@@ -154,7 +154,7 @@ class LaneOperations(LaneScope):
             return self.vector(a)
         if not room[0]:
             return self.vector(a & room[1])
-        up = ir.const(32 - dtypes.info(narrow).bits, "int32")
+        up = ir.const(32 - dtypes.dtype_parts(narrow).bits, "int32")
         return self.shift_right(self.shift_left(self.vector(a), up, rounds=False), up, rounds=False)
 
 
@@ -186,7 +186,7 @@ def match_saturation(expr: ir.Expr, dtype: str) -> ir.Expr | None:
             return None
 
 
-def is_short(value: ir.Expr) -> bool:
+def is_loaded_as_int16(value: ir.Expr) -> bool:
     """Test whether a value is loaded from int16 or a dtype whose range int16 contains."""
     return (
         isinstance(value, ir.Cast) and isinstance(value.a, ir.Load) and dtypes.contains_range_of(SHORT, value.a.dtype)
@@ -255,18 +255,18 @@ class LaneCode(LaneOperations):
         if buffer in self.tiles:
             return ir.Store(self.tiles[buffer], self.vector_index(indices), self.vector(value))
         if buffer.dtype == "float32":
-            if buffer.scope == "register" or flat_step(buffer, indices, self.var) != 1:
+            if buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
                 raise NoLanesError
             target = self.address(buffer, indices, 1, writes=True)
             stored = self.partial(f"store_f32_{self.suffix('float32')}", (target, self.vector(value)))
             return ir.Evaluate(ir.Call(*stored, "int32"))
         if buffer.dtype == "float16" and isinstance(value, ir.Cast) and value.a.dtype == "float32":
-            if self.floats < NARROWED or buffer.scope == "register" or flat_step(buffer, indices, self.var) != 1:
+            if self.floats < NARROWED or buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
                 raise NoLanesError
             target = self.address(buffer, indices, 1, writes=True)
             stored = self.partial(f"store_f16_{self.suffix('float32')}", (target, self.vector(value.a)))
             return ir.Evaluate(ir.Call(*stored, "int32"))
-        kind, step = TYPES.get(buffer.dtype), flat_step(buffer, indices, self.var)
+        kind, step = TYPES.get(buffer.dtype), memory_stride(buffer, indices, self.var)
         if buffer.scope == "register" or kind is None or step is None or step < 1:
             raise NoLanesError
         # Vector stores keep the low bits of int32 lanes, as the cast does: the cast itself needs no instruction.
@@ -370,7 +370,7 @@ class LaneCode(LaneOperations):
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
                 return self.operation(_OPS[op], a, b)
             case ir.Bin("truncdiv", a, ir.Const(int() as divisor)) if expr.dtype == "int32" and divisor > 1:
-                return self.vector(quotient(a, divisor))
+                return self.vector(divide_by_constant(a, divisor))
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
                 vector = self.vector(a)
                 return (
@@ -396,7 +396,7 @@ class LaneCode(LaneOperations):
                 return self.call(name, *map(self.vector, args))
             case ir.Call(name, (ir.AddressOf() as place,)) if name in WORD_LOADS:
                 # Lanes must read adjacent words, so that one vector load reads all of them; there is no predicated form.
-                if not self.is_whole() or flat_step(place.buffer, place.indices, self.var) != place.extent:
+                if not self.is_whole() or memory_stride(place.buffer, place.indices, self.var) != place.extent:
                     raise NoLanesError
                 elements = self.address(place.buffer, place.indices, 1, writes=False)
                 return self.call(name, replace(elements, extent=place.extent * self.lanes))

@@ -9,14 +9,14 @@ from typing import Self
 
 from microc.tir import ir
 from microc.tir.analysis.simplification import linear, simplify
-from microc.tir.lower.region import address, flat_step
+from microc.tir.lower.region import address, memory_stride
 from microc.tir.rewrite import substitute, walk_expr
 
 # ---- Scalar expressions that are one vector instruction. These patterns recognise
 # rounding arithmetic.
 
 
-def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
+def match_doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
     """Match ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in int64; return (x, m) or None."""
     match expr:
         case ir.Call("high_mul_round", (a, b)):
@@ -36,7 +36,7 @@ def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
             return None
 
 
-def quotient(value: ir.Expr, divisor: int) -> ir.Expr:
+def divide_by_constant(value: ir.Expr, divisor: int) -> ir.Expr:
     """Divide ``value`` by a constant ``divisor`` > 1 by multiplication; the quotient is truncated toward zero.
 
     With m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s), x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)).
@@ -74,7 +74,7 @@ def _match_doubled(expr: ir.Expr) -> ir.Expr | None:
             return None
 
 
-def negate(expr: ir.Expr) -> ir.Expr:
+def negate_sum(expr: ir.Expr) -> ir.Expr:
     """Negate a sum; its terms keep their factors' absolute values, so that ``-(a - b)`` becomes ``b - a``."""
     terms, offset = linear(expr)
     total: ir.Expr = ir.const(-offset, "int32")
@@ -234,7 +234,7 @@ class LaneScope:
         """Return the distance in elements between consecutive lanes of a load; None if computed indices determine
         it."""
         data = any(self.is_per_lane(x) for i in load.indices for x in walk_expr(i))
-        return None if data else flat_step(load.buffer, load.indices, self.var)
+        return None if data else memory_stride(load.buffer, load.indices, self.var)
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """Return name and arguments of an intrinsic that accesses memory: in its ``_first`` form if only the first

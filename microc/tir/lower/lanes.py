@@ -31,9 +31,9 @@ from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneCode
 from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, is_constant
-from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
+from microc.tir.lower.region import Access, accesses, address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
-from microc.tir.symbolic import LENGTH, in_order
+from microc.tir.symbolic import LENGTH, reads_before_writes
 
 COPY_SUFFIXES = MappingProxyType({**TYPES, "float32": "f32"})
 """Suffixes of the intrinsics that copy elements of a dtype."""
@@ -146,7 +146,7 @@ def _whole_vector_lanes(access: Access, plain: Set[ir.Stmt]) -> int:
     lanes = int(dict(loop.annotations)[names.LANES])
     terms, offset = linear(simplify(access.indices[-1]))
     first = all(factor % lanes == 0 for term, factor in terms.items() if term != loop.var) and offset % lanes == 0
-    return lanes if first and ir.int_value(loop.extent) and consecutive(access.indices, loop.var) else 0
+    return lanes if first and ir.int_value(loop.extent) and is_consecutive(access.indices, loop.var) else 0
 
 
 def _to_run_call(loop: ir.For, extent: int) -> ir.Stmt | None:
@@ -176,7 +176,7 @@ def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
             buffer.dtype == into.dtype in COPY_SUFFIXES
             and buffer.scope != "register"
             and _stores_consecutively(loop.body, loop.var)
-            and consecutive(indices, loop.var)
+            and is_consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
             target = address(into, places, first, extent, writes=True)
@@ -198,7 +198,7 @@ def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
             buffer.dtype == "float32"
             and "register" not in (buffer.scope, into.scope)
             and _stores_consecutively(loop.body, loop.var)
-            and consecutive(indices, loop.var)
+            and is_consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
             target = address(into, places, first, extent, writes=True)
@@ -218,7 +218,7 @@ def _to_strided_copy(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir
             and extent >= 2 * lanes
             and _stores_consecutively(loop.body, loop.var)
         ):
-            step = flat_step(buffer, indices, loop.var)
+            step = memory_stride(buffer, indices, loop.var)
             if step is None or not 1 < step <= farthest:
                 return None
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
@@ -232,7 +232,7 @@ def _to_strided_copy(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir
 
 def _stores_consecutively(store: ir.Store, var: ir.Var) -> bool:
     """Test whether consecutive iterations store to adjacent elements in memory."""
-    return store.buffer.scope != "register" and consecutive(store.indices, var)
+    return store.buffer.scope != "register" and is_consecutive(store.indices, var)
 
 
 def _join_runs(loop: ir.For) -> ir.Stmt | None:
@@ -241,7 +241,7 @@ def _join_runs(loop: ir.For) -> ir.Stmt | None:
         case ir.Evaluate(ir.Call(name, (*places, ir.Const(int() as size)), dtype)) if name in _RUN_CALLS:
             extent = ir.int_value(loop.extent)
             ends = [a for a in places if isinstance(a, ir.AddressOf)]
-            if extent is None or any(flat_step(a.buffer, a.indices, loop.var) != size for a in ends):
+            if extent is None or any(memory_stride(a.buffer, a.indices, loop.var) != size for a in ends):
                 return None
         case _:
             return None
@@ -304,7 +304,7 @@ def _to_strip_loop(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
     code = LaneCode(loop.var, loop.var, 1, lanes, {}, floats, active=active, max_active=max_active)
     name = f"{LENGTH}{lanes}"
     body = code.statement(loop.body)
-    if not in_order(body):
+    if not reads_before_writes(body):
         return None
     body = ir.Let(active, ir.Call(name, (left,), "int32"), body)
     strips = ir.For(loop.var, loop.extent, body, "scalable", ((names.LANES, lanes),))

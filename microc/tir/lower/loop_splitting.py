@@ -355,7 +355,7 @@ def _rename_definitions(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
 Halves = dict[ir.Buffer, ir.Buffer]
 
 
-def double_buffers(stmt: ir.Stmt) -> ir.Stmt:
+def double_buffer_loops(stmt: ir.Stmt) -> ir.Stmt:
     """Double-buffer every loop with the note :data:`~microc.tir.names.DOUBLE_BUFFER`.
 
     The copy for the first iteration precedes the loop; each iteration copies for the next one: ``fill(0); for k: if k +

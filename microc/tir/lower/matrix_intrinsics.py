@@ -15,7 +15,7 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import FEW, LANES, VECTOR, BitFields
-from microc.tir.lower.region import address, flat_step
+from microc.tir.lower.region import address, memory_stride
 from microc.tir.names import PRODUCT, WINDOW
 from microc.tir.rewrite import map_stmt, substitute, walk_all_exprs, walk_expr, walk_stmt
 
@@ -234,7 +234,7 @@ def _initial_sums_address(
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in loops}
     wide = [loop for loop in loops if ir.int_value(loop.extent) != 1]
     counts = [ir.int_value(loop.extent) for loop in wide]
-    steps = [(flat_step(sums, indices, x.var), flat_step(source, where, x.var)) for x in wide]
+    steps = [(memory_stride(sums, indices, x.var), memory_stride(source, where, x.var)) for x in wide]
     same = tuple(simplify(substitute(i, first)) for i in indices) == place
     if not same or (counts, steps) != (([columns], [(1, 1)]) if columns > 1 else ([], [])):
         return None
@@ -253,7 +253,7 @@ def _zeroed_sum_count(preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir
 
 def _element_stride(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:
     """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
-    step = flat_step(buffer, indices, var)
+    step = memory_stride(buffer, indices, var)
     if step is None:
         _products_fail(nest, f"{buffer.name} is not read along a line")
     return step
@@ -314,7 +314,7 @@ def _half_products_call(nest: ir.For) -> ir.Stmt:
     loops = iteration_counts(nest)
     if loops is None:
         _half_products_fail(nest, "it has conditions")
-    steps = {var: tuple(flat_step(*place, var) for place in places) for var in loops}
+    steps = {var: tuple(memory_stride(*place, var) for place in places) for var in loops}
     roles = {_loop_role(steps[var]): var for var, extent in loops.items() if extent != 1}
     counts = {role: loops[roles[role]] if role in roles else 1 for role in ("row", "vector", "run", "term")}
     width, depth, rows = HALF_PRODUCT_LANES * counts["vector"], counts["run"] * counts["term"], counts["row"]
@@ -398,7 +398,7 @@ def _half_window_call(nest: ir.For) -> ir.Stmt:
     loops = iteration_counts(nest)
     if loops is None:
         _windows_fail(nest, "it has conditions")
-    steps = {var: tuple(flat_step(*place, var) for place in places) for var in loops}
+    steps = {var: tuple(memory_stride(*place, var) for place in places) for var in loops}
     summed = sorted((var for var in loops if steps[var][2] == 0), key=lambda var: steps[var][1] or 0)
     moved = [var for var in loops if steps[var][2] != 0 and var != nest.var]
     if not summed or len(summed) > 2 or len(moved) > 1:

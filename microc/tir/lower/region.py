@@ -71,7 +71,7 @@ def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
     return found
 
 
-def flat_step(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int | None:
+def memory_stride(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int | None:
     """Return the distance in elements of memory between the accesses of consecutive iterations of ``var``; None if it is
     not constant."""
     total = 0
@@ -124,7 +124,7 @@ def address(
     return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), extent, writes)
 
 
-def consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
+def is_consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
     """Test whether iterations of ``var`` access adjacent elements along the last axis."""
     for axis, index in enumerate(indices):
         terms, _ = linear(simplify(index))

@@ -18,7 +18,7 @@ from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_ch
 # expression itself costs as much as walking it.
 
 
-class Facts(NamedTuple):
+class ValueFacts(NamedTuple):
     """What is known about an expression: its value number, the buffers that it accesses, and whether it loads or calls
     (``computed``)."""
 
@@ -44,14 +44,14 @@ _OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
 """What distinguishes an expression from others of its class with the same operands."""
 
 
-class Numbering:
+class ValueNumbering:
     """Value numbers and facts of expressions, memoised by identity and derived from those of their operands."""
 
     def __init__(self) -> None:
-        self._facts: dict[int, tuple[ir.Expr, Facts]] = {}
-        self._numbered: dict[object, Facts] = {}
+        self._facts: dict[int, tuple[ir.Expr, ValueFacts]] = {}
+        self._numbered: dict[object, ValueFacts] = {}
 
-    def of(self, expr: ir.Expr) -> Facts:
+    def of(self, expr: ir.Expr) -> ValueFacts:
         """Return the facts of an expression."""
         found = self._facts.get(id(expr))
         if found is None:
@@ -59,10 +59,12 @@ class Numbering:
             found = self._facts[id(expr)] = (expr, self._compute_facts(expr))
         return found[1]
 
-    def _compute_facts(self, expr: ir.Expr) -> Facts:
+    def _compute_facts(self, expr: ir.Expr) -> ValueFacts:
         """Compute the facts of an expression from those of its operands; equal expressions get the same value number."""
         if is_index(expr):  # it reads nothing, and knows its hash
-            return self._numbered.get(expr) or self._numbered.setdefault(expr, Facts(len(self._numbered), _NONE, False))
+            return self._numbered.get(expr) or self._numbered.setdefault(
+                expr, ValueFacts(len(self._numbered), _NONE, False)
+            )
         kind, parts = type(expr), [self.of(child) for child in children(expr)]
         key = (kind, _OWN[kind](expr), *[part.number for part in parts])
         found = self._numbered.get(key)
@@ -71,7 +73,7 @@ class Numbering:
             if isinstance(expr, (ir.Load, ir.AddressOf)):
                 buffers = buffers | {expr.buffer}
             computed = bool(buffers) or isinstance(expr, ir.Call) or any(part.computed for part in parts)
-            found = self._numbered[key] = Facts(len(self._numbered), buffers, computed)
+            found = self._numbered[key] = ValueFacts(len(self._numbered), buffers, computed)
         return found
 
 
@@ -99,7 +101,7 @@ class _ValueSharing:
         self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, ir.Alloc)}
         self.taken |= {buffer.name for buffer in buffers_read(root) | buffers_written(root)}
         self.counters: dict[str, int] = {}
-        self.known = Numbering()
+        self.known = ValueNumbering()
 
     def walk(self, stmt: ir.Stmt) -> ir.Stmt:
         """Share values in ``stmt``; runs end at statements other than stores and calls."""
@@ -223,7 +225,7 @@ def _is_worth_naming(expr: ir.Expr) -> bool:
             return False
 
 
-def _versioned_key(facts: Facts, versions: Versions) -> Key:
+def _versioned_key(facts: ValueFacts, versions: Versions) -> Key:
     """Return the key of a value at the current versions of the buffers that it reads."""
     return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
 

@@ -12,8 +12,8 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
-from microc.tir.lower.region import address, flat_step
-from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, instructions
+from microc.tir.lower.region import address, memory_stride
+from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, unit_instructions
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, walk_expr, walk_stmt
 
 # ---- Tokens between the queues of a tensor unit, and barriers before accesses by the processor.
@@ -37,7 +37,7 @@ class _BufferEvent:
 
     def roles(self, stmt: ir.Stmt) -> tuple[bool, bool]:
         """Return whether a statement fills the buffer, and whether it empties it."""
-        queues = {QUEUES[call.name] for call in instructions(stmt) if self.buffer in _accessed_buffers(call)}
+        queues = {QUEUES[call.name] for call in unit_instructions(stmt) if self.buffer in _accessed_buffers(call)}
         return self.fills in queues, self.empties in queues
 
     def from_filler(self, word: str, count: int = 1) -> ir.Stmt:
@@ -87,7 +87,7 @@ def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator
     it."""
     for number, buffer in enumerate(unit_buffers):
         queues = {True: set[int](), False: set[int]()}
-        for call in instructions(stmt):
+        for call in unit_instructions(stmt):
             for a in call.args:
                 if isinstance(a, ir.AddressOf) and a.buffer == buffer:
                     queues[a.writes].add(QUEUES[call.name])
@@ -153,7 +153,7 @@ def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
     """Add a barrier before every statement of the processor at which instructions of the unit may be pending.
 
     ``pending`` has one element, whether instructions may be pending, and is updated."""
-    if instructions(stmt) == []:
+    if unit_instructions(stmt) == []:
         waits = pending[0] and any(isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token(s) for s in walk_stmt(stmt))
         pending[0] = pending[0] and not waits
         return ir.seq(_BARRIER, stmt) if waits else stmt
@@ -288,7 +288,7 @@ def _input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
 
 def _element_stride(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
     """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
-    step = flat_step(load.buffer, load.indices, var)
+    step = memory_stride(load.buffer, load.indices, var)
     if step is None:
         _fail(nest, f"{load.buffer.name} is not passed along a line")
     return step

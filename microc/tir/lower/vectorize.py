@@ -11,9 +11,9 @@ from math import prod
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.tir import ir
-from microc.tir.analysis.simplification import fits, linear, simplify
+from microc.tir.analysis.simplification import fits_dtype, linear, simplify
 from microc.tir.lower.cleanup import unroll_loops
-from microc.tir.lower.region import address, consecutive, flat_step
+from microc.tir.lower.region import address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt, walk_stmt
 
 # ---- Packed words: the bytes or int16 values that a loop stores, computed for all lanes of a 32-bit word at once.
@@ -26,7 +26,7 @@ KINDS: Mapping[str, str] = {"int8": "i8x4", "uint8": "u8x4", "int16": "i16x2"}
 
 
 @frozen
-class Words:
+class WordConverter:
     """Converter of expressions to packed words: the elements of ``dtype`` at ``var`` = ``word`` and the following
     iterations.
 
@@ -42,12 +42,12 @@ class Words:
         """Return the packed word of an expression's values in consecutive iterations; None if there is no way to compute
         it."""
         match value:
-            case ir.Const(int() as number) if fits(number, self.dtype):
+            case ir.Const(int() as number) if fits_dtype(number, self.dtype):
                 return repeat_in_word(number, self.dtype)
             case ir.Load() if value in self.own:
                 held = self.own[value]
                 return value if held is None else repeat_in_word(held, self.dtype)
-            case ir.Load(buffer, indices) if buffer.dtype == self.dtype and consecutive(indices, self.var):
+            case ir.Load(buffer, indices) if buffer.dtype == self.dtype and is_consecutive(indices, self.var):
                 lanes = 4 // dtypes.nbytes(self.dtype)
                 place = address(buffer, indices, {self.var: self.word}, lanes, writes=False)
                 return ir.Call(f"load_{KINDS[self.dtype]}", (place,), "int32")
@@ -74,7 +74,7 @@ class Words:
         return None if first is None or second is None else ir.Call(name, (first, second), "int32")
 
 
-def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
+def convert_to_word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
     """Convert the body of a loop over ``var`` to one that computes and stores a word; return (elements in a word,
     body).
 
@@ -83,15 +83,15 @@ def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt]
     body = unroll_loops(body)
     stores = body.body if isinstance(body, ir.Seq) else (body,)
     last = stores[-1]
-    if not isinstance(last, ir.Store) or last.buffer.dtype not in KINDS or not consecutive(last.indices, var):
+    if not isinstance(last, ir.Store) or last.buffer.dtype not in KINDS or not is_consecutive(last.indices, var):
         return None
     lanes = 4 // dtypes.nbytes(last.buffer.dtype)
-    words, word_body = Words(last.buffer.dtype, var, word * lanes), list[ir.Store]()
+    words, word_body = WordConverter(last.buffer.dtype, var, word * lanes), list[ir.Store]()
     for store in stores:
         if not isinstance(store, ir.Store) or (store.buffer.scope == "register") != (store is not last):
             return None
         place, number = ir.Load(store.buffer, store.indices), ir.int_value(store.value)
-        if store is not last and number is not None and fits(number, words.dtype):
+        if store is not last and number is not None and fits_dtype(number, words.dtype):
             words.own[place] = number
             continue
         value = words.value(store.value)
@@ -129,7 +129,7 @@ _WIDENED = {"int8": "i8", "uint8": "u8"}
 _LANEWISE = {"add": "add_i16x2", "sub": "sub_i16x2"}
 
 
-def pairs_of_sums(loop: ir.For) -> ir.Stmt | None:
+def convert_to_pair_stores(loop: ir.For) -> ir.Stmt | None:
     """Convert a loop that stores sums of four widened bytes to two stores of int16 pairs; None if it has another form."""
     if ir.int_value(loop.extent) != LANES:
         return None
@@ -173,7 +173,7 @@ def _pair_value(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
             first, second = _pair_value(a, var, half), _pair_value(b, var, half)
             return None if first is None or second is None else ir.Select(condition, first, second)
         case ir.Cast("int32", ir.Load(buffer, indices)) if buffer.dtype in _WIDENED:
-            if flat_step(buffer, indices, var) != 1:
+            if memory_stride(buffer, indices, var) != 1:
                 return None
             kind = _WIDENED[buffer.dtype]
             start = tuple(simplify(substitute(i, {var: ir.const(0, "int32")})) for i in indices)
@@ -226,7 +226,7 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
             return s
         return (
             _to_word_loop(s)
-            or pairs_of_sums(s)
+            or convert_to_pair_stores(s)
             or _unroll_guarded(s)
             or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
         )
@@ -243,7 +243,10 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
     extent, store, word = ir.int_value(loop.extent), loop.body, ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     if extent is None:
         return None
-    found, widens = word_stores(loop.body, loop.var, word), isinstance(store, ir.Store) and _is_widening(store)
+    found, widens = (
+        convert_to_word_stores(loop.body, loop.var, word),
+        isinstance(store, ir.Store) and _is_widening(store),
+    )
     if isinstance(store, ir.Store):
         if dtypes.nbytes(store.buffer.dtype) == LANES and isinstance(store.value, (ir.Load, ir.Const)):
             return _copy_whole_words(loop, store, extent)
@@ -305,7 +308,7 @@ def _is_widening(store: ir.Store) -> bool:
 
 def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
     """Widen four bytes, from element 4 * ``word`` on, to int16; None if the store does something else."""
-    if not _is_widening(store) or not consecutive(store.indices, var):
+    if not _is_widening(store) or not is_consecutive(store.indices, var):
         return None
     target = address(store.buffer, store.indices, {var: word * LANES}, LANES, writes=True)
     match store.value:
@@ -316,7 +319,7 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.St
             0
         ].dtype in _BYTES:
             load, less = found
-            source = Words(load.dtype, var, word * LANES).value(load)
+            source = WordConverter(load.dtype, var, word * LANES).value(load)
             kind = KINDS[load.dtype]
         case _:
             return None

@@ -10,7 +10,7 @@ from microc.errors import ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.simplification import bounds_of, linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import compact_buffers, drop_blocks, unroll_loops
-from microc.tir.lower.loop_splitting import double_buffers, partition_loops
+from microc.tir.lower.loop_splitting import double_buffer_loops, partition_loops
 from microc.tir.lower.region import Access, accesses, accesses_to, loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, walk_stmt
 from microc.tir.symbolic import require_constant_sizes
@@ -154,7 +154,7 @@ OWN = ("register", "local")
 """Scopes of memory that belongs to one item."""
 
 
-def private_buffers(stmt: ir.Stmt) -> ir.Stmt:
+def privatize_buffers(stmt: ir.Stmt) -> ir.Stmt:
     """Shrink buffers of scope ``register`` and ``local`` that are allocated outside of loops over items to one item's
     part.
 
@@ -162,12 +162,12 @@ def private_buffers(stmt: ir.Stmt) -> ir.Stmt:
     over items must own the same number of consecutive elements in all accesses.
     """
     if isinstance(stmt, ir.Alloc):
-        body = private_buffers(stmt.body)
+        body = privatize_buffers(stmt.body)
         return _shrink_to_item(ir.Alloc(stmt.buffer, body)) if stmt.buffer.scope in OWN else ir.Alloc(stmt.buffer, body)
     if isinstance(stmt, ir.Seq):
-        return ir.seq(*map(private_buffers, stmt.body))
+        return ir.seq(*map(privatize_buffers, stmt.body))
     if isinstance(stmt, ir.For) and stmt.kind not in ir.ITEMS:
-        return replace(stmt, body=private_buffers(stmt.body))
+        return replace(stmt, body=privatize_buffers(stmt.body))
     return stmt
 
 
@@ -270,7 +270,7 @@ class Grid:
     func: ir.PrimFunc
 
 
-def is_bound(func: ir.PrimFunc) -> bool:
+def has_bound_loops(func: ir.PrimFunc) -> bool:
     """Test whether a loop of a function is bound to groups or items."""
     return any(isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) for s in walk_stmt(func.body))
 
@@ -281,7 +281,7 @@ def unbind_loops(func: ir.PrimFunc) -> ir.PrimFunc:
     Bound loops become plain, shared buffers workspaces, and registers arrays for all items. Without bound loops,
     registers remain those of a tile, whose loops are unrolled.
     """
-    bound = is_bound(func)
+    bound = has_bound_loops(func)
     scopes = {"shared": "workspace", "register": "local"} if bound else {"shared": "workspace"}
     placed = {
         s.buffer: replace(s.buffer, scope=scopes[s.buffer.scope])
@@ -301,7 +301,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
     """Lower ``func`` to a launch; ScheduleError if its loops are not bound so that groups and items can run it."""
     require_constant_sizes(func)
     body = drop_blocks(func.body)
-    for change in (simplify_stmt, compact_buffers, partition_loops, double_buffers, unroll_loops, simplify_stmt):
+    for change in (simplify_stmt, compact_buffers, partition_loops, double_buffer_loops, unroll_loops, simplify_stmt):
         body = change(body)
     allocated: list[ir.Buffer] = []
     groups: dict[str, ir.For] = {}
@@ -324,7 +324,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
         kind: [_constant_extent(s) for s in walk_stmt(body) if isinstance(s, ir.For) and s.kind == kind]
         for kind in ir.ITEMS
     }
-    body = with_barriers(private_buffers(body), func.params)
+    body = with_barriers(privatize_buffers(body), func.params)
     for loop in reversed(groups.values()):
         body = replace(loop, body=body)
     counts = {kind: _constant_extent(loop) for kind, loop in groups.items()}

@@ -13,7 +13,7 @@ from microc.errors import InternalError, ModelError
 from microc.tir import ir
 from microc.tir.operators import TOKENS
 from microc.tir.rewrite import accesses_of, free_vars
-from microc.tir.text.print import AXES, INFIX, LOOPS, NAMED_BINARY, THREAD_BINDING, read
+from microc.tir.text.print import AXES, INFIX, LOOPS, NAMED_BINARY, THREAD_BINDING, unescape_keyword
 
 # ---- Expressions of TIR text, and the parts that statements share with them.
 
@@ -65,23 +65,23 @@ def _dotted_name(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def integer(node: ast.expr) -> int:
+def integer_literal(node: ast.expr) -> int:
     """Read an integer literal. ModelError for other nodes."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -integer(node.operand)
+        return -integer_literal(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     fail(node, f"an integer literal is expected, got {_excerpt(node)}")
 
 
-def string(node: ast.expr) -> str:
+def string_literal(node: ast.expr) -> str:
     """Read a string literal. ModelError for other nodes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     fail(node, f"a string literal is expected, got {_excerpt(node)}")
 
 
-def boolean(node: ast.expr) -> bool:
+def boolean_literal(node: ast.expr) -> bool:
     """Read ``True`` or ``False``. ModelError for other nodes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
@@ -90,10 +90,10 @@ def boolean(node: ast.expr) -> bool:
 
 def dtype_name(node: ast.expr) -> str:
     """Read the name of a dtype as a string literal. ModelError if it is unknown."""
-    return known_dtype(string(node), node)
+    return check_dtype(string_literal(node), node)
 
 
-def known_dtype(name: str, node: ast.AST) -> str:
+def check_dtype(name: str, node: ast.AST) -> str:
     """Return the name of a dtype; ModelError if it is unknown."""
     if not dtypes.is_valid(name):
         fail(node, f"unknown dtype {name!r}")
@@ -147,7 +147,7 @@ class ExprReader:
             case ast.Constant(int()) | ast.UnaryOp(ast.USub(), ast.Constant(int())):
                 return self.literal(node, "int32")
             case ast.Name(name):
-                var = self.names.get(read(name))
+                var = self.names.get(unescape_keyword(name))
                 if not isinstance(var, ir.Var):
                     fail(node, f"{name} is not a variable here")
                 return var
@@ -181,7 +181,7 @@ class ExprReader:
         """Read ``buffer[indices]``. ModelError if the buffer is unknown or has another number of axes."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             fail(node, f"buffer[indices] is expected, got {_excerpt(node)}")
-        buffer = self.names.get(read(node.value.id))
+        buffer = self.names.get(unescape_keyword(node.value.id))
         if not isinstance(buffer, ir.Buffer):
             fail(node, f"{node.value.id} is not a buffer here")
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -194,7 +194,7 @@ class ExprReader:
         if dtypes.is_float(dtype):
             return ir.Const(_float_literal(node, dtype), dtype)
         try:
-            return ir.const(integer(node), dtype)
+            return ir.const(integer_literal(node), dtype)
         except InternalError as fault:
             fail(node, fault.what, fault.hint)
 
@@ -219,16 +219,16 @@ class ExprReader:
                 return ir.Select(self.expr_of_type(args[0], "bool"), first, self.expr_of_type(args[2], first.dtype))
             case "address_of":
                 parts.take(1, 1, "extent", "writes", "step")
-                extent = integer(parts.options["extent"]) if "extent" in parts.options else 1
-                writes = boolean(parts.options["writes"]) if "writes" in parts.options else False
-                step = integer(parts.options["step"]) if "step" in parts.options else 1
+                extent = integer_literal(parts.options["extent"]) if "extent" in parts.options else 1
+                writes = boolean_literal(parts.options["writes"]) if "writes" in parts.options else False
+                step = integer_literal(parts.options["step"]) if "step" in parts.options else 1
                 return ir.AddressOf(*self.element(args[0]), extent, writes, step)
             case "call":
                 parts.take(1, 1000, "dtype")
                 if "dtype" not in parts.options:
                     fail(parts.node, "T.call needs dtype=")
                 return ir.Call(
-                    string(args[0]), tuple(self.expr(a) for a in args[1:]), dtype_name(parts.options["dtype"])
+                    string_literal(args[0]), tuple(self.expr(a) for a in args[1:]), dtype_name(parts.options["dtype"])
                 )
             case _:
                 parts.take(1, 1000)
@@ -255,13 +255,13 @@ def _read_annotations(node: ast.expr) -> Annotations:
         if key is None:
             fail(node, f"annotations {{'key': value}} are expected, got {_excerpt(node)}")
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
-        pairs.append((string(key), string(value) if is_text else integer(value)))
+        pairs.append((string_literal(key), string_literal(value) if is_text else integer_literal(value)))
     return tuple(pairs)
 
 
 def _thread_axis(parts: CallParts) -> str:
     """Return the thread axis to which a ``T.thread_binding`` binds its loop, as a type of loop."""
-    kind = string(parts.options["thread"]) if "thread" in parts.options else ""
+    kind = string_literal(parts.options["thread"]) if "thread" in parts.options else ""
     if kind not in (*ir.GROUPS, *ir.ITEMS):
         fail(parts.node, f"a loop is bound to thread={kind!r}", "known: " + ", ".join((*ir.GROUPS, *ir.ITEMS)))
     return kind
@@ -271,7 +271,7 @@ def _target_name(node: ast.expr) -> str:
     """Return the name that a statement assigns to, or a loop counts."""
     if not isinstance(node, ast.Name):
         fail(node, f"a name is expected, got {_excerpt(node)}")
-    return read(node.id)
+    return unescape_keyword(node.id)
 
 
 def is_call(node: ast.stmt, name: str) -> bool:
@@ -281,7 +281,7 @@ def is_call(node: ast.stmt, name: str) -> bool:
     )
 
 
-def sole_annotations(node: ast.stmt) -> Annotations:
+def call_annotations(node: ast.stmt) -> Annotations:
     """Read the annotations that are the only argument of a call, such as ``T.func_attr({...})``."""
     assert isinstance(node, ast.Expr)
     parts = CallParts(node.value)
@@ -289,7 +289,7 @@ def sole_annotations(node: ast.stmt) -> Annotations:
     return _read_annotations(parts.args[0])
 
 
-class Scope(ExprReader):
+class NameScope(ExprReader):
     """Reader of statements, with the variables and buffers that names mean at one position; what follows a declaration is
     read in a new scope.
 
@@ -302,9 +302,9 @@ class Scope(ExprReader):
         super().__init__(names)
         self.extents, self.sizes = extents, sizes
 
-    def having(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> Scope:
+    def having(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> NameScope:
         """Return the scope in which these variables and buffers are also declared."""
-        return Scope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents}, self.sizes)
+        return NameScope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents}, self.sizes)
 
     def extent(self, node: ast.expr) -> Any:
         """Read an extent: a number, or an expression over the function's sizes."""
@@ -327,11 +327,11 @@ class Scope(ExprReader):
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
             fail(shape, f"a tuple of extents is expected, got {_excerpt(shape)}")
-        found = string(parts.options["scope"]) if "scope" in parts.options else scope
+        found = string_literal(parts.options["scope"]) if "scope" in parts.options else scope
         if found not in ir.SCOPES:
             fail(parts.node, f"buffer {name}: scope {found!r}", "known: " + ", ".join(ir.SCOPES))
-        align = integer(parts.options["align"]) if "align" in parts.options else 0
-        slots = integer(parts.options["slots"]) if "slots" in parts.options else 0
+        align = integer_literal(parts.options["align"]) if "align" in parts.options else 0
+        slots = integer_literal(parts.options["slots"]) if "slots" in parts.options else 0
         return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
 
     def suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
@@ -348,7 +348,7 @@ class Scope(ExprReader):
                     continue
                 case ast.AnnAssign(target, annotation, value) if value is not None:
                     name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
-                    var = ir.Var(_target_name(target), known_dtype(name, node))
+                    var = ir.Var(_target_name(target), check_dtype(name, node))
                     bound = self.expr_of_type(value, var.dtype)
                     return (*found, ir.Let(var, bound, self.having(var).suite(rest)))
                 case ast.Assign([ast.Name() as target], value):
@@ -421,7 +421,7 @@ class Scope(ExprReader):
                 return self.suite(body)
             case "block":
                 parts.take(1, 1)
-                return self.unit(string(parts.args[0]), body)
+                return self.unit(string_literal(parts.args[0]), body)
             case _:
                 fail(parts.node, f"unknown with T.{parts.name}", "known: block, init, scope, seq")
 
@@ -449,7 +449,7 @@ class Scope(ExprReader):
             predicate = self.expr_of_type(parts.args[0], "bool")
             rest = rest[1:]
         if rest and is_call(rest[0], "block_attr"):
-            annotations = sole_annotations(rest[0])
+            annotations = call_annotations(rest[0])
             rest = rest[1:]
         if rest and isinstance(rest[0], ast.With) and ast.unparse(rest[0].items[0].context_expr) == "T.init()":
             init = inner.suite(rest[0].body)
@@ -470,7 +470,7 @@ class Scope(ExprReader):
         """Read ``v_i, v_k = T.axis.remap("SR", [i, k])``: iterators bound to the loops around, with the extents of
         these."""
         parts.take(2, 2)
-        kinds, loops = string(parts.args[0]), parts.args[1]
+        kinds, loops = string_literal(parts.args[0]), parts.args[1]
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if not isinstance(loops, (ast.List, ast.Tuple)) or not len(kinds) == len(loops.elts) == len(targets):
             fail(parts.node, "T.axis.remap takes a letter and a loop for each iterator", 'T.axis.remap("SR", [i, k])')
@@ -549,11 +549,11 @@ def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
     if a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg or a.defaults:
         fail(node, "parameters are written name: T.Buffer(shape, dtype)")
     scalars = tuple(
-        ir.Var(read(arg.arg), known_dtype(arg.annotation.attr, arg))
+        ir.Var(unescape_keyword(arg.arg), check_dtype(arg.annotation.attr, arg))
         for arg in a.args
         if isinstance(arg.annotation, ast.Attribute)
     )
-    scope = Scope({v.name: v for v in scalars}, sizes=frozenset(scalars))
+    scope = NameScope({v.name: v for v in scalars}, sizes=frozenset(scalars))
     params: list[ir.Buffer] = []
     for k, arg in enumerate(a.args):
         if arg.annotation is None:
@@ -565,10 +565,12 @@ def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
         parts = CallParts(arg.annotation)
         if parts.name != "Buffer":
             fail(arg, f"parameter {arg.arg} is no T.Buffer")
-        params.append(scope.buffer(read(arg.arg), parts, "global"))
+        params.append(scope.buffer(unescape_keyword(arg.arg), parts, "global"))
     body = node.body
     annotations: Annotations = ()
     if body and is_call(body[0], "func_attr"):
-        annotations = sole_annotations(body[0])
+        annotations = call_annotations(body[0])
         body = body[1:]
-    return ir.PrimFunc(read(node.name), tuple(params), scope.having(*params).suite(body), annotations, scalars)
+    return ir.PrimFunc(
+        unescape_keyword(node.name), tuple(params), scope.having(*params).suite(body), annotations, scalars
+    )

@@ -39,13 +39,13 @@ RESERVED = NAMED_BINARY | {"neg", "Cast", "Select", "address_of", "call"}
 _KEYWORD = re.compile("(" + "|".join([*keyword.kwlist, "T"]) + r")(_*)")
 
 
-def written(name: str) -> str:
+def escape_keyword(name: str) -> str:
     """Return a name as TIR text contains it: one that is a keyword of Python (followed by any underscores) gets one more
     underscore."""
     return name + "_" if _KEYWORD.fullmatch(name) else name
 
 
-def read(name: str) -> str:
+def unescape_keyword(name: str) -> str:
     """Return the name that is written so in TIR text, the inverse of :func:`written`."""
     match = _KEYWORD.fullmatch(name)
     return name[:-1] if match and match[2] else name
@@ -82,7 +82,7 @@ def _identifier(name: str) -> str:
     """Return a name as TIR text contains it; InternalError if it is no identifier."""
     if not name.isidentifier():
         raise InternalError(f"{name!r} is no identifier and cannot be written")
-    return written(name)
+    return escape_keyword(name)
 
 
 def _annotations_text(pairs: Annotations) -> str:
@@ -272,7 +272,7 @@ def _bracketed_text(expr: ir.Expr, level: int) -> str:
 def _call_text(expr: ir.Call) -> str:
     arguments = ", ".join(expr_text(a) for a in expr.args)
     plain = expr.name.isidentifier() and expr.name not in RESERVED and not dtypes.is_valid(expr.name)
-    if plain and written(expr.name) == expr.name and expr.args and expr.args[0].dtype == expr.dtype:
+    if plain and escape_keyword(expr.name) == expr.name and expr.args and expr.args[0].dtype == expr.dtype:
         return f"T.{expr.name}({arguments})"
     return f'T.call({", ".join(part for part in (_quote(expr.name), arguments) if part)}, dtype="{expr.dtype}")'
 

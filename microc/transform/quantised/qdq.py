@@ -21,11 +21,11 @@ from microc.transform.quantised.qdq_values import (
     CHOICES,
     EVEN,
     JOINS,
+    IntegerValues,
     LoopOperand,
-    Values,
     convert_loop,
-    is_function,
-    moves,
+    is_unary_function,
+    moves_elements,
     quantisation_of,
     spread_quantisation,
 )
@@ -45,7 +45,7 @@ _RANGES = {1: (_SHORT,), 2: (_SHORT, _LONG)}
 
 
 @frozen
-class Sum:
+class ConstantSum:
     """A node that adds a constant: ``output`` = ``operand`` + ``term``."""
 
     output: str
@@ -82,9 +82,9 @@ def integer_bias(
     return None
 
 
-def sum_behind(
+def find_sum_behind(
     node: Node, units: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
-) -> Sum | None:
+) -> ConstantSum | None:
     """Return the addition of a constant per output channel that is the only reader of a layer, or of its reshaped result."""
     value, axis = node.outputs[0], -1
     user = only_user(value)
@@ -100,7 +100,7 @@ def sum_behind(
     one_channel = all(extent == 1 for k, extent in enumerate(shape) if k != len(shape) + axis)
     if not one_channel or types[user.outputs[0]].shape != types[value].shape:
         return None
-    return Sum(user.outputs[0], value, term)
+    return ConstantSum(user.outputs[0], value, term)
 
 
 def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> bool:
@@ -213,14 +213,14 @@ _UNARY = frozenset(("avg_pool2d", "cumsum", "l2_normalize", "log_softmax", "mean
 _SEARCHES = frozenset(("argmax", "argmin"))
 
 
-def recognise(graph: Graph, context: PassContext) -> Graph:
+def recognise_quantised(graph: Graph, context: PassContext) -> Graph:
     """Replace ``dequantize -> operator -> quantize`` by quantised operators."""
     if all(node.op not in ("dequantize", "loop") for node in graph.nodes):
         return graph
     return _recognise_graph(graph)
 
 
-PASS = Pass("qdq", recognise, 0, around=True)
+PASS = Pass("qdq", recognise_quantised, 0, around=True)
 
 
 def _recognise_graph(graph: Graph) -> Graph:
@@ -232,10 +232,10 @@ def has_integer_form(node: Node, graph: Graph) -> bool:
     """Test whether a float operator becomes an integer one between ``dequantize`` and ``quantize``, if dtypes allow it."""
     if node.op in LAYERS:
         return node.inputs[1] in graph.consts
-    return node.op in _BINARY | _UNARY | CHOICES | JOINS | {"layer_norm"} or is_function(node)
+    return node.op in _BINARY | _UNARY | CHOICES | JOINS | {"layer_norm"} or is_unary_function(node)
 
 
-class _Recogniser(Values):
+class _Recogniser(IntegerValues):
     """Writes a graph with quantised operators in one walk over the old one.
 
     ``alias`` maps integers to equal ones that replace them; ``biased`` maps a sum that a layer has taken into its bias
@@ -282,12 +282,12 @@ class _Recogniser(Values):
         elif node.op in _COMPARISONS | _SEARCHES:
             is_rewritten = self.visit_ordering(node, [name for name in sources if name])
         # A choice that cannot keep its operand's quantisation, because of an activation, is computed.
-        elif moves(node) or node.op in CHOICES:
+        elif moves_elements(node) or node.op in CHOICES:
             is_rewritten = self.visit_move(node, first) or (
                 node.op in CHOICES and self.visit_computation(node, [first])
             )
         else:
-            is_rewritten = (is_function(node) or node.op in _UNARY) and self.visit_computation(node, [first])
+            is_rewritten = (is_unary_function(node) or node.op in _UNARY) and self.visit_computation(node, [first])
         if not is_rewritten:
             for name in node.inputs:
                 self.materialise(name)
@@ -423,7 +423,7 @@ class _Recogniser(Values):
         if kind.dtype not in BYTES or kind.quant is None or kind.quant.axis not in (None, 0):
             return False
         terms = [name for name in node.inputs[2:] if name]
-        sum_ = sum_behind(node, kind.shape[0], self.types, self.only_user)
+        sum_ = find_sum_behind(node, kind.shape[0], self.types, self.only_user)
         target = self.target(sum_.output if sum_ else node.outputs[0])
         bias = self.layer_bias(
             node, terms + ([sum_.term] if sum_ else []), accumulator_quant(self.quant(data), kind.quant)

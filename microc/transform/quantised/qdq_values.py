@@ -40,13 +40,13 @@ def _spread_over_moves(types: dict[str, TensorType], moves: Iterable[Node]) -> N
                 types[other] = replace(types[other], quant=quant)
 
 
-def is_function(node: Node) -> bool:
+def is_unary_function(node: Node) -> bool:
     """Test whether a node is a function of one number, so that integers of any two scales make it a table."""
     definition = registry.get(node.op)
     return definition.elementwise and len(node.inputs) == 1 and "rounding" in definition.attrs and node.op != "quantize"
 
 
-def moves(node: Node) -> bool:
+def moves_elements(node: Node) -> bool:
     """Test whether all elements of the result are elements of the first operand or padding."""
     picks_elements = node.op == "resample" and len(node.inputs) == 1 + len(node.attr("axes"))
     return registry.get(node.op).moves or node.op == "pad" or picks_elements
@@ -74,7 +74,7 @@ def quantisation_of(node: Node) -> tuple[Quant, Attr]:
     return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
 
 
-class Values:
+class IntegerValues:
     """Builder of the graph that the qdq pass writes: its ``nodes``, ``types`` and ``consts``.
 
     ``source`` maps a float value to the integers that it is dequantised from, ``origin`` to the location of that;
@@ -140,7 +140,7 @@ class Values:
                     return None
                 quant = Quant(user.attr("scale"), user.attr("zero_point"))
                 return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
-            if len(users) > 1 or not (moves(user) or user.op in CHOICES | CLAMPS | JOINS):
+            if len(users) > 1 or not (moves_elements(user) or user.op in CHOICES | CLAMPS | JOINS):
                 return None
             value = user.outputs[0]
         return None

@@ -49,7 +49,7 @@ def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
     return rewrite(simplified, _clamp_rules())
 
 
-def byte_functions(graph: Graph) -> Mapping[str, Function]:
+def byte_functions(graph: Graph) -> Mapping[str, UnaryFunction]:
     """Return the values that are functions of one 8-bit value each."""
     functions = _UnaryFunctions(graph)
     for node in graph.nodes:
@@ -60,7 +60,7 @@ def byte_functions(graph: Graph) -> Mapping[str, Function]:
 
 
 @frozen
-class Function:
+class UnaryFunction:
     """A value as a function of the 8-bit value ``root``: its table from the root's least to its greatest number, of shape
     (256, 1 or channels).
 
@@ -84,7 +84,7 @@ class _UnaryFunctions:
         self.ranges = value_ranges(graph)
         self.readers = graph.consumers()
         self.kept = {*graph.outputs, *graph.updates.values()}
-        self.known: dict[str, Function] = {}
+        self.known: dict[str, UnaryFunction] = {}
         self.alias: dict[str, str] = {}
         self.types, self.consts = dict(graph.types), dict(graph.consts)
 
@@ -98,16 +98,16 @@ class _UnaryFunctions:
             nodes.append(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         return without_dead_nodes(replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes))
 
-    def find_function(self, node: Node) -> Function | None:
+    def find_function(self, node: Node) -> UnaryFunction | None:
         """Return the function that the node computes of one 8-bit value; None if it depends on anything else."""
         definition = registry.get(node.op)
         if not definition.elementwise or len(node.outputs) != 1 or node.attrs.get("axis") is not None:
             return None
         operands = [self.operand_table(node, k, k in definition.whole) for k, name in enumerate(node.inputs) if name]
-        functions = [operand for operand in operands if isinstance(operand, Function)]
+        functions = [operand for operand in operands if isinstance(operand, UnaryFunction)]
         if len({f.root for f in functions}) != 1 or any(operand is None for operand in operands):
             return None
-        tables = [operand.table if isinstance(operand, Function) else operand for operand in operands]
+        tables = [operand.table if isinstance(operand, UnaryFunction) else operand for operand in operands]
         # Tables are columns (256, 1 or channels), constants are scalars or rows: broadcasting evaluates all entries at once.
         with np.errstate(all="ignore"):
             (table,) = definition.reference({**definition.defaults, **node.attrs}, tables)
@@ -117,9 +117,9 @@ class _UnaryFunctions:
         depth = 1 + max(f.depth for f in functions)
         tabulated = node.op == "lookup" or any(f.tabulated for f in functions)
         real = table.dtype.kind == "f" or any(f.real for f in functions)
-        return Function(functions[0].root, table, depth, tabulated, real)
+        return UnaryFunction(functions[0].root, table, depth, tabulated, real)
 
-    def operand_table(self, node: Node, position: int, whole: bool) -> Function | Array | None:
+    def operand_table(self, node: Node, position: int, whole: bool) -> UnaryFunction | Array | None:
         """Return an operand as a function of a root or as a constant; None if it is neither.
 
         The constant must be one number or one per channel, unless the operator reads it ``whole``.
@@ -142,13 +142,13 @@ class _UnaryFunctions:
             return self.known[name]
         return self.root_function(name, kind)
 
-    def root_function(self, name: str, kind: TensorType) -> Function | None:
+    def root_function(self, name: str, kind: TensorType) -> UnaryFunction | None:
         """Return an 8-bit value as the identity function of itself; None for any other value."""
         if not _is_byte(kind.dtype) or name not in self.ranges or not kind.size:
             return None
-        return Function(name, _all_numbers(kind.dtype))
+        return UnaryFunction(name, _all_numbers(kind.dtype))
 
-    def simplify_node(self, node: Node, function: Function) -> Node:
+    def simplify_node(self, node: Node, function: UnaryFunction) -> Node:
         """Return the node or a cheaper one that reads the root; an alias is recorded if the result equals the root."""
         name, (root, table) = node.outputs[0], (function.root, function.table)
         source, kind = self.types[root], self.types[name]

@@ -13,11 +13,11 @@ from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.graph.match import without_dead_nodes
-from microc.graph.text import regions
+from microc.graph.text import nested_graphs
 from microc.ops import registry
 from microc.ops.arithmetic import Rewrite, emit_activation
 from microc.ops.attributes import Rounding
-from microc.ops.matrix.gemm import find_levels
+from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.transform.pass_context import Pass, PassContext
 
 # ---- Dynamic range quantisation, as TFLite's hybrid layers: float data are quantised row by row at run time.
@@ -66,7 +66,7 @@ def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node])
     if graph.types[node.inputs[0]].dtype != "float32" or (data is not None and data.op == "dequantize"):
         return
     integers = source is not None and source.op == "dequantize" and source.inputs[0] in graph.consts
-    if integers or (weight is not None and weight.ndim == 2 and find_levels(weight) is not None):
+    if integers or (weight is not None and weight.ndim == 2 and recover_quantised_weights(weight) is not None):
         raise UnsupportedError(
             "hybrid: got dynamic for a layer on floats whose weights alone are integers, expected one of TFLite's hybrid layers",
             where=str(node.loc),
@@ -168,7 +168,7 @@ BIASES = "bias"
 """Suffix of the names of operands that are added."""
 
 
-def weights_of(graph: Graph) -> Iterator[str]:
+def find_weights(graph: Graph) -> Iterator[str]:
     """Yield names of float32 constants that are weights for all their readers, in the order of the nodes."""
     roles: dict[str, set[bool]] = {}
     for node in graph.nodes:
@@ -196,15 +196,15 @@ def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
     """Return the weights with a finite number that overflows ``dtype``, subgraphs included."""
     return tuple(
         n
-        for subgraph in (graph, *regions(graph))
-        for n in weights_of(subgraph)
+        for subgraph in (graph, *nested_graphs(graph))
+        for n in find_weights(subgraph)
         if _overflows(subgraph.consts[n], dtype)
     )
 
 
 def count_half_weights(graph: Graph) -> int:
     """Count the weights' elements that a 16-bit float holds exactly, subgraphs included."""
-    arrays = (subgraph.consts[name] for subgraph in (graph, *regions(graph)) for name in weights_of(subgraph))
+    arrays = (subgraph.consts[name] for subgraph in (graph, *nested_graphs(graph)) for name in find_weights(subgraph))
     return sum(array.size for array in arrays if any(dtypes.is_exact_in(array, half) for half in dtypes.HALF))
 
 
@@ -219,10 +219,10 @@ def round_weights(graph: Graph, context: PassContext) -> Graph:
     if dtype not in dtypes.HALF:
         return graph
     consts = dict(graph.consts)
-    for name in weights_of(graph):
+    for name in find_weights(graph):
         array = consts[name]
         is_exact = any(dtypes.is_exact_in(array, half) for half in dtypes.HALF)
-        has_levels = np.isfinite(array).all() and find_levels(array.reshape(len(array), -1)) is not None
+        has_levels = np.isfinite(array).all() and recover_quantised_weights(array.reshape(len(array), -1)) is not None
         if not (is_exact or has_levels or np.isnan(array).any() or _overflows(array, dtype)):
             consts[name] = dtypes.round_to_half(array, dtype).astype(np.float32)
     return replace(graph, consts=consts)

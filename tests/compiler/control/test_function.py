@@ -11,26 +11,26 @@ import pytest
 from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
 from microc.compiler.lowering import control_flow
-from microc.compiler.lowering.control_flow import Workspaces
+from microc.compiler.lowering.control_flow import WorkspaceReuseCheck
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.control import one_node, run
+from microc.ops.control import evaluate_graph, one_operator_graph
 from microc.ops.registry import Case
 from microc.plan.plan import plan_module
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
 from microc.target import SPEED, target_for
 from microc.tir import ir
-from microc.tir.striped_layers import Place
+from microc.tir.striped_layers import BufferLocation
 from tests.ops.edges import case_arrays
 
 
 def compiled(graph: Graph) -> Library:
-    module = plan_module(build_module(optimise(graph, Options()), target_for("host"), "test", SPEED))
+    module = plan_module(build_module(optimise_graph(graph, Options()), target_for("host"), "test", SPEED))
     return build_library(shared_files(replace(module, fingerprint="0" * 32), "test"))
 
 
@@ -54,7 +54,7 @@ def results(graph: Graph, arrays: list[Array]) -> list[Array]:
 def test_cases(op: str) -> None:
     for case in registry.get(op).cases():
         graph, arrays = single(op, case), case_arrays(case)
-        for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+        for got, want in zip(results(graph, arrays), evaluate_graph(graph, arrays), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
@@ -84,7 +84,8 @@ def test_loops_and_branches_nest() -> None:
     """Every turn runs a loop, and a branch that depends on the turn's number."""
     kind, turn = TensorType((2,), "int32"), TensorType((), "int32")
     branches = {
-        name: replace(one_node("neg" if name == "then" else "relu", kind), name=name) for name in ("then", "otherwise")
+        name: replace(one_operator_graph("neg" if name == "then" else "relu", kind), name=name)
+        for name in ("then", "otherwise")
     }
     nodes = (
         Node("loop", ("x", "x"), ("p", "q", "all"), {"body": fibonacci(), "count": 3, "carried": 2, "guarded": False}),
@@ -97,7 +98,7 @@ def test_loops_and_branches_nest() -> None:
     body = Graph("outer", ("i", "x"), ("next", "row"), nodes, types)
     case = Case({"body": body, "count": 4, "carried": 1}, (kind,))
     graph, arrays = single("loop", case), [np.array([3, -5], np.int32)]
-    for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+    for got, want in zip(results(graph, arrays), evaluate_graph(graph, arrays), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -119,9 +120,9 @@ def test_layers_inside_a_loop_are_scheduled() -> None:
     body = Graph("body", ("i", "h"), ("z", "row"), nodes, types, {"w": weight})
     graph = single("loop", Case({"body": body, "count": 50, "carried": 1}, (state,)))
     arrays = [rng.normal(size=(1, 8)).astype(np.float32)]
-    for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+    for got, want in zip(results(graph, arrays), evaluate_graph(graph, arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    module = build_module(optimise(graph, Options()), target_for("cortex-m4"), "test", SPEED)
+    module = build_module(optimise_graph(graph, Options()), target_for("cortex-m4"), "test", SPEED)
     assert len(module.calls) == 1 and module.const_bytes == 8 * 8 * 4
     assert module.macs == 50 * 64
 
@@ -132,7 +133,7 @@ def chain(length: int) -> Graph:
     names = [f"v{k}" for k in range(length + 1)]
     layers = [Node("sum", (a,), (f"{a}_s",), _SUM) for a in names[:-1]]
     steps = [Node("mul", (a, f"{a}_s"), (b,), _PLAIN) for a, b in pairwise(names)]
-    sides = {"then": one_node("neg", kind), "otherwise": one_node("relu", kind)}
+    sides = {"then": one_operator_graph("neg", kind), "otherwise": one_operator_graph("relu", kind)}
     nodes = [node for pair in zip(layers, steps, strict=True) for node in pair]
     nodes += [
         Node("cast", ("i",), ("odd",), {"dtype": "bool"}),
@@ -155,9 +156,9 @@ def test_values_inside_share_memory() -> None:
     for length in (4, 8):
         graph = single("loop", Case({"body": chain(length), "count": 3, "carried": 1}, (TensorType((64,), "float32"),)))
         arrays = [np.full(64, 1 / 64, np.float32) * np.linspace(0.9, 1.1, 64, dtype=np.float32)]
-        for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+        for got, want in zip(results(graph, arrays), evaluate_graph(graph, arrays), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4)
-        module = plan_module(build_module(optimise(graph, Options()), target_for("cortex-m4"), "test", SPEED))
+        module = plan_module(build_module(optimise_graph(graph, Options()), target_for("cortex-m4"), "test", SPEED))
         assert module.plan is not None
         sizes.append(module.plan.size)
     assert sizes[1] <= sizes[0] + 64
@@ -182,17 +183,17 @@ def test_workspaces_that_are_used_again_too_early_are_found(monkeypatch: pytest.
     """Whatever says that a value is not read any more, a check apart from it sees that it is."""
     graph, x = recurrence(), np.array([1, -2, 3, 0.5], np.float32)
     (got,) = results(graph, [x])
-    np.testing.assert_allclose(got, run(graph, [x])[0], rtol=1e-5)
-    monkeypatch.setattr(control_flow, "_last_uses", lambda graph, steps: {})
+    np.testing.assert_allclose(got, evaluate_graph(graph, [x])[0], rtol=1e-5)
+    monkeypatch.setattr(control_flow, "_last_reading_steps", lambda graph, steps: {})
     with pytest.raises(InternalError, match="holds another"):
         compiled(graph)
 
 
 def test_what_a_loop_reads_must_survive_its_turns() -> None:
     """The second turn finds what lay there before the first."""
-    workspaces = Workspaces()
+    workspaces = WorkspaceReuseCheck()
     slot = ir.Buffer("slot", (4,), "float32", "workspace")
-    before, inside = (Place(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
+    before, inside = (BufferLocation(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
     workspaces.record_write(before)
     with pytest.raises(InternalError, match="slot"), workspaces.iteration():
         workspaces.read(before)
@@ -200,9 +201,9 @@ def test_what_a_loop_reads_must_survive_its_turns() -> None:
 
 
 def test_sides_of_a_condition_that_leave_different_values() -> None:
-    workspaces = Workspaces()
+    workspaces = WorkspaceReuseCheck()
     slot = ir.Buffer("slot", (4,), "float32", "workspace")
-    one, other = (Place(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
+    one, other = (BufferLocation(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
     ends: list[dict[ir.Buffer, int]] = []
     for place in (one, other):
         with workspaces.side(ends):

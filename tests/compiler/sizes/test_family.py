@@ -16,12 +16,12 @@ import microc
 from microc.base.dtypes import Array
 from microc.codegen.c.source import network_files
 from microc.compiler.options import Bound, make_options
-from microc.compiler.pipeline import compile_model, optimise
+from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.compiler.sizes.family import read_family
-from microc.compiler.sizes.open_functions import open_sizes
+from microc.compiler.sizes.open_functions import open_dynamic_sizes
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.run import board_project
-from microc.run.verification import random_input_sets, verify
+from microc.run.verification import compare_board_with_host, random_input_sets
 from microc.target import target_for
 from microc.tir.analysis.size_forms import value_at
 from tests.device.smoke import needs
@@ -412,10 +412,10 @@ def test_rules_of_shapes(tmp_path: Path) -> None:
     """Every extent is a rule over the sizes, also where strides follow strides."""
     options = make_options(bounds={"height": 40, "width": 36}, disabled="common_subexpressions")
     path = saved(image(), tmp_path)
-    sizes, read = open_sizes(path, options)
-    family = read_family(sizes, lambda at: optimise(read(at), options))
+    sizes, read = open_dynamic_sizes(path, options)
+    family = read_family(sizes, lambda at: optimise_graph(read(at), options))
     for height, width in ((40, 36), (7, 10), (12, 5)):
-        graph = optimise(read({"height": height, "width": width}), options)
+        graph = optimise_graph(read({"height": height, "width": width}), options)
         at = {"size_height": height, "size_width": width}
         told = tuple(value_at(e, at) for e in family.extents["y"])
         assert told == graph.types["y"].shape
@@ -426,10 +426,10 @@ def test_on_a_board(tmp_path: Path) -> None:
     """Sizes go to the board over the line; host and board agree kernel by kernel."""
     program = microc.compile(saved(attention(), tmp_path), board="mps2-an386", bounds={"batch": 2, "seq": 8})
     project = board_project.open_project(program.write(tmp_path / "attention"))
-    board_project.build(project)
-    library = board_project.host_library(project)
+    board_project.build_project(project)
+    library = board_project.build_host_library(project)
     with microc.Device(project) as device:
-        layers, difference = verify(device, library, random_input_sets(device, 3))
+        layers, difference = compare_board_with_host(device, library, random_input_sets(device, 3))
         assert difference is None and layers
         short = GENERATOR.standard_normal((1, 3, 4)).astype(np.float32)
         np.testing.assert_allclose(np.asarray(device.run(short)), np.asarray(library(short)), rtol=1e-5, atol=1e-6)

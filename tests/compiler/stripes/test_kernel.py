@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from microc.errors import ModelError
 from microc.graph.ir import Graph, TensorType
-from microc.tir.striped_layers import Shape, Window, choose_blocks
+from microc.tir.striped_layers import LayerGeometry, Window, choose_blocks
 from microc.transform.fuse import fuse
 from microc.transform.pass_context import PassContext
 from tests.support.chains import Step, longest_chains, module, network, run, steps
@@ -106,11 +106,11 @@ def test_batches_and_averages_at_the_border_are_left_alone() -> None:
 
 def test_blocks_divide_what_the_next_layer_asks_for() -> None:
     window = Window(3, 1, 8, 1, 1)
-    last, down = Shape(Window(3, 2, 8), 6), Shape(window, 13)
+    last, down = LayerGeometry(Window(3, 2, 8), 6), LayerGeometry(window, 13)
     assert [s.block for s in choose_blocks((down, last), 3)] == [3, 3]
     assert [s.block for s in choose_blocks((down, last), 4)] == [3, 3]
-    first, second = choose_blocks((down, Shape(window, 13)), 13)
+    first, second = choose_blocks((down, LayerGeometry(window, 13)), 13)
     assert (first.block, second.block, first.phase) == (13, 13, 1)
     assert first.computed == 26  # from row -12 on
-    reading = Shape(window, 13, whole=True)
-    assert choose_blocks((reading, Shape(window, 13)), 13)[0].block == 1
+    reading = LayerGeometry(window, 13, whole=True)
+    assert choose_blocks((reading, LayerGeometry(window, 13)), 13)[0].block == 1

@@ -13,7 +13,7 @@ import microc
 from microc.cli import main
 from microc.compiler.fit import striping as ram
 from microc.compiler.fit.budget import BoardCapacity
-from microc.compiler.fit.striping import Streams, StripeSearch
+from microc.compiler.fit.striping import ChainLowering, StripeSearch
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.errors import FitError
@@ -38,7 +38,7 @@ WIDE = (
 def search() -> StripeSearch:
     graph = network(WIDE, (1, 32, 32, 3))
     plain = plan_module(module(graph))
-    return StripeSearch(Streams(graph, groups(graph), CORE, SPEED), plain, io_in_arena=True)
+    return StripeSearch(ChainLowering(graph, groups(graph), CORE, SPEED), plain, io_in_arena=True)
 
 
 def test_the_call_that_needs_too_much_is_covered() -> None:

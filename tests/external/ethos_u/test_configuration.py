@@ -10,15 +10,24 @@ import pytest
 from microc.base import file_access
 from microc.errors import ToolError, UsageError
 from microc.external.ethos_u import BACKEND, vela
-from microc.external.ethos_u.accelerator import ACCELERATORS, MEMORY_MODES, Configuration, on_board, parse
+from microc.external.ethos_u.accelerator import (
+    ACCELERATORS,
+    MEMORY_MODES,
+    Configuration,
+    add_board_facts,
+    parse_configuration,
+)
 
 
 def test_an_accelerator_is_enough() -> None:
-    assert parse("ethos-u55-128") == Configuration("ethos-u55-128", "Shared_Sram", "", "")
-    assert parse("ethos-u55-128").reckoned == "Ethos_U55_High_End_Embedded"
-    assert parse("ethos-u65-256,memory=Dedicated_Sram").reckoned == "Ethos_U65_High_End"
-    assert parse("ethos-u55-64,system=Ethos_U55_Deep_Embedded,memory=Sram_Only").reckoned == "Ethos_U55_Deep_Embedded"
-    assert parse("ethos-u65-512,driver=/a/b=c").driver == "/a/b=c"
+    assert parse_configuration("ethos-u55-128") == Configuration("ethos-u55-128", "Shared_Sram", "", "")
+    assert parse_configuration("ethos-u55-128").reckoned == "Ethos_U55_High_End_Embedded"
+    assert parse_configuration("ethos-u65-256,memory=Dedicated_Sram").reckoned == "Ethos_U65_High_End"
+    assert (
+        parse_configuration("ethos-u55-64,system=Ethos_U55_Deep_Embedded,memory=Sram_Only").reckoned
+        == "Ethos_U55_Deep_Embedded"
+    )
+    assert parse_configuration("ethos-u65-512,driver=/a/b=c").driver == "/a/b=c"
     assert len({(a.product, a.log2_macs) for a in ACCELERATORS.values()}) == len(ACCELERATORS)
 
 
@@ -44,7 +53,7 @@ def test_the_drivers_folder_lies_beside_a_file() -> None:
 )
 def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        parse(text)
+        parse_configuration(text)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +72,8 @@ def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
     ],
 )
 def test_a_board_says_what_is_left_out(said: str, npu: str, meant: str) -> None:
-    assert on_board(said, npu) == meant
-    assert on_board(meant, npu) == meant
+    assert add_board_facts(said, npu) == meant
+    assert add_board_facts(meant, npu) == meant
 
 
 @pytest.mark.parametrize(
@@ -77,7 +86,7 @@ def test_a_board_says_what_is_left_out(said: str, npu: str, meant: str) -> None:
 )
 def test_what_contradicts_a_board_is_refused(said: str, what: str) -> None:
     with pytest.raises(UsageError, match=what) as caught:
-        on_board(said, "ethos-u55-128,memory=Shared_Sram,system=S")
+        add_board_facts(said, "ethos-u55-128,memory=Shared_Sram,system=S")
     assert "a board file of your own" in caught.value.hint
 
 
@@ -92,5 +101,5 @@ def test_board_files_say_the_same_words() -> None:
 def test_without_vela_there_is_a_word_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ToolError, match="Vela, Arm's compiler for Ethos-U, is not installed") as caught:
-        vela.require()
+        vela.require_vela()
     assert caught.value.hint == "pip install 'microc[ethos-u]'"

@@ -17,7 +17,7 @@ from microc.cli import main
 from microc.codegen.project.board_files import board_header
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
-from microc.external.ethos_u.accelerator import parse
+from microc.external.ethos_u.accelerator import parse_configuration
 from microc.external.ethos_u.driver import LIBRARY, SOURCES, configured_backend, open_driver
 from microc.external.ethos_u.vela import VelaModel, compile_model
 from microc.external.partition import partition
@@ -50,17 +50,17 @@ def clone(folder: Path) -> Path:
 
 
 def test_a_clone_is_compiled_and_says_nothing(tmp_path: Path) -> None:
-    found = open_driver(parse(f"ethos-u55-128,driver={clone(tmp_path)}"), U55)
+    found = open_driver(parse_configuration(f"ethos-u55-128,driver={clone(tmp_path)}"), U55)
     assert set(found.compiled) == {"microc_ethos_u.c", *(f"driver/src/{name}" for name in SOURCES)}
     assert found.include == ("", "driver/src", "driver/include") and not found.libraries
     assert found.defines == ("ETHOSU55", "ETHOSU_ARCH=u55", "ETHOSU_LOG_SEVERITY=-1", "NDEBUG")
     assert b"ethosu_init(&npu, (void *)(uintptr_t)MICROC_NPU_BASE" in found.files["microc_ethos_u.c"]
-    other = open_driver(parse(f"ethos-u65-256,driver={tmp_path}"), M55)
+    other = open_driver(parse_configuration(f"ethos-u65-256,driver={tmp_path}"), M55)
     assert other.defines[0] == "ETHOSU65" and b"ethosu_init(" not in other.files["microc_ethos_u.c"]
 
 
 def test_a_library_has_a_header_where_it_is_set_up(tmp_path: Path) -> None:
-    said = parse(f"ethos-u55-128,driver={tmp_path}")
+    said = parse_configuration(f"ethos-u55-128,driver={tmp_path}")
     with pytest.raises(UsageError, match=f"there is no lib{LIBRARY}.a in") as caught:
         open_driver(said, U55)
     assert "a clone of Arm's ethos-u-core-driver" in caught.value.hint
@@ -79,7 +79,7 @@ def test_files_stay_inside(tmp_path: Path) -> None:
     (tmp_path / "secret.h").write_text("")
     (folder / "src" / "evil.h").symlink_to(tmp_path / "secret.h")
     with pytest.raises(UsageError, match="outside of the driver's folder"):
-        open_driver(parse(f"ethos-u55-128,driver={folder}"), U55)
+        open_driver(parse_configuration(f"ethos-u55-128,driver={folder}"), U55)
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -134,7 +134,7 @@ def test_the_interrupt_comes_back_to_a_driver_that_was_set_up(
     npu = tomllib.loads(emulated.read_text())["npu"]
     said = npu["accelerator"]
     taken = partition(network(), [configured_backend(said)], M55).taken
-    made = [compile_model(to_tflite(each.region.graph), parse(said)) for each in taken]
+    made = [compile_model(to_tflite(each.region.graph), parse_configuration(said)) for each in taken]
     pairs = [(each, done) for each, done in zip(taken, made, strict=True) if isinstance(done, VelaModel)]
     folder = firmware(emulated, driver(tmp_path / "driver", pairs, npu["base"], npu["irq"]), tmp_path / "firmware")
     assert main(["verify", str(folder)]) == 0
@@ -169,7 +169,7 @@ def test_arms_own_driver_runs_over_registers_that_are_memory(
     graph = b.graph("net", {"y": convolution(b, h, (8, 1, 1, 8), 2)})
     npu = tomllib.loads(emulated.read_text())["npu"]
     (taken,) = partition(graph, [configured_backend(npu["accelerator"])], M55).taken
-    made = compile_model(to_tflite(taken.region.graph), parse(npu["accelerator"]))
+    made = compile_model(to_tflite(taken.region.graph), parse_configuration(npu["accelerator"]))
     assert isinstance(made, VelaModel)
     base, (configuration, identity) = 0x2000_0000, standin.configured(made)
     place = standin.accelerator(Path(DRIVER), tmp_path / "driver", (taken, made), base, npu["irq"])

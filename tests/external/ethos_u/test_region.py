@@ -16,9 +16,9 @@ from microc import GraphBuilder
 from microc.cli import main
 from microc.errors import ToolError, UsageError
 from microc.external.ethos_u import driver as regions
-from microc.external.ethos_u.accelerator import parse
+from microc.external.ethos_u.accelerator import parse_configuration
 from microc.external.ethos_u.driver import LIBRARY, configured_backend
-from microc.external.ethos_u.vela import VelaModel, compile_model, reasons
+from microc.external.ethos_u.vela import VelaModel, compile_model, parse_reasons
 from microc.external.partition import Partition, partition
 from microc.frontend.tflite.writer import tflite_names, to_tflite
 from microc.graph.verify import verify
@@ -53,7 +53,7 @@ def test_regions_are_what_vela_says_and_the_c_agrees(configuration: str) -> None
     ]
     for taken in found.taken:
         graph, code = taken.region.graph, taken.code
-        made, names = compile_model(to_tflite(graph), parse(configuration)), tflite_names(graph)
+        made, names = compile_model(to_tflite(graph), parse_configuration(configuration)), tflite_names(graph)
         assert isinstance(made, VelaModel)
         places = [made.places[names[value]] for value in (*graph.inputs, *graph.outputs)]
         copies = [re.search(r"&scratch\[(\d+)\]", line) for line in code.lines if "memcpy" in line]
@@ -87,19 +87,19 @@ def test_what_vela_says_is_one_line_for_each_operator() -> None:
         "Constraints:\n  - IF padding=VALID:\n    - At most 256.\n \n"
         f"Warning (supported operators) operator: CONV_2D, ofm: 't2_'\nReason: a\x1b[31m{long}\n\nNetwork summary\n"
     )
-    assert reasons(said) == {
+    assert parse_reasons(said) == {
         "t1_": "kernel height: 257; Constraints: IF padding=VALID: At most 256.",
         "t2_": f"a[31m{long}"[:200],
     }
-    assert reasons("Warning: something else\nReason: none") == {}
+    assert parse_reasons("Warning: something else\nReason: none") == {}
 
 
 @installed
 def test_vela_decides_the_same_twice() -> None:
     model = to_tflite(parted().taken[0].region.graph)
-    first = compile_model(model, parse(U55))
+    first = compile_model(model, parse_configuration(U55))
     compile_model.cache_clear()
-    assert compile_model(model, parse(U55)) == first
+    assert compile_model(model, parse_configuration(U55)) == first
 
 
 @installed
@@ -160,7 +160,7 @@ def test_an_emulated_board_agrees_where_a_stand_in_is_the_driver(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = parted()
-    pairs = [(each, compile_model(to_tflite(each.region.graph), parse(U55))) for each in found.taken]
+    pairs = [(each, compile_model(to_tflite(each.region.graph), parse_configuration(U55))) for each in found.taken]
     place = driver(tmp_path / "driver", [(each, made) for each, made in pairs if isinstance(made, VelaModel)])
     folder = firmware(external={"ethos-u": f"{U55},driver={place}"}).write(tmp_path / "firmware")
     assert main(["verify", str(folder)]) == 0

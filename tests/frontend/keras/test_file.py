@@ -56,26 +56,26 @@ def test_layers_find_their_weights(named: bool) -> None:
     names = ("first", "second") if named else ("dense", "dense_1")
     layers = [dense("first"), dense("second", units=2, activation="linear")]
     weights = {names[0]: (KERNEL, BIAS), names[1]: (KERNEL.T[:, :2], BIAS[:2])}
-    found = library(reader.read(archive(layers, weights, named=named), "by_hand.keras", {}))(X)
+    found = library(reader.read_keras(archive(layers, weights, named=named), "by_hand.keras", {}))(X)
     np.testing.assert_allclose(found, np.maximum(X @ KERNEL + BIAS, 0) @ KERNEL.T[:, :2] + BIAS[:2], rtol=1e-6)
 
 
 def test_a_batch_of_rows() -> None:
     data = archive([dense("first")], {"dense": (KERNEL, BIAS)}, named=False)
     rows = np.repeat(X, 3, axis=0)
-    found = library(reader.read(data, "by_hand.keras", {"x": (3, 3)}))(rows)
+    found = library(reader.read_keras(data, "by_hand.keras", {"x": (3, 3)}))(rows)
     np.testing.assert_allclose(found, np.maximum(rows @ KERNEL + BIAS, 0), rtol=1e-6)
 
 
 def test_what_is_missing_or_unknown() -> None:
     with pytest.raises(ModelError, match="got 0 weights, expected 2"):
-        reader.read(archive([dense("first")], {}, named=False), "by_hand.keras", {})
+        reader.read_keras(archive([dense("first")], {}, named=False), "by_hand.keras", {})
     unknown = [{"class_name": name, "config": {"name": name}} for name in ("Lambda", "Custom")]
     with pytest.raises(UnsupportedError, match="Lambda"):
-        reader.read(archive(unknown, {}, named=False), "by_hand.keras", {})
+        reader.read_keras(archive(unknown, {}, named=False), "by_hand.keras", {})
     with pytest.raises(UnsupportedError, match="'sine'"):
         layers = [dense("first", activation="sine")]
-        reader.read(archive(layers, {"dense": (KERNEL, BIAS)}, named=False), "by_hand.keras", {})
+        reader.read_keras(archive(layers, {"dense": (KERNEL, BIAS)}, named=False), "by_hand.keras", {})
 
 
 def test_paths_are_spelled_as_keras_does() -> None:
@@ -161,7 +161,7 @@ def test_weights_that_lie_elsewhere_or_are_no_numbers(
         secret["layers/dense/vars/0"], secret["layers/dense/vars/1"] = KERNEL, BIAS
     Path("secret.bin").write_bytes(KERNEL.tobytes())
     with pytest.raises(ModelError):
-        reader.read(edited(ELSEWHERE[how]), "by_hand.keras", {})
+        reader.read_keras(edited(ELSEWHERE[how]), "by_hand.keras", {})
 
 
 def test_one_array_under_many_names_is_read_within_the_budget() -> None:
@@ -172,7 +172,7 @@ def test_one_array_under_many_names_is_read_within_the_budget() -> None:
             file[f"layers/dense/vars/{k}"] = file["large"]
 
     with pytest.raises(ModelError, match="take more than"):
-        reader.read(edited(change), "by_hand.keras", {})
+        reader.read_keras(edited(change), "by_hand.keras", {})
 
 
 @pytest.mark.parametrize(
@@ -181,11 +181,11 @@ def test_one_array_under_many_names_is_read_within_the_budget() -> None:
 def test_configurations_that_are_none(config: bytes) -> None:
     members = {"metadata.json": b"{}", "config.json": config, "model.weights.h5": b""}
     with pytest.raises(ModelError):
-        reader.read(packed(members), "by_hand.keras", {})
+        reader.read_keras(packed(members), "by_hand.keras", {})
 
 
 def test_an_archive_that_unfolds_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("microc.frontend.keras.file.MAX_STORED", 1 << 20)
     members = {"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": bytes(1 << 21)}
     with pytest.raises(ModelError, match="unfolds to more than"):
-        reader.read(packed(members), "by_hand.keras", {})
+        reader.read_keras(packed(members), "by_hand.keras", {})

@@ -149,5 +149,5 @@ def test_missing_weights(path: str, said: str) -> None:
 
 
 def test_damaged_files() -> None:
-    outcomes = survey(lambda data: reader.read(data, "m.h5", {}), functional(), 200, seed=9)
+    outcomes = survey(lambda data: reader.read_keras(data, "m.h5", {}), functional(), 200, seed=9)
     assert outcomes["ModelError"] > 50

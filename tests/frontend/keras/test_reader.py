@@ -18,7 +18,7 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.keras import file as keras_file
 from microc.frontend.keras import reader
 from microc.graph.ir import Graph
-from microc.ops.matrix.gemm import find_levels
+from microc.ops.matrix.gemm import recover_quantised_weights
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
 from tests.support.growth import network_size
@@ -49,7 +49,7 @@ def unsettled(model: Any) -> Any:
 def compare(model: Any, folder: Path, *inputs: Array) -> None:
     """The compiled file gives what the model gives."""
     unsettled(model)
-    graph = reader.read(saved(model, folder), "model.keras", {"*": inputs[0].shape} if len(inputs) == 1 else {})
+    graph = reader.read_keras(saved(model, folder), "model.keras", {"*": inputs[0].shape} if len(inputs) == 1 else {})
     wanted = model.predict(list(inputs) if len(inputs) > 1 else inputs[0], verbose=0)
     if isinstance(wanted, dict):
         wanted = [wanted[name] for name in graph.outputs]
@@ -147,7 +147,7 @@ def test_a_transformer_becomes_integers() -> None:
 def refused(layer: Any, folder: Path, *inputs: Any, **kwargs: Any) -> str:
     """What is said of a layer on some inputs."""
     with pytest.raises(UnsupportedError) as error:
-        reader.read(saved(keras.Model(list(inputs), layer(*inputs, **kwargs)), folder), "model.keras", {})
+        reader.read_keras(saved(keras.Model(list(inputs), layer(*inputs, **kwargs)), folder), "model.keras", {})
     return str(error.value)
 
 
@@ -208,7 +208,7 @@ def test_c_does_not_grow_with_the_number_of_steps(kind: str, tmp_path: Path) -> 
     for steps in (8, 80):
         layer = layers.Bidirectional(getattr(layers, kind)(5, return_sequences=True), name="both")
         raw = saved(sequential((steps, 3), layer), tmp_path)
-        sizes.append(network_size(reader.read(raw, "model.keras", {"*": (1, steps, 3)})))
+        sizes.append(network_size(reader.read_keras(raw, "model.keras", {"*": (1, steps, 3)})))
     assert sizes[0] == sizes[1]
 
 
@@ -250,13 +250,13 @@ def test_weights_that_keras_quantised(tmp_path: Path) -> None:
     plain = sequential((96,), layers.Dense(40, activation="relu"), layers.Dense(2, use_bias=False))
     plain.quantize("int8")
     x = np.random.default_rng(1).normal(0, 1, (4, 96)).astype(np.float32)
-    graph = reader.read(saved(plain, tmp_path), "model.keras", {"*": x.shape})
+    graph = reader.read_keras(saved(plain, tmp_path), "model.keras", {"*": x.shape})
     wanted, found = plain.predict(x, verbose=0), library(graph)(x)
     assert np.abs(wanted - found).max() < 0.02 * np.abs(wanted).max()
-    assert find_levels(next(data for data in graph.consts.values() if data.ndim == 2)) is not None
+    assert recover_quantised_weights(next(data for data in graph.consts.values() if data.ndim == 2)) is not None
     words = sequential((3,), layers.Embedding(9, 4))
     words.quantize("int8")
-    graph = reader.read(saved(words, tmp_path), "model.keras", {"*": (1, 3)})
+    graph = reader.read_keras(saved(words, tmp_path), "model.keras", {"*": (1, 3)})
     places = np.array([[8, 0, 5]], dtypes.to_numpy(graph.types[graph.inputs[0]].dtype))
     np.testing.assert_allclose(library(graph)(places), words.predict(places, verbose=0), atol=1e-6)
 
@@ -265,13 +265,13 @@ def test_other_ways_of_keras_to_quantise_are_refused(tmp_path: Path) -> None:
     model = sequential((8,), layers.Dense(4))
     model.quantize("int4")
     with pytest.raises(UnsupportedError, match="quantised by Keras"):
-        reader.read(saved(model, tmp_path), "model.keras", {})
+        reader.read_keras(saved(model, tmp_path), "model.keras", {})
 
 
 def test_broken_files(tmp_path: Path) -> None:
     """Damaged bytes, and damaged configurations in archives that are whole."""
     raw = saved(sequential((6, 3), layers.Conv1D(4, 3), layers.LSTM(2), layers.Dense(2)), tmp_path)
-    survey(lambda data: reader.read(data, "model.keras", {}), raw, 60, seed=1)
+    survey(lambda data: reader.read_keras(data, "model.keras", {}), raw, 60, seed=1)
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
 
@@ -280,7 +280,7 @@ def test_broken_files(tmp_path: Path) -> None:
         with zipfile.ZipFile(file, "w") as archive:
             for name, data in {**parts, "config.json": config}.items():
                 archive.writestr(name, data)
-        return reader.read(file.getvalue(), "model.keras", {})
+        return reader.read_keras(file.getvalue(), "model.keras", {})
 
     outcomes = survey(packed, parts["config.json"], 120, seed=2)
     assert outcomes["ModelError"] + outcomes["UnsupportedError"] > 20
@@ -291,13 +291,13 @@ def test_refusals(tmp_path: Path) -> None:
     raw = saved(model, tmp_path)
     assert keras_file.is_keras(raw) and not keras_file.is_keras(b"PK\x03\x04 nothing")
     with pytest.raises(UnsupportedError, match="RandomCrop"):
-        reader.read(raw, "model.keras", {})
+        reader.read_keras(raw, "model.keras", {})
     with pytest.raises(UsageError, match="no input"):
-        reader.read(raw, "model.keras", {"sound": (1, 2)})
+        reader.read_keras(raw, "model.keras", {"sound": (1, 2)})
     with pytest.raises(UsageError, match="does not fit"):
-        reader.read(raw, "model.keras", {"*": (1, 2)})
+        reader.read_keras(raw, "model.keras", {"*": (1, 2)})
     with pytest.raises(ModelError):
-        reader.read(raw[:-200], "model.keras", {})
+        reader.read_keras(raw[:-200], "model.keras", {})
 
 
 @pytest.mark.parametrize("kind", ["SimpleRNN", "LSTM", "GRU"])
@@ -306,7 +306,7 @@ def test_stateful_layers_go_on(kind: str, tmp_path: Path) -> None:
     x = keras.Input((3, 4), batch_size=1)
     rows = getattr(layers, kind)(5, stateful=True, return_sequences=True)(x)
     model = unsettled(keras.Model(x, layers.Bidirectional(layers.LSTM(2, stateful=True))(rows)))
-    one = library(reader.read(saved(model, tmp_path), "model.keras", {}))
+    one = library(reader.read_keras(saved(model, tmp_path), "model.keras", {}))
     two, pieces = one.instance(), [data(1, 3, 4) * (k + 1) for k in range(3)]
     wanted = [np.asarray(model.predict(piece, verbose=0)) for piece in pieces]
     for piece, want in zip(pieces, wanted, strict=True):
@@ -341,5 +341,5 @@ def test_whole_models_in_hdf5(tmp_path: Path) -> None:
     model = unsettled(keras.Model(image, layers.Bidirectional(layers.LSTM(4))(inside(inside(x)))))
     path, x = tmp_path / "m.h5", data(1, 7, 6)
     model.save(path)
-    found = library(reader.read(path.read_bytes(), "m.h5", {}))(x)
+    found = library(reader.read_keras(path.read_bytes(), "m.h5", {}))(x)
     np.testing.assert_allclose(found, model.predict(x, verbose=0), rtol=BOUND, atol=BOUND)

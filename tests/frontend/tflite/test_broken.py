@@ -34,7 +34,7 @@ def one(code: str, inputs: tuple[str, ...], *tensors: Tensor, options: str = "",
 
 def refused(data: bytes) -> ModelError:
     with pytest.raises(ModelError) as caught:
-        tflite.read(data, "broken.tflite")
+        tflite.read_tflite(data, "broken.tflite")
     assert "broken.tflite" in caught.value.where
     return caught.value
 
@@ -139,7 +139,7 @@ def test_an_initial_value_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_mutations_are_graphs_or_refusals(seed: int) -> None:
     data = (small_cnn(), small_cnn(None), variable_model(np.zeros((1, 2), np.float32)))[seed]
-    outcomes = survey(lambda mutant: tflite.read(mutant, "mutant.tflite"), data, 250, seed)
+    outcomes = survey(lambda mutant: tflite.read_tflite(mutant, "mutant.tflite"), data, 250, seed)
     assert outcomes["ModelError"] > 50, outcomes
 
 

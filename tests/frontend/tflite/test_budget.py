@@ -38,7 +38,7 @@ def detector(layers: int, rows: int, columns: int = 64) -> bytes:
 def test_a_detector_with_sparse_weights_is_read() -> None:
     """What it unfolds to is a tenth of what may be."""
     data, budget = detector(60, 400), Budget.of(0)
-    assert len(reader.read(data, "detector.tflite").outputs) == 60
+    assert len(reader.read_tflite(data, "detector.tflite").outputs) == 60
     assert budget.elements > 60 * 400 * 64 * FACTOR
     assert budget.bytes > 60 * 400 * 64 * (2 * 2 + 4) * FACTOR
 
@@ -56,7 +56,7 @@ def test_real_files_need_a_tenth(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(tflite_file.Budget, "of", staticmethod(noted))
     try:
-        reader.read(data, path.name)
+        reader.read_tflite(data, path.name)
     except ModelError as error:
         assert "too often" not in error.what
     assert budgets
@@ -84,4 +84,4 @@ def test_constants_that_share_their_bytes_are_refused() -> None:
     ops = [Op("FULLY_CONNECTED", ("x", f"w{k}"), (f"y{k}",), "FullyConnectedOptions") for k in range(1500)]
     tensors = [Tensor("x", (1, 256)), *shared, *(Tensor(f"y{k}", (1, 1 << 10)) for k in range(1500))]
     with pytest.raises(ModelError, match="the same bytes too often"):
-        reader.read(model(tensors, ops, ["x"], ["y0"]), "m.tflite")
+        reader.read_tflite(model(tensors, ops, ["x"], ["y0"]), "m.tflite")

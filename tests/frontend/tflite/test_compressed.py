@@ -13,7 +13,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
-from microc.frontend.tflite.context import Builder, Inside, OpContext
+from microc.frontend.tflite.context import ControlSubgraph, OpContext, TfliteGraphBuilder
 from microc.frontend.tflite.file import TfliteFile
 from microc.frontend.tflite.operators_gather import decode
 from microc.graph.ir import Loc
@@ -54,7 +54,7 @@ def check(data: bytes, wanted: Array) -> None:
     """TFLite Micro and we decode the same, which is what was meant."""
     low = np.full(wanted.shape, np.finfo(np.float32).min if wanted.dtype.kind == "f" else np.iinfo(wanted.dtype).min)
     x = low.astype(wanted.dtype)
-    graph = tflite.read(data, "compressed.tflite")
+    graph = tflite.read_tflite(data, "compressed.tflite")
     np.testing.assert_array_equal(run(graph, (x,))[0], wanted)
     np.testing.assert_array_equal(tflm(data, x), wanted)
 
@@ -82,11 +82,11 @@ def test_a_table_for_every_channel(axis: int) -> None:
 def decoded_constant(data: bytes) -> Array:
     """What ``w`` holds, which is decoded first."""
 
-    def none(index: int, _: Mapping[int, str]) -> Inside:
+    def none(index: int, _: Mapping[int, str]) -> ControlSubgraph:
         raise AssertionError(index)
 
     file = TfliteFile(data, "m.tflite")
-    builder = Builder(file, {}, none)
+    builder = TfliteGraphBuilder(file, {}, none)
     decode(OpContext(file.operator(0), builder, Loc("m.tflite", 0, "w")))
     return builder.consts["w"]
 
@@ -106,7 +106,7 @@ def test_a_layer_by_a_table_stays_packed() -> None:
     decode = Op("CUSTOM", ("bits", "how"), ("w",), custom="TFLM_DECODE", custom_options=b"\0")
     dense = Op("FULLY_CONNECTED", ("x", "w"), ("y",), "FullyConnectedOptions")
     data, x = model(tensors, [decode, dense], ["x"], ["y"]), RNG.integers(-128, 128, (24, 96), np.int8)
-    graph, size = tflite.read(data, "compressed.tflite"), make_options(optimize="size")
+    graph, size = tflite.read_tflite(data, "compressed.tflite"), make_options(optimize="size")
     module = compile_graph(graph, "net", target_for("cortex-m4"), size)
     (weight,) = (v for v in module.values.values() if v.label.endswith("_weight"))
     assert weight.nbytes == len(bits) + values.size
@@ -164,7 +164,7 @@ def test_damage_is_named(message: str) -> None:
     bits, how = BROKEN[message]
     made = Tensor("w", (5, 7), "INT8", scale=(0.5,), zero_point=(0,))
     with pytest.raises(ModelError, match=message):
-        tflite.read(model_of(bits, how, made), "broken.tflite")
+        tflite.read_tflite(model_of(bits, how, made), "broken.tflite")
 
 
 # ---------------------------------------------------------------- circular buffers
@@ -191,7 +191,7 @@ def stream(period: int, **options: Any) -> bytes:
 @pytest.mark.parametrize("period", [1, 2, 3])
 def test_what_is_behind_a_buffer_runs_once_a_period(period: int) -> None:
     """The compiled network; outputs stay as they are in between."""
-    lib = library(tflite.read(stream(period), "stream.tflite"))
+    lib = library(tflite.read_tflite(stream(period), "stream.tflite"))
     rows, sums = np.full((1, 3, 2, 2), 1, np.int8), np.full((1, 2, 2, 2), 1, np.int8)
     for call in range(1, 10):
         x = RNG.integers(-128, 128, (1, 1, 2, 2), np.int8)
@@ -205,4 +205,4 @@ def test_what_is_behind_a_buffer_runs_once_a_period(period: int) -> None:
 
 def test_a_buffer_without_a_period_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="cycles_max"):
-        tflite.read(stream(1, cycles=3), "stream.tflite")
+        tflite.read_tflite(stream(1, cycles=3), "stream.tflite")

@@ -24,7 +24,7 @@ WHILE = Op("WHILE", ("i", "x"), ("n", "y"), "WhileOptions", {"CondSubgraphIndex"
 
 def check(data: bytes, *inputs: Array) -> Graph:
     """Compiled C gives what TFLite Micro gives."""
-    graph = tflite.read(data, "control.tflite")
+    graph = tflite.read_tflite(data, "control.tflite")
     np.testing.assert_allclose(compiled(graph)(*inputs), tflm(data, *inputs), rtol=1e-6)
     return graph
 
@@ -80,7 +80,7 @@ def test_subgraphs_inside_themselves_are_refused() -> None:
     tensors = (constant("i", np.array(0, np.int32)), Tensor("x", (3,)), Tensor("n", (), INT), Tensor("y", (3,)))
     inner = Subgraph(tensors, (WHILE,), ("i", "x"), ("n", "y"))
     with pytest.raises(ModelError, match="inside itself"):
-        tflite.read(model(tensors, (WHILE,), ("x",), ("y",), (inner, inner)), "control.tflite")
+        tflite.read_tflite(model(tensors, (WHILE,), ("x",), ("y",), (inner, inner)), "control.tflite")
 
 
 @pytest.mark.parametrize("chosen", [True, False])
@@ -99,7 +99,7 @@ def test_branches(chosen: bool) -> None:
 @pytest.mark.parametrize("path", models("gen_lstm2_float*"), ids=lambda path: path.stem)
 def test_lists_that_a_loop_fills_are_stacked(path: Path) -> None:
     """Two recurrent layers: nothing is carried but their states, and no list is copied from turn to turn."""
-    graph = tflite.read(path.read_bytes(), path.name)
+    graph = tflite.read_tflite(path.read_bytes(), path.name)
     loops = [node for node in graph.nodes if node.op == "loop"]
     assert [(node.attr("count"), node.attr("carried"), len(node.outputs)) for node in loops] == [(32, 2, 3), (32, 3, 3)]
     assert Counter(n.op for node in loops for n in node.attr("body").nodes)["dynamic_update_slice"] == 0

@@ -90,4 +90,4 @@ def test_every_model_is_read(path: Path) -> None:
 def test_mutated_real_models_are_graphs_or_refusals(path: Path) -> None:
     """More than 2,000 mutations over the whole corpus, refused models included."""
     data = path.read_bytes()
-    survey(lambda mutant: tflite.read(mutant, path.name), data, 36, seed=len(data))
+    survey(lambda mutant: tflite.read_tflite(mutant, path.name), data, 36, seed=len(data))

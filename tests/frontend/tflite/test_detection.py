@@ -53,7 +53,7 @@ def test_detections_are_those_of_tflite_micro(regular: bool, background: int) ->
     runtime, rng = pytest.importorskip("tflite_micro").runtime, np.random.default_rng(5)
     data = post_process(regular, background)
     interpreter = runtime.Interpreter.from_bytes(data, arena_size=1 << 20)
-    lib = library(tflite.read(data, "detections.tflite"))
+    lib = library(tflite.read_tflite(data, "detections.tflite"))
     for least in (0.0, 0.0, 0.9):  # few boxes are good enough in the end
         scores = rng.uniform(0, 1, (1, BOXES, CLASSES + background)).astype(np.float32)
         scores[scores < least] = 0
@@ -64,7 +64,7 @@ def test_detections_are_those_of_tflite_micro(regular: bool, background: int) ->
         wanted = [np.asarray(interpreter.get_output(position)) for position in range(4)]
         count = int(wanted[3][0])
         assert count <= MOST
-        for found in (run(tflite.read(data, "detections.tflite"), arrays), lib(*arrays)):
+        for found in (run(tflite.read_tflite(data, "detections.tflite"), arrays), lib(*arrays)):
             assert found[3][0] == count
             for ours, theirs in zip(found[:3], wanted[:3], strict=True):
                 np.testing.assert_allclose(ours[0, :count], theirs[0, :count], rtol=1e-5, atol=1e-6)
@@ -83,7 +83,7 @@ def test_detections_are_those_of_tflite_micro(regular: bool, background: int) ->
 )
 def test_options_that_make_no_sense(change: dict[str, float], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        tflite.read(post_process(False, 0, **change), "broken.tflite")
+        tflite.read_tflite(post_process(False, 0, **change), "broken.tflite")
 
 
 def overlap(a: Array, b: Array) -> float:
@@ -121,12 +121,12 @@ def test_no_two_boxes_overlap_much(most: int, sigma: float) -> None:
     outputs = [Tensor("places", (most,), "INT32"), Tensor("kept", (most,)), Tensor("count", (), "INT32")]
     names = tuple(tensor.name for tensor in tensors)
     five = single(Op("NON_MAX_SUPPRESSION_V5", names, ("places", "kept", "count")), (*tensors, *outputs))
-    found = library(tflite.read(five, "five.tflite"))(boxes, scores)
+    found = library(tflite.read_tflite(five, "five.tflite"))(boxes, scores)
     assert found[2] == len(chosen) and list(found[0]) == chosen + [0] * (most - len(chosen))
     np.testing.assert_allclose(found[1][: len(kept)], kept, rtol=1e-5)
     if not sigma:
         four = single(
             Op("NON_MAX_SUPPRESSION_V4", names[:5], ("places", "count")), (*tensors[:5], outputs[0], outputs[2])
         )
-        places, count = run(tflite.read(four, "four.tflite"), (boxes, scores))
+        places, count = run(tflite.read_tflite(four, "four.tflite"), (boxes, scores))
         assert count == len(chosen) and list(places[:count]) == chosen

@@ -107,7 +107,7 @@ MODELS = models()
 def test_damage_is_refused_soon_and_cheaply(name: str) -> None:
     """The most memory that this process ever had grows by little."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    outcomes = survey(lambda mutant: tflite.read(mutant, "mutant.tflite"), MODELS[name], 120, seed=len(name))
+    outcomes = survey(lambda mutant: tflite.read_tflite(mutant, "mutant.tflite"), MODELS[name], 120, seed=len(name))
     assert outcomes["ModelError"] > 10, outcomes
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700_000
 
@@ -121,7 +121,7 @@ def test_numbers_that_are_too_large_are_refused(name: str) -> None:
             for number in (0x7FFFFFFF, 0x00FFFFFF, 0x80000000):
                 mutant = data[:place] + number.to_bytes(4, "little") + data[place + 4 :]
                 try:
-                    tflite.read(mutant, "mutant.tflite")
+                    tflite.read_tflite(mutant, "mutant.tflite")
                 except MicrocError as error:
                     outcomes[type(error).__name__] += 1
     assert outcomes["ModelError"]
@@ -129,4 +129,4 @@ def test_numbers_that_are_too_large_are_refused(name: str) -> None:
 
 def test_subgraphs_that_call_themselves_end() -> None:
     with pytest.raises(MicrocError, match="inside itself"):
-        tflite.read(calling(1), "circle.tflite")
+        tflite.read_tflite(calling(1), "circle.tflite")

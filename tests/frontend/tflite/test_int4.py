@@ -8,7 +8,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.compiler.fit.search import build_within_flash
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.frontend.tflite import reader as tflite
 from microc.target import target_for
 from tests.frontend.run import library
@@ -54,7 +54,9 @@ def network(channels: bool) -> bytes:
 def constants(data: bytes, optimize: str, cpu: str) -> int:
     """Bytes of constants that the kernels read."""
     options, target = Options(optimize=optimize), target_for(cpu)
-    made = build_within_flash(optimise(tflite.read(data, "int4.tflite"), options), target, "test", options, None, 0)
+    made = build_within_flash(
+        optimise_graph(tflite.read_tflite(data, "int4.tflite"), options), target, "test", options, None, 0
+    )
     return sum(value.data.nbytes for value in made.module.values.values() if value.data is not None)
 
 
@@ -63,7 +65,7 @@ def constants(data: bytes, optimize: str, cpu: str) -> int:
 def test_numbers_are_those_of_tflite_micro(channels: bool, optimize: str) -> None:
     data = network(channels)
     x: Array = RNG.integers(-128, 128, (1, 6, 6, 3)).astype(np.int8)
-    made = library(tflite.read(data, "int4.tflite"), Options(optimize=optimize))(x)
+    made = library(tflite.read_tflite(data, "int4.tflite"), Options(optimize=optimize))(x)
     np.testing.assert_array_equal(made, tflm(data, x))
 
 
@@ -81,7 +83,7 @@ def test_weights_beside_floats_stay_packed(channels: bool) -> None:
     w = weights("w", 64, 48, channels=channels)
     op = Op("FULLY_CONNECTED", ("x", "w"), ("y",), "FullyConnectedOptions")
     data = model((Tensor("x", (1, 48)), w, Tensor("y", (1, 64))), (op,), ("x",), ("y",))
-    graph = tflite.read(data, "float.tflite")
+    graph = tflite.read_tflite(data, "float.tflite")
     x = RNG.normal(size=(1, 48)).astype(np.float32)
     scales = np.array(w.scale, np.float32).reshape(-1, 1)
     wanted = x @ (graph.consts["w"].astype(np.float32) * scales).T

@@ -38,7 +38,7 @@ def made(
     raw = struct.pack(f"<{len(words)}i", *words)
     op = Op("CUSTOM", tuple(given), tuple(wanted), custom=code, custom_options=raw, custom_fields=fields or {})
     data = model((*tensors, *(Tensor(n, shape) for n, shape in wanted.items())), (op,), inputs, tuple(wanted))
-    found = library(tflite.read(data, "custom.tflite"))(*(given[name] for name in inputs))
+    found = library(tflite.read_tflite(data, "custom.tflite"))(*(given[name] for name in inputs))
     return list(found) if isinstance(found, tuple | list) else [found]
 
 

@@ -26,7 +26,7 @@ def test_the_code_of_an_operator_is_the_larger_of_both_fields() -> None:
     ops = (replace(DENSE, outputs=("h",)), Op("RELU", ("h",), ("y",)))
     data = model(tensors, ops, ("x",), ("y",), deprecated=False)
     x = RNG.normal(size=(1, 4)).astype(np.float32)
-    found = library(tflite.read(data, "newer.tflite"))(x)
+    found = library(tflite.read_tflite(data, "newer.tflite"))(x)
     np.testing.assert_allclose(found, np.maximum(x @ WEIGHTS.T, 0), rtol=1e-5, atol=1e-6)
 
 
@@ -37,7 +37,7 @@ def test_quantised_operators_by_the_newer_field_alone() -> None:
         for old in (True, False)
     ]
     operands = [RNG.integers(-20, 20, (1, 8)).astype(np.int8) for _ in range(2)]
-    old, new = (library(tflite.read(each, "mul.tflite"))(*operands) for each in data)
+    old, new = (library(tflite.read_tflite(each, "mul.tflite"))(*operands) for each in data)
     np.testing.assert_array_equal(old, new)
     assert np.abs(new - operands[0].astype(np.float64) * operands[1] * 0.25).max() <= 0.5
 
@@ -63,7 +63,7 @@ def test_float16_weights_are_widened(how: str, sparse: bool) -> None:
     tensors = (X, stored, Tensor("half", (3, 4), "FLOAT16"), Tensor("w", (3, 4)), Y)
     wide = Op(how, ("half" if sparse else "s",), ("w",), "CastOptions" if how == "CAST" else "DequantizeOptions")
     ops = (*((Op("DENSIFY", ("s",), ("half",)),) if sparse else ()), wide, DENSE)
-    graph = tflite.read(model(tensors, ops, ("x",), ("y",)), "half.tflite")
+    graph = tflite.read_tflite(model(tensors, ops, ("x",), ("y",)), "half.tflite")
     x = RNG.normal(size=(1, 4)).astype(np.float32)
     wanted = x @ half.astype(np.float32).T
     np.testing.assert_allclose(library(graph)(x), wanted, rtol=1e-5, atol=1e-6)
@@ -74,23 +74,23 @@ def test_float16_made_twice_is_refused() -> None:
     tensors = (Tensor("x", (2, 2)), stored, Tensor("h", (2, 2), "FLOAT16"), Tensor("y", (2, 2)))
     again = Op("DENSIFY", ("s",), ("h",))
     with pytest.raises(ModelError, match="twice"):
-        tflite.read(model(tensors, (again, again, Op("DEQUANTIZE", ("h",), ("y",))), ("x",), ("y",)), "h.tflite")
+        tflite.read_tflite(model(tensors, (again, again, Op("DEQUANTIZE", ("h",), ("y",))), ("x",), ("y",)), "h.tflite")
 
 
 @pytest.mark.parametrize(("number", "name"), [(18, "bfloat16"), (19, "int2"), (20, "uint4"), (99, "type_99")])
 def test_dtypes_that_are_not_built_are_refused_by_name(number: int, name: str) -> None:
     weights = Tensor("w", (3, 4), data=bytes(24), type_number=number)
     with pytest.raises(UnsupportedError, match=name):
-        tflite.read(model((X, weights, Y), (DENSE,), ("x",), ("y",)), "dtype.tflite")
+        tflite.read_tflite(model((X, weights, Y), (DENSE,), ("x",), ("y",)), "dtype.tflite")
 
 
 @pytest.mark.parametrize(("details", "what"), [(2, "blocks of elements"), (7, "kind 7")])
 def test_details_of_quantisation_that_are_not_known_are_refused(details: int, what: str) -> None:
     weights = Tensor("w", (3, 4), "INT8", bytes(12), details=details)
     with pytest.raises(UnsupportedError, match=what):
-        tflite.read(model((X, weights, Y), (DENSE,), ("x",), ("y",)), "blocks.tflite")
+        tflite.read_tflite(model((X, weights, Y), (DENSE,), ("x",), ("y",)), "blocks.tflite")
 
 
 def test_custom_details_are_ignored_as_tflite_does() -> None:
     weights = Tensor("w", (3, 4), data=WEIGHTS, details=1)
-    assert tflite.read(model((X, weights, Y), (DENSE,), ("x",), ("y",)), "custom.tflite").nodes
+    assert tflite.read_tflite(model((X, weights, Y), (DENSE,), ("x",), ("y",)), "custom.tflite").nodes

@@ -22,7 +22,7 @@ NUMBERS = ("float32", "int32")
 
 def check(op: Op, tensors: Sequence[Tensor], wanted: Callable[..., Array], *inputs: Array, **bound: Any) -> None:
     """The model of one operator gives what ``wanted`` gives of the same inputs."""
-    (found,) = run(tflite.read(single(op, tensors), "one.tflite"), inputs)
+    (found,) = run(tflite.read_tflite(single(op, tensors), "one.tflite"), inputs)
     expected = np.asarray(wanted(*inputs))
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(found, expected, **(bound or {"rtol": 0, "atol": 0}))
@@ -268,7 +268,7 @@ def test_bits_of_constants_are_read_otherwise() -> None:
     tensors = (constant("x", bits), plain("y", "int32", 3))
     check(Op("BITCAST", ("x",), ("y",)), tensors, lambda: bits.view(np.int32))
     with pytest.raises(UnsupportedError, match="the bits of float32 as int32"):
-        tflite.read(
+        tflite.read_tflite(
             single(Op("BITCAST", ("x",), ("y",)), (plain("x", "float32", 3), plain("y", "int32", 3))), "one.tflite"
         )
 
@@ -287,7 +287,7 @@ def test_spectra_of_images(code: str, rows: int, columns: int) -> None:
     )
     data_ = model(tensors, [Op("RFFT2D", ("x", "n"), ("z",), "Rfft2dOptions"), Op(code, ("z",), ("y",))], ["x"], ["y"])
     x = RNG.normal(size=(2, 3, 10)).astype(np.float32)
-    (found,) = run(tflite.read(data_, "spectrum.tflite"), (x,))
+    (found,) = run(tflite.read_tflite(data_, "spectrum.tflite"), (x,))
     np.testing.assert_allclose(found, meaning(np.fft.rfft2(x, (rows, columns))), atol=2e-5)
 
 
@@ -310,7 +310,7 @@ def test_spectra_keep_their_parts_in_other_shapes() -> None:
         Op("COMPLEX_ABS", ("e",), ("y",)),
     ]
     x = data("float32", 3, 1, 16)
-    (found,) = run(tflite.read(model(tensors, nodes, ("x",), ("y",)), "stft.tflite"), (x,))
+    (found,) = run(tflite.read_tflite(model(tensors, nodes, ("x",), ("y",)), "stft.tflite"), (x,))
     np.testing.assert_allclose(found, np.abs(np.fft.rfft(x[:, 0]))[None], atol=2e-5)
 
 
@@ -321,12 +321,15 @@ def test_slices_from_computed_places(place: tuple[int, int], wanted: int) -> Non
     masks = {"BeginMask": 1, "EndMask": 1, "ShrinkAxisMask": 2}
     op = Op("STRIDED_SLICE", ("x", "b", "e", "s"), ("y",), "StridedSliceOptions", masks)
     begin, x = np.array(place, np.int32), data("float32", 3, 5, 4)
-    (found,) = run(tflite.read(model(one, (op,), ("x", "b", "e"), ("y",)), "place.tflite"), (x, begin, begin + 1))
+    (found,) = run(
+        tflite.read_tflite(model(one, (op,), ("x", "b", "e"), ("y",)), "place.tflite"), (x, begin, begin + 1)
+    )
     assert (found == x[:, wanted]).all()
     some = (Tensor("x", (5, 4)), plain("b", "int32", 1), plain("e", "int32", 1), ints("s", 1), Tensor("y", (2, 4)))
     op = Op("STRIDED_SLICE", ("x", "b", "e", "s"), ("y",), "StridedSliceOptions")
     (found,) = run(
-        tflite.read(model(some, (op,), ("x", "b", "e"), ("y",)), "places.tflite"), (x[0], begin[1:], begin[1:] + 2)
+        tflite.read_tflite(model(some, (op,), ("x", "b", "e"), ("y",)), "places.tflite"),
+        (x[0], begin[1:], begin[1:] + 2),
     )
     assert (found == x[0, min(wanted, 3) :][:2]).all()
 
@@ -341,7 +344,7 @@ def test_dense_layers_by_computed_weights(dtype: str) -> None:
         for name, shape, (scale, zero) in zip("xwy", ((3, 6), (4, 6), (3, 4)), quants, strict=True)
     ]
     op = Op("FULLY_CONNECTED", ("x", "w"), ("y",), "FullyConnectedOptions")
-    (found,) = run(tflite.read(model(tensors, (op,), ("x", "w"), ("y",)), "product.tflite"), (x, w))
+    (found,) = run(tflite.read_tflite(model(tensors, (op,), ("x", "w"), ("y",)), "product.tflite"), (x, w))
     if dtype == "float32":
         np.testing.assert_allclose(found, x @ w.T, rtol=1e-5)
     else:
@@ -357,7 +360,10 @@ def test_parts_without_elements() -> None:
     fill = Op("PAD", ("z", "p"), ("w",))
     borders = constant("p", np.array([[0, 0], [1, 2]], np.int32))
     tensors = (Tensor("x", (2, 4)), *places, Tensor("z", (2, 0)), borders, Tensor("w", (2, 3)), Tensor("y", (2, 4)))
-    graph, x = tflite.read(model(tensors, (cut, join, fill), ("x",), ("y", "w")), "empty.tflite"), data("float32", 2, 4)
+    graph, x = (
+        tflite.read_tflite(model(tensors, (cut, join, fill), ("x",), ("y", "w")), "empty.tflite"),
+        data("float32", 2, 4),
+    )
     joined, padded = run(graph, (x,))
     assert (joined == x).all() and padded.shape == (2, 3) and not padded.any()
     nothing = (Tensor("x", (2, 4)), ints("n", 0, 2), Tensor("y", (0, 8)))
@@ -399,7 +405,7 @@ def test_variables_of_any_dtype(dtype: str) -> None:
         Op("ASSIGN_VARIABLE", ("v", "x"), (), "AssignVariableOptions"),
         Op("RESHAPE", ("old",), ("y",), "ReshapeOptions", {"NewShape": (3,)}),
     ]
-    graph = tflite.read(model(tensors, ops, ("x",), ("y",)), "variable.tflite")
+    graph = tflite.read_tflite(model(tensors, ops, ("x",), ("y",)), "variable.tflite")
     state, before = dict[str, Array](), np.zeros(3, dtype)
     for _ in range(3):
         x = data(dtype, 3)

@@ -20,7 +20,7 @@ RNG = np.random.default_rng(7)
 
 
 def read(data: bytes, shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    return tflite.read(data, "small.tflite", shapes)
+    return tflite.read_tflite(data, "small.tflite", shapes)
 
 
 def ops(graph: Graph) -> list[str]:

@@ -69,7 +69,7 @@ def test_lstm_over_several_calls(dtype: str, batch: int, steps: int, time_major:
     runtime = pytest.importorskip("tflite_micro").runtime
     model = lstm(dtype, batch, steps, time_major, clip)
     interpreter = runtime.Interpreter.from_bytes(model, arena_size=1 << 20)
-    graph, state = tflite.read(model, "lstm.tflite"), dict[str, Array]()
+    graph, state = tflite.read_tflite(model, "lstm.tflite"), dict[str, Array]()
     for _ in range(3):
         x = data(dtype, graph.types[graph.inputs[0]].shape)
         interpreter.set_input(x, 0)
@@ -110,7 +110,7 @@ def rnn(sequence: bool, time_major: bool, hybrid: bool, activation: int) -> byte
 def test_plain_cells_over_several_calls(sequence: bool, time_major: bool, hybrid: bool) -> None:
     for activation, bend in ((4, np.tanh), (1, lambda x: np.maximum(x, 0)), (0, lambda x: x)):
         data_ = rnn(sequence, time_major, hybrid, activation)
-        graph, state = tflite.read(data_, "rnn.tflite"), dict[str, Array]()
+        graph, state = tflite.read_tflite(data_, "rnn.tflite"), dict[str, Array]()
         consts = [TfliteFile(data_, "rnn.tflite").array(TfliteFile(data_, "rnn.tflite").tensor(k)) for k in (1, 2, 3)]
         scale = np.float64(np.float32(0.006)) if hybrid else 1.0
         w, r, b = consts[0] * scale, consts[1] * scale, consts[2]
@@ -210,7 +210,7 @@ def test_variants_of_cells(variant: dict[str, Any], clips: tuple[float, float]) 
     fields = {"FusedActivationFunction": 4, "CellClip": clips[0], "ProjClip": clips[1]}
     inputs = tuple(names.get(k, "") for k in range(20))
     op = Op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, ("y",), "UnidirectionalSequenceLSTMOptions", fields)
-    graph, memory = tflite.read(single(op, tensors), "lstm.tflite"), dict[str, Array]()
+    graph, memory = tflite.read_tflite(single(op, tensors), "lstm.tflite"), dict[str, Array]()
     state = [np.zeros((batch, cell.outputs)), np.zeros((batch, UNITS))]
     for _ in range(2):
         x = RNG.normal(size=(batch, steps, DEPTH)).astype(np.float32)
@@ -239,7 +239,7 @@ def test_both_directions(variant: dict[str, Any], time_major: bool, merged: bool
     fields = {"FusedActivationFunction": 4, "TimeMajor": time_major, "MergeOutputs": merged}
     inputs = tuple(names.get(k, "") for k in range(48))
     op = Op("BIDIRECTIONAL_SEQUENCE_LSTM", inputs, outputs, "BidirectionalSequenceLSTMOptions", fields)
-    graph, memory = tflite.read(single(op, tensors), "lstm.tflite"), dict[str, Array]()
+    graph, memory = tflite.read_tflite(single(op, tensors), "lstm.tflite"), dict[str, Array]()
     states = [[np.zeros((batch, width)), np.zeros((batch, UNITS))] for _ in cells]
     for _ in range(2):
         x = RNG.normal(size=(*lead, DEPTH)).astype(np.float32)
@@ -266,7 +266,7 @@ def test_plain_cells_both_ways(merged: bool) -> None:
         inputs += [f"p{k}0", f"p{k}1", f"p{k}2", f"h{k}"]
     fields = {"FusedActivationFunction": 4, "MergeOutputs": merged}
     op = Op("BIDIRECTIONAL_SEQUENCE_RNN", (*inputs, "", "", ""), outputs, "BidirectionalSequenceRNNOptions", fields)
-    graph, memory = tflite.read(single(op, tensors), "rnn.tflite"), dict[str, Array]()
+    graph, memory = tflite.read_tflite(single(op, tensors), "rnn.tflite"), dict[str, Array]()
     hidden = [np.zeros((batch, UNITS)), np.zeros((batch, UNITS))]
     for _ in range(2):
         x = RNG.normal(size=(batch, steps, DEPTH)).astype(np.float32)
@@ -291,4 +291,4 @@ def test_normalised_cells_are_refused() -> None:
     fields = {"FusedActivationFunction": 4}
     op = Op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, ("y",), "UnidirectionalSequenceLSTMOptions", fields)
     with pytest.raises(UnsupportedError, match="layer normalisation"):
-        tflite.read(single(op, (*tensors, normal)), "lstm.tflite")
+        tflite.read_tflite(single(op, (*tensors, normal)), "lstm.tflite")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microc.frontend.tflite.reader import CONVERTERS, hint
+from microc.frontend.tflite.reader import CONVERTERS, unsupported_operator_hint
 
 BUILTIN = """
 ABS ADD ADD_N ARG_MAX ARG_MIN ASSIGN_VARIABLE AVERAGE_POOL_2D BATCH_MATMUL BATCH_TO_SPACE_ND BROADCAST_ARGS
@@ -35,12 +35,12 @@ def test_every_operator_of_tflite_micro_is_spelled() -> None:
 
 
 def test_the_only_one_that_is_not_is_code_for_another_chip() -> None:
-    assert "Vela" in hint("CUSTOM:ethos-u") and "CUSTOM:ethos-u" not in CONVERTERS
+    assert "Vela" in unsupported_operator_hint("CUSTOM:ethos-u") and "CUSTOM:ethos-u" not in CONVERTERS
 
 
 def test_everybody_is_told_what_to_do() -> None:
     hints = {
-        name: hint(name)
+        name: unsupported_operator_hint(name)
         for name in ("WHERE", "UNIQUE", "LSTM", "RANDOM_UNIFORM", "HASHTABLE_FIND", "CUSTOM:FlexErf", "ANY")
     }
     assert all(hints.values()) and len(set(hints.values())) == 6

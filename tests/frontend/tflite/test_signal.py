@@ -21,7 +21,7 @@ def check(op: Op, tensors: Sequence[Tensor], dtype: str, calls: int = 6, valid: 
     runtime = pytest.importorskip("tflite_micro").runtime
     data = model(tensors, (op,), (op.inputs[0],), op.outputs)
     interpreter = runtime.Interpreter.from_bytes(data, arena_size=1 << 20)
-    graph, state = tflite.read(data, "signal.tflite"), dict[str, Array]()
+    graph, state = tflite.read_tflite(data, "signal.tflite"), dict[str, Array]()
     for _ in range(calls):
         shape = tensors[0].shape
         big = RNG.integers(-30000, 30000, shape)

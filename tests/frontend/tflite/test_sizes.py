@@ -104,7 +104,7 @@ def test_paddings_that_are_computed(shape: tuple[int, ...], tmp_path: Path) -> N
 
 
 def test_numbers_that_shapes_are_made_of_leave_no_nodes() -> None:
-    graph = tflite.read(atrous(), "open.tflite", {"x": (1, 4, 4, 2)})
+    graph = tflite.read_tflite(atrous(), "open.tflite", {"x": (1, 4, 4, 2)})
     assert {node.op for node in graph.nodes} == {"pad", "reshape", "transpose", "conv2d"}
 
 

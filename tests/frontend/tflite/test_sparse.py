@@ -32,7 +32,7 @@ def written(shape: tuple[int, ...], values: list[float], sparsity: Sparsity) -> 
     ids=["rows", "blocks"],
 )
 def test_sparse_constants(wanted: Array, values: list[float], sparsity: Sparsity) -> None:
-    graph = tflite.read(written(wanted.shape, values, sparsity), "sparse.tflite")
+    graph = tflite.read_tflite(written(wanted.shape, values, sparsity), "sparse.tflite")
     np.testing.assert_array_equal(graph.consts["d"], wanted)
 
 
@@ -50,4 +50,4 @@ def test_sparse_constants(wanted: Array, values: list[float], sparsity: Sparsity
 )
 def test_broken_descriptions_are_refused(sparsity: Sparsity) -> None:
     with pytest.raises(ModelError):
-        tflite.read(written(ROWS.shape, [7, 8, 9, 5], sparsity), "sparse.tflite")
+        tflite.read_tflite(written(ROWS.shape, [7, 8, 9, 5], sparsity), "sparse.tflite")

@@ -34,7 +34,7 @@ def tflm_runs(data: bytes, inputs: Sequence[Array]) -> list[Array]:
 def check(data: bytes, inputs: Sequence[Array], tolerance: float = 0.0) -> None:
     """Two instances by turns, the second a call behind, then the first one again from a reset."""
     wanted = tflm_runs(data, inputs)
-    one = microc.compile(tflite.read(data, "state.tflite"))
+    one = microc.compile(tflite.read_tflite(data, "state.tflite"))
     two = one.instance()
     for k, x in enumerate(inputs):
         np.testing.assert_allclose(np.asarray(one(x)), wanted[k], rtol=tolerance, atol=tolerance)
@@ -122,7 +122,7 @@ def test_variables_in_branches() -> None:
     calls = [(np.array([rng.integers(2) > 0]), rng.standard_normal(3).astype(np.float32)) for _ in range(8)]
     for handed in (True, False):
         data, memory = chosen(handed=handed), START
-        network = microc.compile(tflite.read(data, "state.tflite"))
+        network = microc.compile(tflite.read_tflite(data, "state.tflite"))
         for c, x in calls:
             before = memory
             memory = memory + x if c[0] else memory
@@ -136,7 +136,7 @@ def test_variables_in_branches() -> None:
 def test_branches_as_tflite_micro_runs_them() -> None:
     runtime = pytest.importorskip("tflite_micro").runtime
     data, rng = chosen(handed=False), np.random.default_rng(4)
-    network = microc.compile(tflite.read(data, "state.tflite"))
+    network = microc.compile(tflite.read_tflite(data, "state.tflite"))
     interpreter = runtime.Interpreter.from_bytes(data, arena_size=1 << 16)
     for k in range(6):
         c, x = np.array([k % 3 != 1]), rng.standard_normal(3).astype(np.float32)
@@ -186,7 +186,7 @@ def repeated(*, counted: bool) -> bytes:
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_variables_in_loops(counted: bool) -> None:
-    network = microc.compile(tflite.read(repeated(counted=counted), "state.tflite"))
+    network = microc.compile(tflite.read_tflite(repeated(counted=counted), "state.tflite"))
     memory = START
     for x in (np.array([0.7, 1.0, -2.0], np.float32), np.array([0.3, 0.1, 0.2], np.float32), np.ones(3, np.float32)):
         turns = 3
@@ -216,7 +216,7 @@ def test_a_branch_in_a_loop() -> None:
     loop = Op("WHILE", ("zero", "c", "x"), ("turns", "flag", "same"), "WhileOptions", fields)
     ops = (FIND, loop, Op("READ_VARIABLE", ("h",), ("y",)))
     data = model(tensors, ops, ("c", "x"), ("y",), (condition, body, then, otherwise))
-    network, memory = microc.compile(tflite.read(data, "state.tflite")), np.zeros(3, np.float32)
+    network, memory = microc.compile(tflite.read_tflite(data, "state.tflite")), np.zeros(3, np.float32)
     for go in (True, False, True):
         x = np.array([0.25, 1.0, -2.0], np.float32)
         memory = memory + 3 * x if go else memory
@@ -230,6 +230,6 @@ def test_what_is_refused_inside_of_control_flow() -> None:
     op = Op("WHILE", ("x",), ("y",), "WhileOptions", {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2})
     tensors = (Tensor("x", (3,)), Tensor("y", (3,)))
     with pytest.raises(UnsupportedError, match="a condition that assigns a variable"):
-        tflite.read(
+        tflite.read_tflite(
             model(tensors, (op,), ("x",), ("y",), (condition, Subgraph(INNER, (), ("a",), ("a",)))), "state.tflite"
         )

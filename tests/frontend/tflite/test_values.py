@@ -139,7 +139,7 @@ def test_spelling_means_what_the_operator_means(name: str) -> None:
     wanted = meaning(*inputs)
     tensors = [Tensor(f"x{i}", shape) for i, shape in enumerate(shapes)]
     names = [tensor.name for tensor in tensors]
-    graph = tflite.read(model([*tensors, *extra, Tensor("y", wanted.shape)], [op], names, ["y"]), "one.tflite")
+    graph = tflite.read_tflite(model([*tensors, *extra, Tensor("y", wanted.shape)], [op], names, ["y"]), "one.tflite")
     (result,) = evaluate(graph, inputs)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=2e-6)
@@ -154,7 +154,7 @@ FLOAT_MODELS = models(
 @pytest.mark.parametrize("path", FLOAT_MODELS, ids=lambda path: path.stem)
 def test_real_float_models_give_their_reference(path: Path) -> None:
     """Within 1e-4 of the largest output; a hybrid model (integer weights, float data) within 5 %: TFLite rounds its data."""
-    graph = tflite.read(path.read_bytes(), path.name)
+    graph = tflite.read_tflite(path.read_bytes(), path.name)
     hybrid = any(node.op == "dequantize" for node in graph.nodes)
     for inputs, outputs in cases(path)[:1]:
         for got, wanted in zip(evaluate(graph, inputs), outputs, strict=True):

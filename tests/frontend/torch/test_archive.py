@@ -173,4 +173,4 @@ def test_mutations_are_programs_or_refused() -> None:
 
 def test_the_reader_refuses_before_it_needs_pytorch() -> None:
     with pytest.raises(MicrocError, match="pickled"):
-        torch_export.read(archive(ATTACKS["pickled weights"]), "m.pt2", {})
+        torch_export.read_pt2(archive(ATTACKS["pickled weights"]), "m.pt2", {})

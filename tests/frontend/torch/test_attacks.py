@@ -121,7 +121,7 @@ def test_nothing_of_a_file_runs(
     ATTACKS[attack](members, target)
     changed = packed(members)
     try:
-        graph = torch_export.read(changed, "attack.pt2", {})
+        graph = torch_export.read_pt2(changed, "attack.pt2", {})
     except MicrocError:
         assert attack != "sample inputs"
     else:
@@ -140,7 +140,7 @@ def test_the_attacks_are_real(attack: str, genuine: tuple[bytes, Any], tmp_path:
 
 
 def test_what_pytorch_writes_is_read(genuine: tuple[bytes, Any]) -> None:
-    graph = torch_export.read(genuine[0], "genuine.pt2", {})
+    graph = torch_export.read_pt2(genuine[0], "genuine.pt2", {})
     np.testing.assert_allclose(library(graph)(X), genuine[1], rtol=1e-5, atol=1e-6)
 
 

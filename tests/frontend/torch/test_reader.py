@@ -287,12 +287,12 @@ def test_a_quantised_program_computes_integers() -> None:
     import torch.ao.quantization.fx._decomposed
 
     from microc.compiler.options import Options
-    from microc.compiler.pipeline import optimise
+    from microc.compiler.pipeline import optimise_graph
 
     torch.manual_seed(5)
     x = torch.randn(1, 3, 8, 8)
     compare(Quantised(), x, bound=1e-6)
-    graph = optimise(reader.read_program(torch.export.export(Quantised(), (x,))), Options())
+    graph = optimise_graph(reader.read_program(torch.export.export(Quantised(), (x,))), Options())
     layers = [node for node in graph.nodes if node.op in ("conv2d", "dense")]
     assert len(layers) == 2 and all(graph.types[node.inputs[1]].dtype == "int8" for node in layers)
 
@@ -301,7 +301,7 @@ def test_stored_weights_of_a_transposed_convolution_are_known_when_compiling() -
     import torch.ao.quantization.fx._decomposed
 
     from microc.compiler.options import Options
-    from microc.compiler.pipeline import optimise
+    from microc.compiler.pipeline import optimise_graph
 
     torch.manual_seed(10)
     held, scales = torch.randint(-127, 127, (4, 3, 3, 3), dtype=torch.int8), torch.rand(3) * 0.01 + 0.001
@@ -319,7 +319,7 @@ def test_stored_weights_of_a_transposed_convolution_are_known_when_compiling() -
             return functional.conv_transpose2d(x, weight, None, 2, 1, 1)
 
     compare(Upwards(), x)
-    graph = optimise(reader.read_program(torch.export.export(Upwards(), (x,))), Options())
+    graph = optimise_graph(reader.read_program(torch.export.export(Upwards(), (x,))), Options())
     assert "conv2d_transpose" not in {node.op for node in graph.nodes}
 
 
@@ -330,10 +330,10 @@ def test_a_file() -> None:
     torch.export.save(torch.export.export(module, (x,)), file)
     data = file.getvalue()
     assert reader.is_torch(data)
-    found = library(reader.read(data, "linear.pt2", {}))(x.numpy())
+    found = library(reader.read_pt2(data, "linear.pt2", {}))(x.numpy())
     np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=BOUND, atol=BOUND)
     with pytest.raises(UsageError, match="one shape"):
-        reader.read(data, "linear.pt2", {"x": (1, 4)})
+        reader.read_pt2(data, "linear.pt2", {"x": (1, 4)})
 
 
 def test_what_is_unknown_is_listed() -> None:

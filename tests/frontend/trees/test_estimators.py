@@ -52,7 +52,7 @@ def test_isolation_forest(features: float) -> None:
         x
     )
     rows = np.float32(1.5) * x[:40] + np.float32(0.01)
-    label, scores = library(reader.read(estimator, rows.shape))(rows)
+    label, scores = library(reader.read_estimator(estimator, rows.shape))(rows)
     np.testing.assert_allclose(scores, estimator.decision_function(rows), atol=2e-6)
     np.testing.assert_array_equal(label, estimator.predict(rows))
 
@@ -63,13 +63,13 @@ def test_quantile_transformer(data_set: str) -> None:
     x = getattr(datasets, f"load_{data_set}")().data[:, :30].astype(np.float32)
     estimator = preprocessing.QuantileTransformer(n_quantiles=75).fit(x[::2])
     rows = np.concatenate([x[1:160:4], x[:20] * np.float32(1.01) - np.float32(0.3)])
-    found = library(reader.read(estimator, rows.shape))(rows)
+    found = library(reader.read_estimator(estimator, rows.shape))(rows)
     np.testing.assert_allclose(found, estimator.transform(rows), atol=2e-4)
     with pytest.raises(UnsupportedError, match="QuantileTransformer with output_distribution='normal'"):
-        reader.read(preprocessing.QuantileTransformer(n_quantiles=9, output_distribution="normal").fit(x))
+        reader.read_estimator(preprocessing.QuantileTransformer(n_quantiles=9, output_distribution="normal").fit(x))
     before = pipeline.make_pipeline(preprocessing.QuantileTransformer(n_quantiles=75), linear_model.Ridge())
     with pytest.raises(UnsupportedError, match="QuantileTransformer with repeated quantiles_"):
-        reader.read(before.fit(x, x[:, 2]))
+        reader.read_estimator(before.fit(x, x[:, 2]))
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
@@ -78,7 +78,7 @@ def test_mixture_far_from_zero(kind: str) -> None:
     x = np.random.default_rng(4).normal(size=(90, 3)) + np.repeat([[0.0], [1.5], [4.0]], 30, axis=0)
     x = (x + 1e4).astype(np.float32)
     estimator = mixture.GaussianMixture(3, covariance_type=kind, random_state=0).fit(x.astype(np.float64))
-    label, shares = library(reader.read(estimator, x.shape))(x)
+    label, shares = library(reader.read_estimator(estimator, x.shape))(x)
     np.testing.assert_allclose(shares, estimator.predict_proba(x.astype(np.float64)), atol=1e-3)
     np.testing.assert_array_equal(label, estimator.predict(x.astype(np.float64)))
 
@@ -89,7 +89,7 @@ def test_one_for_each_class_of_linear_scores(data_set: str, member: object) -> N
     held = getattr(datasets, f"load_{data_set}")()
     x = held.data.astype(np.float32)
     estimator = multiclass.OneVsRestClassifier(member).fit(x[::2], held.target[::2])
-    label, scores = library(reader.read(estimator, x[1:80:2].shape))(x[1:80:2])
+    label, scores = library(reader.read_estimator(estimator, x[1:80:2].shape))(x[1:80:2])
     wanted = estimator.decision_function(x[1:80:2].astype(np.float64))
     np.testing.assert_allclose(scores[:, 1] if wanted.ndim == 1 else scores, wanted, atol=1e-4 * np.abs(wanted).max())
     np.testing.assert_array_equal(label, estimator.predict(x[1:80:2]))
@@ -98,37 +98,39 @@ def test_one_for_each_class_of_linear_scores(data_set: str, member: object) -> N
 def test_outliers_by_neighbours_that_tie_are_refused() -> None:
     x = datasets.load_digits().data[:300].astype(np.float32)
     with pytest.raises(UnsupportedError, match="LocalOutlierFactor with n_neighbors=20"):
-        reader.read(neighbors.LocalOutlierFactor(novelty=True).fit(x))
+        reader.read_estimator(neighbors.LocalOutlierFactor(novelty=True).fit(x))
     x = datasets.load_wine().data.astype(np.float32)
     estimator = neighbors.LocalOutlierFactor(novelty=True).fit(x[::2])
-    scores = library(reader.read(estimator, x[1:40:2].shape))(x[1:40:2])[1]
+    scores = library(reader.read_estimator(estimator, x[1:40:2].shape))(x[1:40:2])[1]
     np.testing.assert_allclose(scores.reshape(-1), estimator.decision_function(x[1:40:2]), atol=1e-4)
 
 
 def test_trees_of_one_row() -> None:
     x = np.eye(4, dtype=np.float32)
     estimator = ensemble.IsolationForest(n_estimators=3, max_samples=1, random_state=0).fit(x)
-    np.testing.assert_array_equal(library(reader.read(estimator, x.shape))(x)[1], estimator.decision_function(x))
+    np.testing.assert_array_equal(
+        library(reader.read_estimator(estimator, x.shape))(x)[1], estimator.decision_function(x)
+    )
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
 def test_nearest_centroid(metric: str) -> None:
     x = np.random.default_rng(1).normal(size=(90, 3)).astype(np.float32)
     estimator = neighbors.NearestCentroid(metric=metric).fit(x, np.repeat([7, 2, 5], 30))
-    np.testing.assert_array_equal(library(reader.read(estimator, x.shape))(x), estimator.predict(x))
+    np.testing.assert_array_equal(library(reader.read_estimator(estimator, x.shape))(x), estimator.predict(x))
     uneven = neighbors.NearestCentroid(priors=[0.5, 0.25, 0.25]).fit(x, np.repeat([7, 2, 5], 30))
     with pytest.raises(UnsupportedError, match="priors"):
-        reader.read(uneven)
+        reader.read_estimator(uneven)
 
 
 def test_names_of_results() -> None:
     x, y = np.eye(3, dtype=np.float32), [0, 1, 2]
-    assert reader.read(linear_model.LogisticRegression().fit(x, y)).outputs == ("label", "probabilities")
-    assert reader.read(tree.DecisionTreeClassifier().fit(x, y)).outputs == ("label", "probabilities")
-    assert reader.read(svm.LinearSVC().fit(x, y)).outputs == ("label", "probabilities")
-    assert reader.read(ensemble.IsolationForest(n_estimators=2).fit(x)).outputs == ("label", "scores")
+    assert reader.read_estimator(linear_model.LogisticRegression().fit(x, y)).outputs == ("label", "probabilities")
+    assert reader.read_estimator(tree.DecisionTreeClassifier().fit(x, y)).outputs == ("label", "probabilities")
+    assert reader.read_estimator(svm.LinearSVC().fit(x, y)).outputs == ("label", "probabilities")
+    assert reader.read_estimator(ensemble.IsolationForest(n_estimators=2).fit(x)).outputs == ("label", "scores")
     with pytest.raises(ModelError, match="not fitted"):
-        reader.read(ensemble.IsolationForest())
+        reader.read_estimator(ensemble.IsolationForest())
 
 
 def test_conversions_that_drop_parameters_are_refused() -> None:
@@ -149,16 +151,16 @@ def test_conversions_that_drop_parameters_are_refused() -> None:
         linear_model.SGDClassifier(loss="modified_huber", random_state=0).fit(*datasets.load_wine(return_X_y=True)),
     ):
         with pytest.raises(UnsupportedError):
-            reader.read(estimator)
+            reader.read_estimator(estimator)
     read = neighbors.KNeighborsRegressor(4).fit(x, x[:, 1])
-    assert reader.read(read).outputs
+    assert reader.read_estimator(read).outputs
 
 
 def test_a_discriminant_of_badly_scaled_features() -> None:
     held = datasets.load_breast_cancer()
     x = held.data.astype(np.float32)
     estimator = discriminant_analysis.LinearDiscriminantAnalysis().fit(x[::2], held.target[::2])
-    label, shares = library(reader.read(estimator, (60, x.shape[1])))(x[1::2][:60])
+    label, shares = library(reader.read_estimator(estimator, (60, x.shape[1])))(x[1::2][:60])
     np.testing.assert_allclose(shares, estimator.predict_proba(x[1::2][:60]), atol=1e-4)
     np.testing.assert_array_equal(label, estimator.predict(x[1::2][:60]))
 
@@ -174,6 +176,6 @@ def test_saturated_probabilities_do_not_make_the_label(scaler: str | None) -> No
     ):
         estimator = last if scaler is None else pipeline.make_pipeline(getattr(preprocessing, scaler)(), last)
         estimator.fit(x[::8], y[::8])
-        label, shares = library(reader.read(estimator, (200, 64)))(x[1:1600:8])
+        label, shares = library(reader.read_estimator(estimator, (200, 64)))(x[1:1600:8])
         np.testing.assert_array_equal(label, estimator.predict(x[1:1600:8]))
         np.testing.assert_allclose(shares, estimator.predict_proba(x[1:1600:8]), atol=1e-4)

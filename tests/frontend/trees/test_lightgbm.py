@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.errors import ModelError
-from microc.frontend.trees.sklearn import read_file
+from microc.frontend.trees.sklearn import read_booster_file
 from microc.ops.meaning import evaluate
 
 HEADER = {
@@ -37,7 +37,7 @@ def written(**change: str) -> bytes:
 
 
 def test_a_model_decides() -> None:
-    graph = read_file(written(), "m.txt", {"input": (3, 4)})
+    graph = read_booster_file(written(), "m.txt", {"input": (3, 4)})
     rows = np.array([[0, 0, 9, 9], [0, 1, 9, 9], [1, 0, 9, 9]], np.float32)
     (made,), _ = evaluate(graph, {"input": rows})
     np.testing.assert_array_equal(made, np.array([1, 3, 2], np.float32))
@@ -69,4 +69,4 @@ def test_a_model_decides() -> None:
 )
 def test_numbers_are_refused(field: str, text: str, said: str) -> None:
     with pytest.raises(ModelError, match=said):
-        read_file(written(**{field: text}), "m.txt", {})
+        read_booster_file(written(**{field: text}), "m.txt", {})

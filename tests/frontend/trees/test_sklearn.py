@@ -56,7 +56,7 @@ def named(estimators: tuple[Any, ...]) -> pytest.MarkDecorator:
 def test_classifiers(estimator: Any, classes: int) -> None:
     x, y = problem(classes)
     estimator.fit(x, y)
-    label, probabilities = library(reader.read(estimator, (ROWS, FEATURES)))(x[:ROWS])
+    label, probabilities = library(reader.read_estimator(estimator, (ROWS, FEATURES)))(x[:ROWS])
     np.testing.assert_allclose(probabilities, estimator.predict_proba(x[:ROWS]), atol=BOUND)
     np.testing.assert_array_equal(label, estimator.predict(x[:ROWS]))
 
@@ -65,7 +65,7 @@ def test_classifiers(estimator: Any, classes: int) -> None:
 def test_regressors(estimator: Any) -> None:
     x, y = problem(0)
     estimator.fit(x, y)
-    found = library(reader.read(estimator, (ROWS, FEATURES)))(x[:ROWS])
+    found = library(reader.read_estimator(estimator, (ROWS, FEATURES)))(x[:ROWS])
     wanted = estimator.predict(x[:ROWS])
     np.testing.assert_allclose(found, wanted, atol=BOUND * np.abs(wanted).max())
 
@@ -77,9 +77,9 @@ def test_integers_decide_alike(estimator: Any) -> None:
     estimator.fit(x, y)
     stored = (x[:ROWS] * 256).astype(np.int16)
     options: dict[str, Any] = {"input_dtype": "int16", "input_scale": 1 / 256}
-    _, probabilities = library(reader.read(estimator, (ROWS, FEATURES), **options))(stored)
+    _, probabilities = library(reader.read_estimator(estimator, (ROWS, FEATURES), **options))(stored)
     np.testing.assert_allclose(probabilities, estimator.predict_proba(x[:ROWS]), atol=BOUND)
-    graph = reader.read(estimator, (ROWS, FEATURES), **options, leaf_dtype="int16")
+    graph = reader.read_estimator(estimator, (ROWS, FEATURES), **options, leaf_dtype="int16")
     label, scores = library(graph)(stored)
     assert scores.dtype == np.int32 and not any(kind.dtype == "float32" for kind in graph.types.values())
     np.testing.assert_array_equal(label, estimator.predict(x[:ROWS]))
@@ -88,7 +88,9 @@ def test_integers_decide_alike(estimator: Any) -> None:
 def test_two_classes_of_integers() -> None:
     x, y = problem(2)
     estimator = ensemble.GradientBoostingClassifier(n_estimators=9, random_state=0).fit(x, y)
-    graph = reader.read(estimator, (ROWS, FEATURES), input_dtype="int16", input_scale=1 / 256, leaf_dtype="int16")
+    graph = reader.read_estimator(
+        estimator, (ROWS, FEATURES), input_dtype="int16", input_scale=1 / 256, leaf_dtype="int16"
+    )
     label, scores = library(graph)((x[:ROWS] * 256).astype(np.int16))
     np.testing.assert_array_equal(label, estimator.predict(x[:ROWS]))
     (name,) = (
@@ -104,7 +106,7 @@ def test_two_classes_of_integers() -> None:
 def test_classes_that_are_not_places() -> None:
     x, y = problem(3)
     estimator = tree.DecisionTreeClassifier(random_state=0).fit(x, np.array([-7, 20, 3000])[y])
-    label, _ = library(reader.read(estimator, (ROWS, FEATURES)))(x[:ROWS])
+    label, _ = library(reader.read_estimator(estimator, (ROWS, FEATURES)))(x[:ROWS])
     np.testing.assert_array_equal(label, estimator.predict(x[:ROWS]))
 
 
@@ -117,7 +119,7 @@ def test_missing_values() -> None:
         ensemble.RandomForestClassifier(4, random_state=0),
     ):
         estimator.fit(x, y)
-        _, found = library(reader.read(estimator, (ROWS, FEATURES)))(x[:ROWS])
+        _, found = library(reader.read_estimator(estimator, (ROWS, FEATURES)))(x[:ROWS])
         np.testing.assert_allclose(found, estimator.predict_proba(x[:ROWS]), atol=BOUND)
 
 
@@ -134,7 +136,7 @@ def test_lightgbm(objective: str, capfd: pytest.CaptureFixture[str]) -> None:
         options |= {"objective": "binary", "boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.7}
     booster = lightgbm.train(options, lightgbm.Dataset(x, np.abs(y)), 6)
     wanted = booster.predict(x[:ROWS])
-    results = library(reader.read(booster, (ROWS, FEATURES)))(x[:ROWS])
+    results = library(reader.read_estimator(booster, (ROWS, FEATURES)))(x[:ROWS])
     found = results[1] if isinstance(results, tuple) else results
     found = found[:, 1] if found.ndim > wanted.ndim else found
     np.testing.assert_allclose(found, wanted, atol=BOUND * max(1, np.abs(wanted).max()))
@@ -163,7 +165,7 @@ def real_problem(name: str) -> tuple[Array, Array, Array]:
 def agree(estimator: Any, x: Array) -> None:
     """Every row as the estimator says: sums of leaves within the rounding of float32, classes the same."""
     wanted = estimator.predict_proba(x) if hasattr(estimator, "classes_") else estimator.predict(x)
-    results = library(reader.read(estimator, x.shape))(x)
+    results = library(reader.read_estimator(estimator, x.shape))(x)
     if hasattr(estimator, "classes_"):
         label, results = results
         np.testing.assert_array_equal(label, estimator.predict(x))
@@ -209,14 +211,14 @@ def test_integers_next_to_thresholds() -> None:
 def test_refusals() -> None:
     x, y = problem(2)
     with pytest.raises(ModelError, match="not fitted"):
-        reader.read(tree.DecisionTreeClassifier())
+        reader.read_estimator(tree.DecisionTreeClassifier())
     fitted = tree.DecisionTreeClassifier(max_depth=2).fit(x, y)
     with pytest.raises(UsageError, match="features"):
-        reader.read(fitted, (1, 3))
+        reader.read_estimator(fitted, (1, 3))
     with pytest.raises(UsageError, match="dtype"):
-        reader.read(fitted, leaf_dtype="float16")
+        reader.read_estimator(fitted, leaf_dtype="float16")
     with pytest.raises(UsageError, match="positive"):
-        reader.read(fitted, input_dtype="int8", input_scale=0.0)
+        reader.read_estimator(fitted, input_dtype="int8", input_scale=0.0)
     several = tree.DecisionTreeClassifier(max_depth=2).fit(x, np.stack([y, y], axis=1))
     with pytest.raises(UnsupportedError, match="several outputs"):
-        reader.read(several)
+        reader.read_estimator(several)

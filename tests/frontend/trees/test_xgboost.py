@@ -178,7 +178,7 @@ def test_lengths_are_not_believed(bomb: bytes) -> None:
 
 @pytest.mark.parametrize("write", [written, ubjson])
 def test_damaged_files(write: Any) -> None:
-    outcomes = survey(lambda data: reader.read_file(data, "m", {}), write(model([STUMP, DEEP])), 300, seed=5)
+    outcomes = survey(lambda data: reader.read_booster_file(data, "m", {}), write(model([STUMP, DEEP])), 300, seed=5)
     assert outcomes["ModelError"] > 100
 
 

@@ -19,7 +19,7 @@ from microc.ops.convolution.conv2d_algorithms import (
     can_use_float_winograd,
     can_use_float_winograd_four,
     can_use_winograd,
-    transformed_weights,
+    transform_weights,
 )
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import Case
@@ -46,7 +46,7 @@ OUTPUT_STEP_OF_FOUR = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1,
 def by_tiles(data: Array, weight: Array) -> Array:
     """Sums of a 4 x 4 x C tile by the published formula, in integers, before the division by four."""
     tile = np.einsum("ip,jq,pqc->ijc", INPUT_STEP, INPUT_STEP, data.astype(np.int64))
-    products = np.einsum("ijoc,ijc->ijo", transformed_weights(weight).reshape(POINTS, POINTS, *weight.shape[::3]), tile)
+    products = np.einsum("ijoc,ijc->ijo", transform_weights(weight).reshape(POINTS, POINTS, *weight.shape[::3]), tile)
     result: Array = np.einsum("ai,bj,ijo->abo", OUTPUT_STEP, OUTPUT_STEP, products)
     return result
 
@@ -107,7 +107,7 @@ def test_floats_err_as_little_as_is_stated(algorithm: str, outputs: int, channel
 def stated_bound(sizes: Array, weight: Array, outputs: int) -> Array:
     """Of every output (1, H, W, O), from the sizes (H, W, C) of what it is computed from."""
     points = outputs + 2
-    u = np.abs(transformed_weights(weight, outputs)).reshape(points, points, *weight.shape[::3]).astype(np.float64)
+    u = np.abs(transform_weights(weight, outputs)).reshape(points, points, *weight.shape[::3]).astype(np.float64)
     steps = (INPUT_STEP, OUTPUT_STEP) if outputs == 2 else (INPUT_STEP_OF_FOUR, OUTPUT_STEP_OF_FOUR)
     into, out = map(np.abs, steps)
     height, width, channels = sizes.shape

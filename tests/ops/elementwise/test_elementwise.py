@@ -12,7 +12,7 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops import registry
-from microc.ops.elementwise.scalar_functions import UNARY, apply
+from microc.ops.elementwise.scalar_functions import UNARY, apply_unary
 from microc.ops.quantised.int16_functions import input_scaling, sigmoid_table
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized
@@ -69,7 +69,7 @@ def test_rounding_even_is_dequantise_apply_quantise(op: str, dtype: str) -> None
     x = every(dtype)[:: 1 if dtype != "int16" else 256]
     (got,) = run_legalized(node, graph, {"a": x})
     function = next(f for f in UNARY if f.name == op)
-    real = apply(function, node.attrs, (x.astype(np.float32) - np.float32(7)) * np.float32(0.043))
+    real = apply_unary(function, node.attrs, (x.astype(np.float32) - np.float32(7)) * np.float32(0.043))
     info = np.iinfo(dtype)
     with np.errstate(over="ignore"):
         steps = np.clip(np.rint(real / np.float32(0.0191)) + 3, info.min, info.max)

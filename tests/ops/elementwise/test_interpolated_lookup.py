@@ -59,7 +59,7 @@ def test_all_int16_equal_litert(
     code: str, options: str, fields: dict[str, Any], scale: float, out: float, checksum: int
 ) -> None:
     x = every("int16")
-    (ours,) = run(tflite.read(one(code, options, fields, (scale, out), x.shape), "one.tflite"), (x,))
+    (ours,) = run(tflite.read_tflite(one(code, options, fields, (scale, out), x.shape), "one.tflite"), (x,))
     assert checksum_of(ours) == checksum
 
 
@@ -88,7 +88,7 @@ def softmax() -> bytes:
 
 def test_softmax_with_litert_s_tables() -> None:
     """LiteRT computes the tables of an int16 softmax in float64, TFLite Micro in float32: a few results differ by one."""
-    graph = tflite.read(softmax(), "one.tflite")
+    graph = tflite.read_tflite(softmax(), "one.tflite")
     (micro,) = run(graph, (PAIRS,))
     (ours,) = run(set_rounding_attributes(graph, PassContext(options={"rounding": "litert"})), (PAIRS,))
     assert 0 < np.count_nonzero(ours != micro) < 1000

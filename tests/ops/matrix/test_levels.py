@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import microc
 from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.ops.matrix.gemm import NEAR, find_levels
+from microc.ops.matrix.gemm import NEAR, recover_quantised_weights
 from tests.frontend.onnx_model import expected, read
 from tests.frontend.qdq_networks import shape_of
 from tests.frontend.run import library
@@ -33,7 +33,7 @@ def dequantised(units: int, depth: int, block: int, highest: int) -> tuple[Array
 @pytest.mark.parametrize(("depth", "block"), [(64, 64), (96, 32), (80, 16), (33, 33)])
 def test_levels_are_found_from_the_numbers(depth: int, block: int, highest: int) -> None:
     _, weights = dequantised(9, depth, block, highest)
-    found = find_levels(weights)
+    found = recover_quantised_weights(weights)
     assert found is not None and found.block == block
     again = found.values.astype(np.float64) * np.repeat(found.scales.astype(np.float64), block, axis=1)
     assert (np.abs(again - weights) <= NEAR * np.abs(weights)).all()
@@ -41,20 +41,20 @@ def test_levels_are_found_from_the_numbers(depth: int, block: int, highest: int)
 
 def test_a_scale_per_channel_survives_a_factor_per_channel() -> None:
     _, weights = dequantised(5, 40, 40, 127)
-    assert find_levels(weights * DICE.uniform(0.5, 2.0, (5, 1)).astype(np.float32)) is not None
+    assert recover_quantised_weights(weights * DICE.uniform(0.5, 2.0, (5, 1)).astype(np.float32)) is not None
 
 
 def test_weights_of_floats_and_of_wider_integers_have_no_levels() -> None:
-    assert find_levels(DICE.normal(size=(6, 64)).astype(np.float32)) is None
+    assert recover_quantised_weights(DICE.normal(size=(6, 64)).astype(np.float32)) is None
     wide = DICE.integers(-255, 256, (6, 64))
     wide[:, :2] = 255, 1
-    assert find_levels((wide * 0.25).astype(np.float32)) is None
+    assert recover_quantised_weights((wide * 0.25).astype(np.float32)) is None
     mixed = np.concatenate((dequantised(5, 64, 64, 127)[1], DICE.normal(size=(1, 64)).astype(np.float32)))
-    assert find_levels(mixed) is None
+    assert recover_quantised_weights(mixed) is None
 
 
 def test_zeros_have_levels() -> None:
-    found = find_levels(np.zeros((3, 8), np.float32))
+    found = recover_quantised_weights(np.zeros((3, 8), np.float32))
     assert found is not None and not found.values.any()
 
 

@@ -35,9 +35,9 @@ from microc.tir.bit_fields import (
     VECTOR,
     BitFields,
     bits_of,
-    few_values,
     multipliers,
-    packed_width,
+    smallest_packing,
+    smallest_table_packing,
 )
 from tests.device.smoke import needs
 from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
@@ -84,7 +84,7 @@ def test_blocks_have_multipliers(order: str, bits: int, block: int) -> None:
     few[:, ::block] = 1  # so that no smaller multiplier does
     factors = DICE.integers(1, 16, (3, -(-150 // block)))
     rows = (few * np.repeat(factors, block, axis=1)[:, :150]).astype(np.int8)
-    assert packed_width(rows) == (bits, block)
+    assert smallest_packing(rows) == (bits, block)
     np.testing.assert_array_equal(multipliers(rows, bits, block), factors)
     form, plain = BitFields(bits, order, block), BitFields(bits, order)
     packed, length = form.packed(rows), plain.packed(few).shape[1]
@@ -101,7 +101,7 @@ def test_tables_hold_every_number(bits: int, shared: bool, depth: int) -> None:
     values[:, 0] = 0
     rows = np.take_along_axis(values.repeat(5 if shared else 1, axis=0), DICE.integers(0, 1 << bits, (5, depth)), 1)
     rows = rows.astype(np.int8)
-    found = few_values(rows)
+    found = smallest_table_packing(rows)
     assert found == (bits, 1 if shared else 5)
     form = BitFields(bits, NEIGHBOURS, tables=found[1])
     stored = form.packed(rows)
@@ -114,12 +114,12 @@ def test_tables_hold_every_number(bits: int, shared: bool, depth: int) -> None:
 
 
 def test_rows_of_many_values_have_no_table() -> None:
-    assert few_values(np.arange(17, dtype=np.int8)[None]) is None
+    assert smallest_table_packing(np.arange(17, dtype=np.int8)[None]) is None
 
 
 def test_weights_that_are_no_multiples_stay() -> None:
     rows = DICE.integers(-127, 128, (4, 64)).astype(np.int8)
-    assert packed_width(rows) == (8, 0)
+    assert smallest_packing(rows) == (8, 0)
 
 
 def test_bits_of_numbers() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.compiler.lowering import kernel_selection
-from microc.ops.matrix.swar import FIELD, HIGH, LOW, MAX_MOVED, TERMS, Packing, _pack_pairs_in_blocks, pack
+from microc.ops.matrix.swar import FIELD, HIGH, LOW, MAX_MOVED, TERMS, PairPacking, _pack_pairs_in_blocks, pack_pairs
 from microc.schedule.rules.rule import undominated_algorithms
 from tests.ops.compiled import Built, assert_compiled, compiled_cases
 from tests.support.campaign import everything
@@ -24,7 +24,7 @@ WEIGHTS = {
 }
 
 
-def unpacked(packing: Packing) -> Array:
+def unpacked(packing: PairPacking) -> Array:
     """Blocks of weights as they are summed, the moved ones last: (channels, blocks, terms or moved)."""
     kept = packing.unsigned.astype(int) - 128
     return kept.reshape(len(kept), -1, packing.terms)
@@ -52,7 +52,7 @@ def test_no_pixels_leave_the_fields(name: str, terms: int) -> None:
 
 
 def test_larger_blocks_for_smaller_weights() -> None:
-    small, ordinary, lowest = (pack(WEIGHTS[name]) for name in ("small", "ordinary", "lowest"))
+    small, ordinary, lowest = (pack_pairs(WEIGHTS[name]) for name in ("small", "ordinary", "lowest"))
     assert small is not None and ordinary is not None and lowest is not None
     assert small.terms == max(TERMS) and not small.moved.size
     assert 2 < ordinary.terms < 8 and 0 < ordinary.moved.shape[1] <= MAX_MOVED

@@ -11,7 +11,7 @@ import microc
 from microc.base.dtypes import Array
 from microc.compiler.fit.budget import summarise_arithmetic
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compile_graph, optimise
+from microc.compiler.pipeline import compile_graph, optimise_graph
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 from microc.ops.matrix.gemm import MIN_SHARING_CHANNELS
@@ -83,9 +83,9 @@ def test_results_are_those_of_wide_weights(
 
 def test_few_channels_and_groups_keep_two_bytes_which_is_told() -> None:
     for graph, count in ((network("conv2d", 31, 97), 31 * 54), (network("conv2d", 48, 97, groups=6), 48 * 9)):
-        found = summarise_arithmetic(optimise(graph, Options()))
+        found = summarise_arithmetic(optimise_graph(graph, Options()))
         assert found.double_weights == count
         (told,) = microc.compile(graph, board="microbit").report()["advice"]
         assert told.startswith(f"{count:,} weights of a byte and a zero point are nine bits")
     for graph in (network("conv2d", 48, 97), network("conv2d", 8, 128), network("dense", 8, 97)):
-        assert summarise_arithmetic(optimise(graph, Options())).double_weights == 0
+        assert summarise_arithmetic(optimise_graph(graph, Options())).double_weights == 0

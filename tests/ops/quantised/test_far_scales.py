@@ -70,7 +70,7 @@ def test_a_refusal_names_operator_tensor_and_place() -> None:
     tensors = (quantised("x", (4,), 2.0**31, 0), quantised("gain", (4,), 1.0, 0), quantised("loud", (4,), 2.0**-9, 0))
     model = single(Op("MUL", ("x", "gain"), ("loud",), "MulOptions"), tensors)
     with pytest.raises(MicrocError) as refused:
-        run(tflite.read(model, "far.tflite"), [np.zeros(4, np.int8)] * 2)
+        run(tflite.read_tflite(model, "far.tflite"), [np.zeros(4, np.int8)] * 2)
     assert "mul of 'loud'" in refused.value.what
     assert "far.tflite" in refused.value.where
     assert refused.value.hint
@@ -86,7 +86,7 @@ def test_sums_beyond_32_bits_are_clamped_to_the_right_end() -> None:
         quantised("y", (1, 2), 0.4, 90),
     )
     model = single(Op("FULLY_CONNECTED", ("x", "w", "b"), ("y",), "FullyConnectedOptions"), tensors)
-    (found,) = run(tflite.read(model, "sum.tflite"), [np.array([[127]], np.int8)])
+    (found,) = run(tflite.read_tflite(model, "sum.tflite"), [np.array([[127]], np.int8)])
     assert found.tolist() == [[127, -128]]
 
 

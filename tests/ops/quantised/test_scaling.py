@@ -20,14 +20,14 @@ from microc.numerics import (
 )
 from microc.ops.quantised.scaling import (
     HALF,
-    Output,
     Scale,
-    float_below,
+    ScaledResult,
+    largest_float32_not_above,
+    round_to_int32,
     scale_double_rounding,
     scale_single_rounding,
     scale_wide,
     shift_right_rounding,
-    to_integer,
 )
 from microc.tir import interp, ir
 from microc.tir.rewrite import walk_all_exprs
@@ -76,10 +76,10 @@ def test_negative_values_clamp_to_the_zero_point_whatever_their_rounding() -> No
 
 
 OUTPUTS = (
-    Output(-5, -128, 127, "int8"),
-    Output(-128, -128, 100, "int8"),
-    Output(127, 0, 255, "uint8"),
-    Output(0, -32768, 32767, "int16"),
+    ScaledResult(-5, -128, 127, "int8"),
+    ScaledResult(-128, -128, 100, "int8"),
+    ScaledResult(127, 0, 255, "uint8"),
+    ScaledResult(0, -32768, 32767, "int16"),
 )
 SHIFTS = (5, 1, 0, -1, -2, -7, -15, -24, -30, -31)
 BOUNDS = (255, 1 << 20, HALF - 1, HALF, (1 << 31) - 1)
@@ -145,7 +145,7 @@ def test_one_rounding_by_shifts_of_channels_is_exact(shifts: tuple[int, ...], bo
 
 def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
     tensor, i = te.placeholder((4,), "int32", "x"), ir.Var("i")
-    out = Output(-5, -128, 127, "int8")
+    out = ScaledResult(-5, -128, 127, "int8")
     for shift in (0, -1, -9, -31):
         func = kernel(scale_double_rounding(tensor[i], 1 - HALF, HALF - 1, Scale.of(1518500250, shift), out), tensor, i)
         assert all(e.dtype != "int64" for e in walk_all_exprs(func.body))
@@ -153,9 +153,9 @@ def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
 
 def test_zero_point_is_folded_and_relu_drops_the_correction() -> None:
     x = te.placeholder((1,), "int32", "x")[0]
-    plain = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), Output(-5, -128, 127, "int8"))
+    plain = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), ScaledResult(-5, -128, 127, "int8"))
     assert plain == ((x + (x >> 31) + (128 - (5 << 8))) >> 8, True)
-    relu = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), Output(-128, -128, 127, "int8"))
+    relu = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), ScaledResult(-128, -128, 127, "int8"))
     assert relu == ((x + (128 - (128 << 8))) >> 8, True)
 
 
@@ -169,8 +169,8 @@ def test_floats_round_exactly(rounding: str, low: int, high: int) -> None:
     tiny = np.array([0.49999997, -0.49999997, 1e-30, -0.0, np.inf, -np.inf, 3e38], np.float32)
     x = np.concatenate((ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf)), tiny))
     tensor, i = te.placeholder(x.shape, "float32", "x"), ir.Var("i")
-    clipped = np.clip(x, np.float32(low), np.float32(float_below(high))).astype(np.float64)
+    clipped = np.clip(x, np.float32(low), np.float32(largest_float32_not_above(high))).astype(np.float64)
     away = np.copysign(np.floor(np.abs(clipped) + 0.5), clipped)
     wanted = np.rint(clipped) if rounding == "even" else away
-    func = kernel(to_integer(tensor[i], low, high, rounding), tensor, i)
+    func = kernel(round_to_int32(tensor[i], low, high, rounding), tensor, i)
     np.testing.assert_array_equal(run(func, x), wanted.astype(np.int64))

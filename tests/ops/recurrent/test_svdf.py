@@ -29,7 +29,7 @@ def steps(data: bytes, inputs: list[Array]) -> list[tuple[Array, Array]]:
     """(ours, TFLite Micro's) after every step."""
     runtime = pytest.importorskip("tflite_micro").runtime
     interpreter = runtime.Interpreter.from_bytes(data, arena_size=1 << 20)
-    graph = tflite.read(data, "svdf.tflite")
+    graph = tflite.read_tflite(data, "svdf.tflite")
     state, pairs = dict(graph.state), []
     for x in inputs:
         interpreter.set_input(x, 0)
@@ -136,7 +136,7 @@ def test_computed_weights_of_a_quantised_svdf_are_refused() -> None:
         1,
         0,
     )
-    graph = tflite.read(data, "svdf.tflite")
+    graph = tflite.read_tflite(data, "svdf.tflite")
     node = next(n for n in graph.nodes if n.op == "svdf")
     bare = Graph("g", graph.inputs, graph.outputs, graph.nodes, graph.types)
     with pytest.raises(UnsupportedError, match="needs constant weights"):

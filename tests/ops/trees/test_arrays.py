@@ -15,7 +15,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.graph.ir import TensorType
 from microc.ops.registry import get
-from microc.ops.trees.tree_arrays import EQUAL, GREATER, LESS, UNORDERED, Tree, flatten
+from microc.ops.trees.tree_arrays import EQUAL, GREATER, LESS, UNORDERED, Tree, flatten_trees
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "uint16", "int32")
 DOUBLES = st.floats(allow_nan=False)
@@ -54,7 +54,7 @@ def decisions(threshold: float, mode: int, x: Array) -> list[bool]:
     left[0], right[0] = 1, 2
     values = np.array([[0], [1], [2]], np.float32)
     tree = Tree(left, right, np.zeros(3, np.int64), np.full(3, threshold), np.full(3, mode), values)
-    arrays = flatten((tree,), x.dtype.name)
+    arrays = flatten_trees((tree,), x.dtype.name)
     attrs: dict[str, Any] = {"combine": "sum", "targets": 1, **arrays.attrs()}
     operator, operands = get("tree_ensemble"), arrays.operands()
     operator.infer(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.cli.project_context import load_array
+from microc.cli.project_context import load_npy_file
 from microc.errors import UsageError
 from microc.run.data import array_files
 from microc.run.data.array_files import ROWS
@@ -129,7 +129,7 @@ def test_damage_is_refused_at_once(name: str, tmp_path: Path, monkeypatch: pytes
         array_files.read_arrays(path)
     if end == ".npy":
         with pytest.raises(UsageError, match=words):
-            load_array(path)
+            load_npy_file(path)
         with pytest.raises(UsageError):
             array_files.read_arrays(tmp_path)
     assert time.process_time() - start < 1
@@ -139,6 +139,6 @@ def test_damage_is_refused_at_once(name: str, tmp_path: Path, monkeypatch: pytes
 def test_an_archive_is_no_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=ARRAYS[0])
     with pytest.raises(UsageError, match="an archive of arrays"):
-        load_array(tmp_path / "x.npz")
+        load_npy_file(tmp_path / "x.npz")
     with (tmp_path / "x.npz").open("rb") as file:
-        assert set(array_files.load_numpy(file)) == {"a"}
+        assert set(array_files.load_numpy_file(file)) == {"a"}

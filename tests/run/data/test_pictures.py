@@ -11,9 +11,9 @@ from PIL import Image
 
 from microc.base.dtypes import Array
 from microc.cli.arguments import Arguments, make_parser
-from microc.cli.project_context import pixels
+from microc.cli.project_context import pixel_range
 from microc.errors import UsageError
-from microc.run.data.pictures import Reader, add_colours
+from microc.run.data.pictures import PictureReader, add_channel_orders
 from microc.run.data.samples import read_samples
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
@@ -32,14 +32,14 @@ def picture(path: Path, pixels: Array = PIXELS) -> Path:
 def test_orders_and_channels(tmp_path: Path) -> None:
     path = picture(tmp_path / "a.png")
     for shape in ((1, 2, 4, 3), (2, 4, 3)):
-        assert np.array_equal(Reader(tensor("uint8", shape)).read(path), PIXELS.reshape(shape))
-    first = Reader(tensor("uint8", (1, 3, 2, 4))).read(path)
+        assert np.array_equal(PictureReader(tensor("uint8", shape)).read(path), PIXELS.reshape(shape))
+    first = PictureReader(tensor("uint8", (1, 3, 2, 4))).read(path)
     assert np.array_equal(first[0], PIXELS.transpose(2, 0, 1))
     grey = np.asarray(Image.fromarray(PIXELS).convert("L"))
     for one in ((2, 4), (1, 2, 4, 1), (1, 1, 2, 4)):
-        assert np.array_equal(Reader(tensor("uint8", one)).read(path), grey.reshape(one))
+        assert np.array_equal(PictureReader(tensor("uint8", one)).read(path), grey.reshape(one))
     with pytest.raises(UsageError, match="shape 10 is no picture"):
-        Reader(tensor("uint8", (10,))).read(path)
+        PictureReader(tensor("uint8", (10,))).read(path)
 
 
 def test_orders_of_channels(tmp_path: Path) -> None:
@@ -52,10 +52,13 @@ def test_orders_of_channels(tmp_path: Path) -> None:
         "*=gray x=bgr": ["bgr", "gray"],
         "the other=rgb": ["", "rgb"],
     }.items():
-        assert [each["colour"] for each in add_colours(inputs, {"input_colour": words})] == expected
-    reversed_, grey = add_colours(inputs, {"input_colour": "*=bgr"})
-    assert np.array_equal(Reader(reversed_).read(path)[0], PIXELS[..., ::-1]) and "BGR" in Reader(reversed_).note()
-    assert np.array_equal(Reader(grey).read(path), Reader(inputs[1]).read(path))
+        assert [each["colour"] for each in add_channel_orders(inputs, {"input_colour": words})] == expected
+    reversed_, grey = add_channel_orders(inputs, {"input_colour": "*=bgr"})
+    assert (
+        np.array_equal(PictureReader(reversed_).read(path)[0], PIXELS[..., ::-1])
+        and "BGR" in PictureReader(reversed_).note()
+    )
+    assert np.array_equal(PictureReader(grey).read(path), PictureReader(inputs[1]).read(path))
 
 
 def test_numbers(tmp_path: Path) -> None:
@@ -63,20 +66,22 @@ def test_numbers(tmp_path: Path) -> None:
     path, shape = picture(tmp_path / "a.png"), (1, 2, 4, 3)
     real = PIXELS.reshape(shape) / 255
     assert np.array_equal(
-        Reader(tensor("int8", shape, 0.1, 5)).read(path), PIXELS.reshape(shape).astype(np.int16) - 128
+        PictureReader(tensor("int8", shape, 0.1, 5)).read(path), PIXELS.reshape(shape).astype(np.int16) - 128
     )
-    assert np.allclose(Reader(tensor("float32", shape)).read(path), real, rtol=1e-6)
-    assert np.allclose(Reader(tensor("float32", shape), (-1, 1)).read(path), real * 2 - 1, atol=1e-6)
-    stored = Reader(tensor("int8", shape, 1 / 128, 0), (-1, 1)).read(path)
+    assert np.allclose(PictureReader(tensor("float32", shape)).read(path), real, rtol=1e-6)
+    assert np.allclose(PictureReader(tensor("float32", shape), (-1, 1)).read(path), real * 2 - 1, atol=1e-6)
+    stored = PictureReader(tensor("int8", shape, 1 / 128, 0), (-1, 1)).read(path)
     assert np.array_equal(stored, np.clip(np.floor((real * 2 - 1) * 128 + 0.5), -128, 127))
-    assert Reader(tensor("int16", shape, 1 / 32768, 0)).read(path).max() == round(230 / 255 * 32768)
+    assert PictureReader(tensor("int16", shape, 1 / 32768, 0)).read(path).max() == round(230 / 255 * 32768)
     with pytest.raises(UsageError, match="without a scale"):
-        Reader(tensor("int32", shape)).read(path)
+        PictureReader(tensor("int32", shape)).read(path)
 
 
 def test_another_size(tmp_path: Path) -> None:
     plain = np.full((9, 7, 3), 77, np.uint8)
-    assert np.unique(Reader(tensor("uint8", (1, 4, 5, 3))).read(picture(tmp_path / "a.png", plain))).tolist() == [77]
+    assert np.unique(
+        PictureReader(tensor("uint8", (1, 4, 5, 3))).read(picture(tmp_path / "a.png", plain))
+    ).tolist() == [77]
 
 
 def test_folders_by_class(tmp_path: Path) -> None:
@@ -103,7 +108,7 @@ def test_what_is_no_picture(tmp_path: Path) -> None:
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
     for name in ("text.png", "cut.png", "absent.png"):
         with pytest.raises(UsageError):
-            Reader(tensor("uint8", shape)).read(tmp_path / name)
+            PictureReader(tensor("uint8", shape)).read(tmp_path / name)
 
 
 def test_pixels_speak_of_pictures(tmp_path: Path) -> None:
@@ -115,4 +120,4 @@ def test_pixels_speak_of_pictures(tmp_path: Path) -> None:
     ):
         argv = ["run", str(tmp_path), *(f"--input={path}" for path in inputs), "--pixels", *span]
         with pytest.raises(UsageError, match=words):
-            pixels(make_parser().parse_args(argv, namespace=Arguments()))
+            pixel_range(make_parser().parse_args(argv, namespace=Arguments()))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from microc.compiler.options import Options
-from microc.compiler.pipeline import optimise
+from microc.compiler.pipeline import optimise_graph
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
@@ -76,7 +76,7 @@ MADE: dict[str, Callable[[], Graph]] = {
 @pytest.mark.parametrize("rows", [LENGTH, 4, 1])
 @pytest.mark.parametrize("name", MADE)
 def test_blocks_compute_the_same(name: str, rows: int) -> None:
-    graph = optimise(MADE[name](), Options())
+    graph = optimise_graph(MADE[name](), Options())
     found = find_attention(graph)
     assert len(found) == 1
     blocked = block_attention(graph, found, rows)
@@ -94,7 +94,7 @@ def test_blocks_compute_the_same(name: str, rows: int) -> None:
 
 
 def test_what_leads_to_operands_is_made_in_the_turns() -> None:
-    graph = optimise(split(), Options())
+    graph = optimise_graph(split(), Options())
     blocked = block_attention(graph, find_attention(graph), LENGTH)
     assert [node.op for node in blocked.nodes if node.group] == ["relu", "loop"]
     body = next(node for node in blocked.nodes if node.op == "loop").attr("body")
@@ -103,7 +103,7 @@ def test_what_leads_to_operands_is_made_in_the_turns() -> None:
 
 def test_narrow_operands_are_not_made_of_wider_ones() -> None:
     """Bytes that are quantised from floats: the floats would have to wait."""
-    graph = optimise(quantised(False), Options())
+    graph = optimise_graph(quantised(False), Options())
     blocked = block_attention(graph, find_attention(graph), TOKENS)
     assert [node.op for node in blocked.nodes].count("quantize") == 3
 
@@ -111,5 +111,5 @@ def test_narrow_operands_are_not_made_of_wider_ones() -> None:
 def test_scores_that_others_read_are_whole() -> None:
     net = Network(q=(HEADS, LENGTH, DEPTH), k=(HEADS, DEPTH, 5), v=(HEADS, 5, 3))
     weights = net.op("softmax", net.op("matmul", "q", "k"), axis=-1)
-    graph = optimise(net.graph(net.op("matmul", weights, "v"), weights), Options())
+    graph = optimise_graph(net.graph(net.op("matmul", weights, "v"), weights), Options())
     assert not find_attention(graph)

@@ -14,7 +14,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError, UnsupportedError
 from microc.frontend.onnx.file import DTYPES, FOUR_BITS
 from microc.frontend.onnx.operators_elementwise import COMPARISONS
-from microc.graph.ir import Graph, Names, Node, Quant, TensorType
+from microc.graph.ir import Graph, NameSet, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.arithmetic import activation_range
 
@@ -30,16 +30,16 @@ FIRST_OPSET = 13
 """Smallest version of the operator set with the operators as they are written here: scales by axis, axes as operands."""
 
 
-class Builder:
+class OnnxGraphWriter:
     """Writer of one ONNX graph: that of the model, or a subgraph of an operator in ``outer``.
 
     ``names`` are used anywhere in the model. ``min_opset`` (of the outermost graph) is the first version of the
     operator
     set that knows all attribute values written so far."""
 
-    def __init__(self, graph: Graph, outer: Builder | None = None) -> None:
+    def __init__(self, graph: Graph, outer: OnnxGraphWriter | None = None) -> None:
         self.graph, self.outer, self.min_opset = graph, outer, FIRST_OPSET
-        self.names: Names = Names() if outer is None else outer.names
+        self.names: NameSet = NameSet() if outer is None else outer.names
         constants = {name for name in graph.consts if name not in graph.outputs}
         self.own = {name: self.names.fresh(name) for name in graph.types if name not in constants}
         self.nodes: list[Any] = []
@@ -196,7 +196,7 @@ class Application:
     ``quantised``: operands are read as reals, the result is quantised. ``first``: all have channels first."""
 
     node: Node
-    builder: Builder
+    builder: OnnxGraphWriter
     quantised: bool = False
     first: bool = False
 

@@ -15,10 +15,10 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
 from microc.frontend.onnx.writer import rows_elementwise, rows_layers, rows_movement
-from microc.frontend.onnx.writer.context import COMPARED, Application, Builder, Row, quantised_type, value_info
+from microc.frontend.onnx.writer.context import COMPARED, Application, OnnxGraphWriter, Row, quantised_type, value_info
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.arithmetic import numbers_of
+from microc.ops.arithmetic import quantisation_operands
 from microc.ops.meaning import expand_composed
 
 ROWS: Mapping[str, Row] = {
@@ -51,11 +51,11 @@ def to_onnx(graph: Graph, version: str) -> bytes:
     Raises UnsupportedError, which lists every operator that has no row.
     """
     graph = expand_composed(graph)
-    builder = Builder(graph)
+    builder = OnnxGraphWriter(graph)
     for name in (*graph.inputs, *graph.state):
         builder.bind(name, builder.own[name])
     write_nodes(builder)
-    ends = finish(builder, graph.outputs)
+    ends = write_outputs(builder, graph.outputs)
     # The next contents of each state are an output of their own.
     updates = {
         state: builder.emit("Identity", [builder.name(value)], [builder.names.fresh(f"{state}_next")])
@@ -64,7 +64,7 @@ def to_onnx(graph: Graph, version: str) -> bytes:
     return _serialize_valid_model(_build_model_proto(builder, ends, updates, version), builder.min_opset)
 
 
-def write_nodes(builder: Builder) -> None:
+def write_nodes(builder: OnnxGraphWriter) -> None:
     """Write all operators of a graph in order; UnsupportedError lists all that cannot be written."""
     refusals: list[UnsupportedError] = []
     for node in builder.graph.nodes:
@@ -78,7 +78,7 @@ def write_nodes(builder: Builder) -> None:
         raise _combine_errors(builder.graph, refusals)
 
 
-def _write_operator(builder: Builder, node: Node) -> None:
+def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
     """Write one operator of a graph by its row; UnsupportedError if there is none."""
     if node.op in rows_elementwise.CONTROL_ROWS:
         rows_elementwise.CONTROL_ROWS[node.op](Application(node, builder), write_body)
@@ -90,13 +90,15 @@ def _write_operator(builder: Builder, node: Node) -> None:
     ROWS[node.op](application)
 
 
-def write_body(graph: Graph, outer: Builder, bound: Mapping[str, str]) -> tuple[Builder, tuple[str, ...]]:
+def write_body(
+    graph: Graph, outer: OnnxGraphWriter, bound: Mapping[str, str]
+) -> tuple[OnnxGraphWriter, tuple[str, ...]]:
     """Write a subgraph, whose inputs have the names ``bound``; return its builder and the names of its outputs."""
-    builder = Builder(graph, outer)
+    builder = OnnxGraphWriter(graph, outer)
     for value, name in bound.items():
         builder.bind(value, name)
     write_nodes(builder)
-    return builder, finish(builder, graph.outputs)
+    return builder, write_outputs(builder, graph.outputs)
 
 
 def _is_quantised(graph: Graph, node: Node) -> bool:
@@ -106,7 +108,7 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
     reals if all sides have the same quantisation.
     """
     compared = node.op in COMPARED
-    names = [name for name in (*numbers_of(node), *(() if compared else node.outputs)) if name]
+    names = [name for name in (*quantisation_operands(node), *(() if compared else node.outputs)) if name]
     types = [graph.types[name] for name in names]
     if not all(map(quantised_type, types)) or node.attrs.get("rounding") == "":
         return False
@@ -115,7 +117,7 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
     return same_quantisation if definition.moves or node.op == "pad" else True
 
 
-def finish(builder: Builder, outputs: tuple[str, ...]) -> tuple[str, ...]:
+def write_outputs(builder: OnnxGraphWriter, outputs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a graph's outputs in ONNX.
 
     Each is distinct, and written by a node of this graph; values for which that does not hold are copied by Identity."""
@@ -147,7 +149,9 @@ def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> Unsupport
 # ---------------------------------------------------------------- the model
 
 
-def _build_model_proto(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], version: str) -> Any:
+def _build_model_proto(
+    builder: OnnxGraphWriter, ends: tuple[str, ...], updates: Mapping[str, str], version: str
+) -> Any:
     """Build the ModelProto of a written graph.
 
     ``ends``: names of the graph's outputs; ``updates``: by state the name of the output with its next contents;

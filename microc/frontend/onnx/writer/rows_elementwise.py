@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, OneToOne
-from microc.frontend.onnx.writer.context import CODES, Application, Builder, Row, value_info
+from microc.frontend.onnx.writer.context import CODES, Application, OnnxGraphWriter, Row, value_info
 from microc.frontend.onnx.writer.rows_layers import quantize
 from microc.graph.ir import Graph, TensorType
 from microc.ops.control import UNBOUNDED, count_scanned
@@ -100,7 +100,7 @@ def shift(direction: str) -> Row:
     """Make a row for BitShift, which ONNX has for unsigned integers only."""
 
     def write(application: Application) -> None:
-        if dtypes.info(application.dtype()).kind != "uint":
+        if dtypes.dtype_parts(application.dtype()).kind != "uint":
             application.refuse(f"a shift of {application.dtype()}", "ONNX shifts unsigned integers only")
         application.result("BitShift", application.operand(0), application.operand(1), direction=direction)
 
@@ -265,7 +265,7 @@ REDUCTION_ROWS: Mapping[str, Row] = {
 
 # ---- Loops and branches: bodies become ONNX subgraphs, which read fixed values from outside by name.
 
-WriteBody = Callable[[Graph, Builder, Mapping[str, str]], tuple[Builder, tuple[str, ...]]]
+WriteBody = Callable[[Graph, OnnxGraphWriter, Mapping[str, str]], tuple[OnnxGraphWriter, tuple[str, ...]]]
 """Writes a subgraph: :func:`microc.frontend.onnx.writer.model_proto.write_body`."""
 
 _FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
@@ -319,7 +319,9 @@ def branch(application: Application, write_body: WriteBody) -> None:
     application.results("If", operands[0], **graphs)
 
 
-def _body_graph(builder: Builder, inputs: list[tuple[str, TensorType]], outputs: list[tuple[str, TensorType]]) -> Any:
+def _body_graph(
+    builder: OnnxGraphWriter, inputs: list[tuple[str, TensorType]], outputs: list[tuple[str, TensorType]]
+) -> Any:
     """Return a written subgraph as a GraphProto with these inputs and outputs."""
     from onnx import helper
 

@@ -24,7 +24,7 @@ def conv2d(application: Application) -> None:
         application.refuse("padding that is not zero", "write the graph as it was read, before any pass")
     if application.attr("layout") == "NHWC":
         application = application.with_channels_first()
-    inputs = [application.operand(0), application.operand(1), *bias(application)]
+    inputs = [application.operand(0), application.operand(1), *bias_operand(application)]
     application.result(
         "Conv",
         *inputs,
@@ -35,7 +35,7 @@ def conv2d(application: Application) -> None:
     )
 
 
-def bias(application: Application) -> tuple[str, ...]:
+def bias_operand(application: Application) -> tuple[str, ...]:
     """Return the bias as an operand, if there is one; that of a quantised layer is int32 at the scale of data times weights.
 
     TFLite's layers on 16-bit data have biases of int64; a bias beyond 32 bits is refused.
@@ -79,7 +79,7 @@ def conv2d_transpose(application: Application) -> None:
         "ConvTranspose",
         application.operand(0),
         _transposed_weights(application),
-        *bias(application),
+        *bias_operand(application),
         strides=strides,
         pads=(top, left, max(bottom, 0), max(right, 0)),
         dilations=application.attr("dilation"),
@@ -224,13 +224,13 @@ _BYTES = ("int8", "uint8")
 def dense(application: Application) -> None:
     """Gemm of data (M, K) and weights (N, K); for plain integers an integer product and an Add."""
     if application.quantised or dtypes.is_float(application.dtype()):
-        inputs = [application.operand(0), application.operand(1), *bias(application)]
+        inputs = [application.operand(0), application.operand(1), *bias_operand(application)]
         application.result("Gemm", *inputs, transB=1)
         return
     weight = application.emit("Transpose", application.operand(1), perm=(1, 0))
     code, operands = _integer_product(application), (application.operand(0), weight)
     if application.has(2):
-        application.result("Add", application.emit(code, *operands), *bias(application))
+        application.result("Add", application.emit(code, *operands), *bias_operand(application))
     else:
         application.result(code, *operands)
 

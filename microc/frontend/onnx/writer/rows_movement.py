@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.frontend.onnx.operators_images import Axis, ResizeRule, resize_table, result_coordinates
+from microc.frontend.onnx.operators_images import ResizedAxis, ResizeRule, resize_table, source_positions
 from microc.frontend.onnx.writer.context import TO_FIRST, Application, Row
 from microc.frontend.onnx.writer.rows_elementwise import dequantised_number
 
@@ -110,10 +110,10 @@ def reverse_sequence(application: Application) -> None:
     axes = {"time_axis": application.attr("time_axis"), "batch_axis": application.attr("batch_axis")}
     if sorted(axes.values()) != [0, 1]:
         application.refuse(f"sequences along axes {tuple(axes.values())}", "ONNX has them along axes 0 and 1")
-    application.result("ReverseSequence", application.operand(), indices(application, 1, "int64"), **axes)
+    application.result("ReverseSequence", application.operand(), index_operand(application, 1, "int64"), **axes)
 
 
-def indices(application: Application, position: int, *dtypes: str) -> str:
+def index_operand(application: Application, position: int, *dtypes: str) -> str:
     """Return an operand of indices, cast to the first of ``dtypes`` if it has none of them."""
     name = application.operand(position)
     return name if application.type(position).dtype in dtypes else application.cast(name, dtypes[0])
@@ -125,25 +125,27 @@ def gather(application: Application) -> None:
     if application.attr("span") > 1:
         application.refuse("gather with span > 1", "leave out the pass blocked_turns, which makes it")
     if not batch:
-        operand = indices(application, position, "int32", "int64")
+        operand = index_operand(application, position, "int32", "int64")
         application.result("Gather", application.operand(), operand, axis=axis)
         return
     if axis != batch:
         application.refuse(f"places along axis {axis} with {batch} shared axes", "move the axis behind the shared ones")
     shape = (*application.type(position).shape, 1)
-    indices_nd = application.emit("Reshape", indices(application, position, "int64"), application.integers(*shape))
+    indices_nd = application.emit(
+        "Reshape", index_operand(application, position, "int64"), application.integers(*shape)
+    )
     application.result("GatherND", application.operand(), indices_nd, batch_dims=batch)
 
 
 def gather_elements(application: Application) -> None:
     """GatherElements."""
-    operand = indices(application, 1, "int32", "int64")
+    operand = index_operand(application, 1, "int32", "int64")
     application.result("GatherElements", application.operand(), operand, axis=application.attr("axis"))
 
 
 def gather_nd(application: Application) -> None:
     """GatherND."""
-    operand = indices(application, 1, "int64")
+    operand = index_operand(application, 1, "int64")
     application.result("GatherND", application.operand(), operand, batch_dims=application.attr("batch_dims"))
 
 
@@ -151,7 +153,7 @@ def scatter(code: str, *dtypes: str) -> Row:
     """Make a row for ScatterElements or ScatterND."""
 
     def write(application: Application) -> None:
-        operands = application.operand(), indices(application, 1, *dtypes), application.operand(2)
+        operands = application.operand(), index_operand(application, 1, *dtypes), application.operand(2)
         reduction = application.attr("reduction") or None
         if reduction in ("max", "min"):
             application.builder.require(18)
@@ -163,7 +165,7 @@ def scatter(code: str, *dtypes: str) -> Row:
 def one_hot(application: Application) -> None:
     """OneHot; negative indices that do not count from the end are replaced by ``depth``, which is outside."""
     depth = application.attr("depth")
-    places = indices(application, 0, "int64")
+    places = index_operand(application, 0, "int64")
     bound = application.constant(np.array(depth, np.int64), "depth")
     if not application.attr("wrap"):
         negative = application.emit("Less", places, application.constant(np.array(0, np.int64), "zero"))
@@ -180,7 +182,7 @@ def one_hot(application: Application) -> None:
 def dynamic_slice(application: Application) -> None:
     """Slice from a start that is clamped so that the slice fits."""
     shape, size = application.type().shape, application.attr("size")
-    begin = indices(application, 1, "int64")
+    begin = index_operand(application, 1, "int64")
     limits = application.integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
     nearest = application.emit("Min", begin, limits)
     first = application.emit("Max", nearest, application.integers(*(0,) * len(size)))
@@ -234,7 +236,7 @@ def resample(application: Application) -> None:
     if application.builder.is_first(application.node.inputs[0]):
         application, axes = application.with_channels_first(), [TO_FIRST.index(axis) for axis in axes]
         before, after = (tuple(shape[axis] for axis in TO_FIRST) for shape in (before, after))
-    resized = [Axis(axis, before[axis], after[axis], after[axis] / before[axis], 0.0, 1.0) for axis in axes]
+    resized = [ResizedAxis(axis, before[axis], after[axis], after[axis] / before[axis], 0.0, 1.0) for axis in axes]
     value, mode = application.operand(), _resize_mode(resized, indices, weights)
     if mode is not None:
         application.builder.require(_SINCE.get(mode["coordinate_transformation_mode"], 0))
@@ -245,13 +247,13 @@ def resample(application: Application) -> None:
     application.result("Identity", value)
 
 
-def _resize_mode(axes: list[Axis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
+def _resize_mode(axes: list[ResizedAxis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
     """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables, or None."""
     wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(indices, weights)]
     if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
         return None
     for rule in _resize_rules("linear" if weights else "nearest"):
-        tables = [resize_table(rule, axis, result_coordinates(rule, axis)) for axis in axes]
+        tables = [resize_table(rule, axis, source_positions(rule, axis)) for axis in axes]
         positions = [_table_positions(index, weight if weights else None) for index, weight in tables]
         if all(_is_close(a, b, axis.extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)):
             nearest = rule.rounding if rule.mode == "nearest" else None
