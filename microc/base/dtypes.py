@@ -30,6 +30,7 @@ HALF = ("float16", "bfloat16")
 
 class DTypeInfo(NamedTuple):
     """The parts of a dtype's name.
+
     ``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane; ``lanes`` is the minimum for
     scalable vectors."""
 

@@ -51,6 +51,7 @@ def pareto_front(
 ) -> tuple[Selection, ...]:
     """Return the Pareto front of loss against flash among the selections within the limits: flash rises, loss falls. Empty
     if none fits.
+
     Cycles are a criterion only if they are limited; otherwise they only break ties."""
     points = [Selection((), 0.0, 0, 0)]
     for number, options in enumerate(layers):

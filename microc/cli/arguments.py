@@ -343,6 +343,7 @@ _ENDS = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
 class ValueSyntax:
     """Syntax of a value on the command line: one of ``choices``, or a file with one of the suffixes ``ends`` (any if
     empty).
+
     ``kind`` is :data:`FILES`, :data:`FOLDERS` or empty. ``name`` is the metavar. If ``list`` is true, several values
     are separated by commas."""
 

@@ -158,6 +158,7 @@ _METAVARS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DI
 def fill_from_config(arguments: Arguments) -> None:
     """Fill in the arguments that the command line leaves out from ``microc.toml``. Compile its project if a source is
     newer.
+
     UsageError if neither the command line nor the file names what the command needs."""
     first = _POSITIONAL.get(arguments.command, "")
     if not first or not _may_need_config(arguments, first):

@@ -180,6 +180,7 @@ class Client:
     ) -> Timing:
         """Call a loaded image ``repeat`` times with a number and addresses ``places``, given as offsets in the board's
         memory for code.
+
         DeviceError if the image is damaged, returns an error, or does not return within ``timeout`` seconds (default:
         as for runs). After such a time-out the board must be reset."""
         head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, number, repeat)

@@ -31,6 +31,7 @@ def flash_image(
 ) -> tuple[tuple[str, ...], ...]:
     """Flash the image ``elf`` onto a board and return the commands; ``dry_run``: only return them. ``extra``: arguments
     added to the first command.
+
     ``port``: the serial port, for runners that use a boot loader. On an emulated board this loads and verifies the
     image in a temporary emulator; to continue with it, use :func:`load_emulator`. ToolError if the runner is missing or
     fails, DeviceError if it hangs or finds no board."""
@@ -104,6 +105,7 @@ def _runner_commands(
 def load_image_into_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
     """Load an image into an emulator that was started with ``debug``, and run it from reset; return the command that
     loaded it.
+
     Without gdb the emulator is restarted with the image, on new ports: read its ``url`` afterwards."""
     usable = [r for r in board_runners(emulator.board) if r.emulated and shutil.which(r.argv[0])]
     if usable:

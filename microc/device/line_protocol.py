@@ -191,6 +191,7 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
 
 class ProtocolSession:
     """A session of the serial protocol on ``transport``.
+
     ``timeout``: seconds without an answer before a request is repeated. The wait grows with each of the ``retries``
     repetitions, up to four times as long. A board that restarts during a run is noticed at the next repetition, since
     it does not know its session. ``reconnect``: seconds to wait for a lost line; a board that kept its power continues

@@ -117,10 +117,9 @@ def leave_out_no_layer(region: Region) -> Mapping[str, str]:
 class Span:
     """A pattern that matches as many connected layers as possible, for a library that is itself a compiler.
 
-    It matches the layers for which ``refuses(graph, node)`` returns no reason (the end of a sentence).
-    ``leaves(region)``
-    returns the layers of a region that the library does not take after all, by first output, each with the reason; the
-    layers around them are matched again."""
+    It matches the layers for which ``refuses(graph, node)`` returns no reason (the end of a sentence). ``leaves(region)``
+    returns the layers of a region that the library does not take after all, by first output, each with the reason; the layers
+    around them are matched again."""
 
     refuses: Callable[[Graph, Node], str]
     leaves: Callable[[Region], Mapping[str, str]] = leave_out_no_layer

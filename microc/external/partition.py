@@ -39,8 +39,7 @@ def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
 def extract_subgraph(graph: Graph, chosen: Sequence[Node]) -> Graph:
     """Return the nodes ``chosen`` of a graph as a graph of their own.
 
-    Its inputs are the values that they read from other nodes, without constants. Its outputs are their results that
-    other
+    Its inputs are the values that they read from other nodes, without constants. Its outputs are their results that other
     nodes, the graph's outputs or its state updates need."""
     own = {id(node) for node in chosen}
     nodes = [node for node in graph.nodes if id(node) in own]
@@ -88,8 +87,7 @@ SpanRegion = tuple[tuple[Node, ...], Region]
 def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[SpanRegion], list[tuple[str, str]]]:
     """Return all regions that a span matches, and the layers that are in none.
 
-    A region is its nodes and its :class:`Region`; the largest comes first. A layer in none is its location in the model
-    and
+    A region is its nodes and its :class:`Region`; the largest comes first. A layer in none is its location in the model and
     the reason."""
     why = {node.outputs[0]: refusal for node in graph.nodes if (refusal := span.refuses(graph, node))}
     regions = list[SpanRegion]()
@@ -160,10 +158,9 @@ class ClaimedRegion:
 class Partition:
     """A graph whose regions for backends are nodes of operator ``external``.
 
-    ``taken``: the regions; the attribute ``code`` of a node has the index of its region. ``refused``: the location in
-    the
-    model and the reason for every region that matched a pattern but was not taken, and every layer that is in no region
-    of a span."""
+    ``taken``: the regions; the attribute ``code`` of a node has the index of its region. ``refused``: the location in the
+    model and the reason for every region that matched a pattern but was not taken, and every layer that is in no region of a
+    span."""
 
     graph: Graph
     taken: tuple[ClaimedRegion, ...] = ()
@@ -173,8 +170,7 @@ class Partition:
 def partition(graph: Graph, backends: Sequence[Backend], target: Target, without: Collection[str] = ()) -> Partition:
     """Replace the regions that ``backends`` have code for by nodes of operator ``external``.
 
-    Regions whose root computes a value of ``without`` stay as they are. After this step no operator is composed of
-    others,
+    Regions whose root computes a value of ``without`` stay as they are. After this step no operator is composed of others,
     except in the regions that backends get."""
     taken: list[ClaimedRegion] = []
     refused: list[tuple[str, str]] = []

@@ -123,8 +123,7 @@ class MicroFrontend:
     ) -> tuple[str, str]:
         """Append the operators of frame number ``frame``; return its features and the new noise estimate.
 
-        ``missing``: earlier runs that the frame needs to be complete; ``age``: the number of earlier runs, empty if
-        none is
+        ``missing``: earlier runs that the frame needs to be complete; ``age``: the number of earlier runs, empty if none is
         needed."""
         net, begin = line.net, frame * self.step
         frame_samples = line.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))

@@ -176,10 +176,9 @@ AGAIN = "copy or export the model again"
 def load_model_file(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """Read a model file of any format; the content decides which, not the suffix.
 
-    Formats are TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, and a
-    graph file that ``microc import`` wrote. ``input_shapes`` binds unknown extents of inputs by name. Raises
-    OutputError if
-    the file cannot be read, ModelError (or UnsupportedError) if it is no model that microc understands."""
+    Formats are TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, and a graph
+    file that ``microc import`` wrote. ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError if the
+    file cannot be read, ModelError (or UnsupportedError) if it is no model that microc understands."""
     return read_model_data(read_model_bytes(path), path.name, input_shapes)
 
 

@@ -139,9 +139,8 @@ def run_over_time(
 ) -> tuple[str, State]:
     """Append a loop that runs a recurrent layer's ``step`` for every time step of ``data`` (T, N, C).
 
-    The step takes the gates' input products. ``backwards``: the last time step comes first. Return the rows (T, N, U)
-    in
-    the order of computation (empty unless ``rows``), and the last state."""
+    The step takes the gates' input products. ``backwards``: the last time step comes first. Return the rows (T, N, U) in the
+    order of computation (empty unless ``rows``), and the last state."""
     (count, batch, depth), width = write.shape(data), len(gates.weight)
     products_first = precomputes_input_products(count, width, depth)
     if products_first:

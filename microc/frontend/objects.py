@@ -16,10 +16,8 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     """Return the graph of a model that is an object.
 
     That is a fitted scikit-learn, LightGBM or XGBoost estimator, a PyTorch ``ExportedProgram``, a PyTorch module (with
-    ``example_inputs``, :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``, or
-    the
-    bytes of a file. Only the packages that the object needs are imported. UsageError for any other object; otherwise
-    the
+    ``example_inputs``, :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``, or the
+    bytes of a file. Only the packages that the object needs are imported. UsageError for any other object; otherwise the
     errors of its reader."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model", input_shapes)

@@ -199,6 +199,7 @@ def _iter_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
 def peak_live_bytes(graph: Graph) -> int:
     """Compute the largest sum of bytes of values that are alive between two kernels of a fused graph, in the order of its
     nodes.
+
     During a kernel its results may replace operands that are not needed any more."""
     groups = groups_of(graph)
     last = {name: t for t, nodes in enumerate(groups) for node in nodes for name in node.inputs}

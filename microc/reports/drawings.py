@@ -317,6 +317,7 @@ _LETTERS, _TITLE = 36, 24
 class LayerBox:
     """A box of the network graph: upper left corner, name, up to three lines below it, share of time at its right,
     tooltip.
+
     ``step``: number of the layer's step, -1 for an input, output or state. ``heat``: 0 to 5 by the share of time;
     ``length``: of the bar for that share, in pixels."""
 

@@ -320,6 +320,7 @@ def count_covered_addresses(ranges: Sequence[tuple[int, int]]) -> int:
 def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any]:
     """List the changes of sizes since ``before``, data of an earlier :meth:`SizeReport.to_data`: bytes before, after, and
     the difference.
+
     ``totals`` and ``parts`` (flash and RAM separately), then the ``symbols`` that differ, the largest difference first.
     UsageError if ``before`` is no such report."""
     try:

@@ -34,6 +34,7 @@ _EDGE, _CURVES = 8, 7
 def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
     """Convert an array to the plain data of its view on the page, whose ``kind`` follows from the shape. Quantised
     integers are converted to reals.
+
     ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of
     equally many numbers. ``bars``: ``values``, scores of an output. ``numbers``: ``values``. None stands for infinities
     and NaN."""

@@ -223,11 +223,10 @@ def make_report(
 ) -> Report:
     """Make the report of the network that a manifest (:mod:`microc.codegen.project.manifest`) describes, on ``board``.
 
-    ``model_c``: the generated C, for the code of every layer. ``numbers``: result of :meth:`microc.Program.report`, for
-    flash and RAM before linking, and for advice. ``profile``: measurements; ``size``: memory of the linked firmware;
-    ``stack``: bytes that the board used at most;
-    ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``, ``notes``: see
-    :mod:`microc.reports.advice`; unknown for a project.
+    ``model_c``: the generated C, for the code of every layer. ``numbers``: result of :meth:`microc.Program.report`, for flash
+    and RAM before linking, and for advice. ``profile``: measurements; ``size``: memory of the linked firmware; ``stack``:
+    bytes that the board used at most; ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``,
+    ``notes``: see :mod:`microc.reports.advice`; unknown for a project.
     """
     clock, estimates = board.raw.get("clock_hz"), numbers or {}
     layers = describe_layers(manifest, model_c, clock, profile)

@@ -302,6 +302,7 @@ def classify(
 ) -> Classification:
     """Evaluate a classifier: compare the classes in its outputs with the labels. ``answer``: the output with the class; by
     default the first that is a class number, else the first.
+
     An output of one integer without a scale is the class number. Another output of one element is the probability of
     class 1. Of several elements the largest wins, the first of equals. UsageError if a label is beyond the classes."""
     name = answer or next((n for n in outputs if _is_class_number(outputs[n], tensors[n])), next(iter(outputs)))

@@ -48,6 +48,7 @@ def describe_worker_board(board: str) -> str:
 def measure_batch_on_worker(job: str, graph: bytes) -> str:
     """Measure a batch of candidates on this worker and return JSON: ``results``, or ``error`` if this worker cannot
     measure.
+
     ``job``: JSON of the ``board``, the ``features`` of the target, the kernel's ``key``, ``name`` and ``op``, and
     ``candidates`` by algorithm, rule and steps; ``graph``: the kernel (:func:`microc.graph.file.to_bytes`)."""
     return _answer_as_json(lambda: {"results": _measure_job(json.loads(job), graph)})

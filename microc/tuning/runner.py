@@ -63,6 +63,7 @@ class MeasuredResult:
 
 class Meter(ABC):
     """Base class of everything that measures candidates.
+
     ``board``, ``unit``, ``toolchain`` as in records; ``batch``: number of candidates that fill an image well;
     ``places``: batches that are measured in parallel; ``lost``: places that failed, with the reason."""
 

@@ -149,6 +149,7 @@ def _candidate_features(task: Task, candidate: Candidate) -> dict[str, float]:
 def fit_price_guess(prices: Mapping[Point, float]) -> Callable[[Point], float]:
     """Fit a linear model over one-hot decisions to the known prices of points; return a function that guesses the
     logarithm of any point's price.
+
     Points without a kernel have the price infinity and are left out."""
     known = {point: math.log(max(price, 1.0)) for point, price in prices.items() if price < math.inf}
     line = _LinearModel.fit(

@@ -119,6 +119,7 @@ class Space:
     def _rule_choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
         """Yield the points of an algorithm's function: rule, decisions, and the maker of the schedule. ``number``: of the
         algorithm.
+
         Of rules that others dominate only their own choices are included, since some take less code."""
         group, target = self.task.lowered[number], self.task.target
         start = canonicalise_for_target(group.func, target)

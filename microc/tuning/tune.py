@@ -55,6 +55,7 @@ WHOLE = 3
 class Tuning:
     """Results of a search for schedules: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of
     ticks.
+
     ``regions``: parts of the network that external code can compute; ``network``: the network as a whole, if it was
     measured."""
 
@@ -236,6 +237,7 @@ def tuning_plan(
 ) -> dict[str, Any]:
     """Return the optimisation plan of a network: for each kernel the schedule that a compilation with ``tuned=records``
     takes, the reason, and the alternatives.
+
     ``write_plan`` writes it to a file. UsageError if measurements decide whose code computes a region."""
     path = validation.as_path("records", records)
     chosen = make_options(**options, tuned=path)

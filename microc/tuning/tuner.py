@@ -166,6 +166,7 @@ class SearchPolicy(Protocol):
 @dataclass(slots=True, eq=False)
 class TunedKernel:
     """The state of a kernel's or region's search.
+
     ``tried``: number of measurements; ``default`` and ``best`` in ticks; ``point``: the best point in words;
     ``history``: the best ticks after every batch."""
 
@@ -268,6 +269,7 @@ class TunedRegion:
 class TunedNetwork:
     """Measurements of the network as a whole: compiled without records, and with the best measured combination of its
     kernels' schedules.
+
     ``kernels``: all kernels of the network."""
 
     key: str
@@ -302,6 +304,7 @@ class TunedNetwork:
 @frozen
 class TuningEvent:
     """Event that a batch was measured.
+
     ``kernel``: the state of its kernel; ``measured`` of at most ``trials`` in this run; ``seconds`` since the
     beginning; ``left``: seconds left at this pace, at most; ``lost``: places that failed, in words."""
 
@@ -345,6 +348,7 @@ class SearchLimits:
 class Tuner:
     """Runs the searches for all kernels of a network, in as many places as ``runner`` has; ``event`` is called after every
     batch.
+
     ``regions`` that external code can compute are measured before all kernels, and microc's code for them again
     afterwards, if it has become faster."""
 
@@ -390,6 +394,7 @@ class Tuner:
     ) -> None:
         """Measure batches of the kernels ``among`` until ``trials`` measurements in all, or ``seconds`` after the
         beginning.
+
         One batch more than there are places is proposed, so that no place waits while the next batch is lowered."""
         end = begin + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:

@@ -186,9 +186,8 @@ _NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidde
 def collect_library_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Return the files of the user's copy of CMSIS-NN that define ``functions``, with all headers and the licence.
 
-    ``place``: the folder of the copy. UsageError if there is none, if it is not for the target, or if it lacks a
-    function
-    or declares it with other parameters."""
+    ``place``: the folder of the copy. UsageError if there is none, if it is not for the target, or if it lacks a function or
+    declares it with other parameters."""
     if not place:
         raise UsageError(f"{NAME} is not part of microc; expected the folder of a copy", hint=_GET)
     if FAMILIES[target.isa].flash_space:

@@ -54,8 +54,7 @@ MEMORY_MODES = ("Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_25
 class Configuration:
     """The configuration of an accelerator.
 
-    ``accelerator``, ``memory`` and ``system``: Vela's names of the accelerator, its memory mode and the system around
-    it;
+    ``accelerator``, ``memory`` and ``system``: Vela's names of the accelerator, its memory mode and the system around it;
     ``driver``: a folder with Arm's driver, or empty."""
 
     accelerator: str
@@ -297,8 +296,7 @@ def _weight_accesses(registers: Registers) -> Iterator[Reached]:
 
 
 def _feature_map_accesses(what: str, registers: Registers, register_base: int, height: int) -> Iterator[Reached]:
-    """Yield the accesses to the tiles of a feature map that the check knows: the one at its origin, and the third, with
-    the
+    """Yield the accesses to the tiles of a feature map that the check knows: the one at its origin, and the third, with the
     rows below it.
 
     ``what``: its name in errors; ``register_base``: base of its registers; ``height``: the number of all rows, 0 if

@@ -187,9 +187,8 @@ def _caller_sources(set_up: str) -> dict[str, bytes]:
 def _driver_sources(folder: Path, headers: Path, own: dict[str, bytes], product: str) -> Sources:
     """Return the sources that build Arm's driver, with logging disabled: it must not write to a firmware's console.
 
-    ``headers``: the folder of its header; ``own``: the generated files that call it; ``product``: the macro that
-    selects
-    the accelerator's family."""
+    ``headers``: the folder of its header; ``own``: the generated files that call it; ``product``: the macro that selects the
+    accelerator's family."""
     files = {
         **own,
         "cmsis_compiler.h": _CMSIS,

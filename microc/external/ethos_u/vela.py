@@ -144,8 +144,7 @@ def _read_vela_model(data: bytes, cycles: float, reasons_by_name: Mapping[str, s
     """Read the model that Vela wrote.
 
     It is a single operator for the accelerator; otherwise return the results of the operators that Vela left to the
-    processor, with their reasons. The operands of the accelerator's operator are: command stream, weights, scratch and
-    fast
+    processor, with their reasons. The operands of the accelerator's operator are: command stream, weights, scratch and fast
     scratch memory, then the model's inputs. ``cycles``: the estimate of the summary."""
     model = tflite.Model.GetRootAs(data, 0)
     graph = model.Subgraphs(0)

@@ -63,10 +63,8 @@ class StoredTensor:
 class OnnxGraphBuilder:
     """Builder of the graph of an ONNX model or subgraph: nodes, types and constants so far.
 
-    ``alias`` maps a value's name in the file to the value that it equals. ``translate`` adds operators. A subgraph has
-    a
-    builder of its own: values that it reads from the ``outer`` builder are listed in ``captured``, except constants,
-    which
+    ``alias`` maps a value's name in the file to the value that it equals. ``translate`` adds operators. A subgraph has a
+    builder of its own: values that it reads from the ``outer`` builder are listed in ``captured``, except constants, which
     are copied. ``lost`` names results of unsupported operators."""
 
     def __init__(

@@ -283,8 +283,7 @@ class ModelInput:
 class Operator:
     """A node of an ONNX graph.
 
-    ``code``: its operator; ``domain``: that of the operator (empty: ONNX's own); ``inputs``, ``outputs``: names of
-    values
+    ``code``: its operator; ``domain``: that of the operator (empty: ONNX's own); ``inputs``, ``outputs``: names of values
     (empty: absent)."""
 
     index: int

@@ -329,10 +329,9 @@ MAX_LISTED_ERRORS = 40
 def read_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read the network in an ONNX model's bytes.
 
-    ``file_name`` has no folders; it appears in every location. ``input_shapes`` binds symbolic extents: input name ->
-    shape, or ``"*"`` -> the shape of every input not named. A symbolic first extent (the batch) is 1 unless bound. A
-    symbol
-    that one input binds has the same value in all others.
+    ``file_name`` has no folders; it appears in every location. ``input_shapes`` binds symbolic extents: input name -> shape,
+    or ``"*"`` -> the shape of every input not named. A symbolic first extent (the batch) is 1 unless bound. A symbol that one
+    input binds has the same value in all others.
 
     Raises ModelError for a corrupt or inconsistent file, UnsupportedError, which lists all unsupported operators, and
     UsageError for ``input_shapes`` that do not fit the model."""

@@ -358,9 +358,8 @@ def dense_array(values: Array, shape: Sequence[int], sparsity: Sparsity, where: 
 def _expand_level(level: Level, parents: Array, most: int, where: str) -> tuple[Array, Array, Array]:
     """Expand one level of a sparse tensor below the positions ``parents``.
 
-    Return for every element of the level the row of its parent in ``parents``, its index along the level's dimension,
-    and
-    its own position. ModelError for more than ``most`` elements."""
+    Return for every element of the level the row of its parent in ``parents``, its index along the level's dimension, and its
+    own position. ModelError for more than ``most`` elements."""
     if level.size:
         counts = np.full(len(parents), level.size, np.int64)
         starts = parents * level.size

@@ -29,9 +29,8 @@ class ControlSubgraph:
     """A subgraph used by control flow, as a graph of its own.
 
     The last inputs of ``graph`` are the variables that it reads (``given``), the last outputs are those that it assigns
-    (``assigned``). ``handed`` maps output positions of the subgraph to the variables whose handles they are; such
-    outputs
-    are not outputs of ``graph``."""
+    (``assigned``). ``handed`` maps output positions of the subgraph to the variables whose handles they are; such outputs are
+    not outputs of ``graph``."""
 
     graph: Graph
     given: tuple[str, ...] = ()
@@ -114,10 +113,8 @@ class TfliteGraphBuilder:
     """Builder of the graph of a TFLite subgraph: nodes, types, constants and state so far.
 
     ``subgraph(index, handles)`` reads another subgraph of the file for control flow. ``around`` is the builder of the
-    enclosing subgraph, ``handles`` maps this subgraph's inputs to variables of it. ``pieces`` are slices of computed
-    size,
-    until CONCATENATION joins them. ``gates`` lists (first node, condition): nodes from there on run only if the
-    condition
+    enclosing subgraph, ``handles`` maps this subgraph's inputs to variables of it. ``pieces`` are slices of computed size,
+    until CONCATENATION joins them. ``gates`` lists (first node, condition): nodes from there on run only if the condition
     holds. ``complexes`` maps complex tensors to float values with an axis of real and imaginary parts. ``halves`` holds
     float16 constants that operators compute, by tensor index."""
 

@@ -282,9 +282,8 @@ class _Translator:
     def evaluate(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Evaluate a call by PyTorch.
 
-        Only core operators and those in _EVALUATED and _EMPTY, whose results are deterministic, up to a limit of
-        elements
-        and bytes."""
+        Only core operators and those in _EVALUATED and _EMPTY, whose results are deterministic, up to a limit of elements and
+        bytes."""
         fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
         is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:

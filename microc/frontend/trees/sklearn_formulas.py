@@ -197,8 +197,7 @@ def refuse_ties(estimator: Any) -> None:
 def emit_isolation_forest(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit an IsolationForest: ``label``, -1 for outliers and 1 for others, and ``scores``, its decision function.
 
-    A row's score is -2 ** (-depth / c): its mean depth over the trees, relative to the average length c of an
-    unsuccessful
+    A row's score is -2 ** (-depth / c): its mean depth over the trees, relative to the average length c of an unsuccessful
     search."""
     ensemble = isolation_ensemble(estimator)
     where = type(estimator).__name__
@@ -261,8 +260,7 @@ def emit_logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]
     """Emit an SGDClassifier or OneVsRestClassifier of one logistic regression per class: ``label`` and ``probabilities``.
 
     The label is that of the largest score W x + b. Probabilities are sigmoids divided by their sum; several may be 1 in
-    float32, so they do not decide the label. If all are 0, SGDClassifier gives 1 / classes and OneVsRestClassifier 0,
-    as in
+    float32, so they do not decide the label. If all are 0, SGDClassifier gives 1 / classes and OneVsRestClassifier 0, as in
     scikit-learn."""
     weight, bias = _weights_and_biases(estimator)
     operands = (
@@ -293,8 +291,7 @@ def emit_logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]
 def emit_linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit a OneVsRestClassifier of linear classifiers without probabilities: ``label`` and ``scores`` W x + b.
 
-    skl2onnx divides the scores by the sum of their magnitudes instead. Of two classes the first one's score is minus
-    the
+    skl2onnx divides the scores by the sum of their magnitudes instead. Of two classes the first one's score is minus the
     second's."""
     weight, bias = _weights_and_biases(estimator)
     operands = (

@@ -62,6 +62,7 @@ class KernelLevel:
 def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> KernelLevel:
     """Select the level of a library whose kernels are for ``core``, or the first that this computer has the instructions
     for.
+
     ModelError if the file is no library of this version, or this computer can run none of its levels; UsageError if the
     library was not compiled for ``core``."""
     levels = _library_levels(library, path)

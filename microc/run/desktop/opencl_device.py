@@ -24,6 +24,7 @@ _DRIVERS = "install a driver: the vendor's, or one for the processor (apt instal
 class OpenCLFunction:
     """A function that runs as an OpenCL kernel. ``source``: its OpenCL C. ``groups``: number of work-groups along x, y and
     z; ``items``: work-items of each group.
+
     Called with numpy arrays in the order of its inputs, it returns an array, or a tuple if there are several outputs.
     The first call needs PyOpenCL and a driver: ToolError if they are missing or the driver rejects the kernel."""
 

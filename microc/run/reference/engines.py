@@ -344,6 +344,7 @@ def _torch_tensor_to_numpy(torch: Any, value: Any) -> Array:
 class OnnxRuntime:
     """An ONNX model in a session of ONNX Runtime as a reference. Shows the values of operators, unless the runtime does
     not know their types.
+
     ``state``: maps inputs to outputs. Such an input is zero at first, then the output's value of the previous run.
     Neither is an input or output of the network."""
 
@@ -483,6 +484,7 @@ differently."""
 class LiteRT:
     """A TFLite model in LiteRT's interpreter as a reference, with the first set of kernels that supports all operators of
     the model: reference kernels lack ELU, for example.
+
     ``own``: try default kernels first. They differ from the reference kernels in quantising floats to int16."""
 
     name = "litert"

@@ -27,6 +27,7 @@ EXTRA = "pip install microc[reference]"
 @frozen
 class FrameworkAnswer:
     """Results of one inference in a framework.
+
     ``outputs``: in the model's order. ``tensors``: all values that the framework shows, by the model's names.
     ``undecided``: by the number of an output, its elements (bool, in its shape) that depend on rounding alone, such as
     the class of two equal scores."""

@@ -33,9 +33,8 @@ FIRST_OPSET = 13
 class OnnxGraphWriter:
     """Writer of one ONNX graph: that of the model, or a subgraph of an operator in ``outer``.
 
-    ``names`` are used anywhere in the model. ``min_opset`` (of the outermost graph) is the first version of the
-    operator
-    set that knows all attribute values written so far."""
+    ``names`` are used anywhere in the model. ``min_opset`` (of the outermost graph) is the first version of the operator set
+    that knows all attribute values written so far."""
 
     def __init__(self, graph: Graph, outer: OnnxGraphWriter | None = None) -> None:
         self.graph, self.outer, self.min_opset = graph, outer, FIRST_OPSET
@@ -334,10 +333,9 @@ class Application:
     def _activation_and_quantize(self) -> list[Step]:
         """Return the ONNX operators that follow: the activation and, if the result is quantised, QuantizeLinear.
 
-        Integers are clamped after QuantizeLinear. The result is the same, since rounding is monotone, and runtimes
-        recognise the operator between dequantised operands and a quantised result. No clamp is needed if the integer
-        range
-        is that of the activation."""
+        Integers are clamped after QuantizeLinear. The result is the same, since rounding is monotone, and runtimes recognise
+        the operator between dequantised operands and a quantised result. No clamp is needed if the integer range is that of
+        the activation."""
         activation = str(self.attr("activation") or "")
         clamp: list[Step] = []
         if activation:
