@@ -197,9 +197,11 @@ def _check_beyond_schema(path: Path, text: str, data: Mapping[str, Any], isa: st
     _check_npu(path, text, data, isa)
     kinds = {region["kind"] for region in memory}
     if isa != "host" and (kinds != {"flash", "ram"} or "link" not in data or not data["console"]):
+        missing = [f"a {kind} region" for kind in ("flash", "ram") if kind not in kinds]
+        missing += [f"[{table}]" for table in ("link", "console") if not data.get(table)]
         raise UsageError(
-            f"board file: got {', '.join(sorted(kinds)) or 'no'} regions, tables {', '.join(sorted(data))}; "
-            "a microcontroller needs flash and RAM, [link] and [console]",
+            f"board file: {' and '.join(missing)} missing; "
+            "a microcontroller needs a flash and a RAM region, [link] and [console]",
             where=str(path),
             hint="add what is missing, as boards/README.md shows",
         )

@@ -68,7 +68,7 @@ class Built:
 def build(module: Module, folder: Path, *flags: str, change: tuple[str, str] = ("", "")) -> Built:
     """``change``: a pattern in the network's kernels, and what stands in its place."""
     for name, text in network_files(module, "test").items():
-        head, mark, kernels = text.partition("/* Inlined into one function")
+        head, mark, kernels = text.partition("/* Kernels are not inlined")
         (folder / name).write_text(head + mark + (re.sub(*change, kernels) if change[0] else kernels))
     sources = [str(folder / name) for name in ("model.c", "model_data.c")]
     argv = ["gcc", *WARNINGS, *flags, "-O2", "-shared", "-fPIC", "-o", str(folder / "net.so"), *sources, "-lm"]

@@ -149,7 +149,7 @@ def test_wrong_arguments_are_usage_errors(firmware: Path) -> None:
         for call in wrong:
             with pytest.raises(UsageError):
                 call()
-    with Client(pipe(firmware), model=1) as board, pytest.raises(UsageError, match="no model 1"):
+    with Client(pipe(firmware), model=1) as board, pytest.raises(UsageError, match="model: got number 1"):
         board.run()
 
 

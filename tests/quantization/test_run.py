@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Any, type[MicrocError], str]] = {
     "NaN": (np.full((4, 1, 12, 12, 3), np.nan, np.float32), UsageError, "NaN"),
     "shape": (np.zeros((4, 1, 12, 12, 4), np.float32), UsageError, "samples of shape"),
     "empty generator": (iter(()), UsageError, "no samples"),
-    "other names": ({"z": images(2)}, UsageError, "inputs are x"),
+    "other names": ({"z": images(2)}, UsageError, "got arrays for z, expected x"),
     "another order": (np.zeros((4, 1, 3, 12, 12), np.float32), UsageError, "samples of shape"),
     "a number": (3, UsageError, "data cannot be 3"),
     "no file": ("nowhere.npz", UsageError, "cannot read"),

@@ -44,8 +44,8 @@ def test_a_layer_is_found(wanted: str, step: int) -> None:
     ("wanted", "what", "hint"),
     [
         ("konv1", "there is no layer 'konv1'", "did you mean conv1"),
-        ("6", "there is no layer '6'", "all 6 are listed"),
-        ("conv", r"4 layers are called like 'conv': 0 \(conv2d_conv1\), 1", "give a number"),
+        ("6", "there is no layer '6'", "list all 6"),
+        ("conv", r"4 layers have names like 'conv': 0 \(conv2d_conv1\), 1", "give a number"),
     ],
 )
 def test_other_layers_are_refused(wanted: str, what: str, hint: str) -> None:

@@ -61,4 +61,4 @@ def test_mistakes_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert "there is no file of records" in refused(capsys, "tune", "--merge", tmp_path / "none")
     assert "name the file to extend" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--tuned", tmp_path / "a")
     assert "write 90s, 10m or 2h" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--time", "soon")
-    assert "no kernel to tune" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--only", "transformer")
+    assert "layers: got transformer" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--only", "transformer")

@@ -52,16 +52,22 @@ def kernel_text(module: Module, name: str) -> Code:
 
 
 def printer_of(module: Module) -> StmtPrinter:
-    """Return a printer for all kernels of a network.
-
-    Cores with a separate address space for flash have an ``int`` of 16 bits.
-    """
+    """Return a printer for all kernels of a network."""
     family = FAMILIES[CORES[module.options["cpu"]].family]
-    small = family.flash_space
-    space = f"{module.name.upper()}_FLASH " if small else ""
-    expr = ExprPrinter(MAX_INT16 if small else MAX_INT32, family.own_math)
+    space = f"{module.name.upper()}_FLASH " if family.flash_space else ""
+    expr = ExprPrinter(MAX_INT16 if int_bits(module) == 16 else MAX_INT32, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
     return StmtPrinter(expr, space, sizes, threads=threads_of(module) > 1)
+
+
+def int_bits(module: Module) -> int:
+    """Return the least width of ``int`` that a network's C is correct with: 16 or 32 bits.
+
+    Cores with a separate address space for flash have an ``int`` of 16 bits, and C of the target ``host`` may be compiled for any
+    machine.
+    """
+    cpu = module.options["cpu"]
+    return 16 if cpu == "host" or FAMILIES[CORES[cpu].family].flash_space else 32
 
 
 def threads_of(module: Module) -> int:
@@ -244,6 +250,7 @@ class ModelContext:
     flash_space: Name | None
     data_needs_math: bool
     arena_end: int
+    int_bits: int
     stem: Name
     threads: int
     optimized: bool
@@ -326,6 +333,7 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
         flash_space=_flash_space(module) if space else None,
         data_needs_math=not all(np.isfinite(v.data).all() for v in constants if v.data is not None),
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
+        int_bits=int_bits(module),
         stem=Name(stem),
         threads=threads_of(module),
         unit=unit_context(module, printer.expr.helpers),

@@ -56,7 +56,7 @@ def load_numpy_file(file: BinaryIO) -> Array | dict[str, Array]:
     if start == _MAGIC:
         return _load_npy(file, size, "it")
     if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise ValueError("it begins neither like a .npy nor like a .npz file")
+        raise ValueError("it is neither a .npy nor a .npz file of NumPy")
     return _load_npz(file, size)
 
 

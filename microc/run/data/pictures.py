@@ -118,7 +118,7 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
     hint = f"give {dtype}"
     if tensor["scale"] is not None:
         hint += ", which is used as it is, or floats, which are quantised"
-    raise UsageError(f"{name}: got {given}, expected {dtype}", where=str(path), hint=hint)
+    raise UsageError(f"{name} holds {dtype}, {given} was given", where=str(path), hint=hint)
 
 
 def quantise_to_tensor(real: Array, tensor: Mapping[str, Any]) -> Array:

@@ -334,12 +334,12 @@ def test_refusals(tmp_path: Path) -> None:
     path = saved(mlp(), tmp_path)
     with pytest.raises(UsageError, match="no symbolic dimension 'seq'") as refusal:
         microc.compile(path, bounds={"seq": 4})
-    assert refusal.value.hint == "symbolic dimensions: batch"
+    assert refusal.value.hint == "name one of its symbolic dimensions: batch"
     with pytest.raises(UsageError, match="no size is possible"):
         microc.compile(path, bounds={"batch": Bound(4, minimum=5)})
     with pytest.raises(FitError, match="an arena of 64 bytes cannot hold tensors, which take at least 2048"):
         microc.compile(path, bounds={"batch": 64}, ram=64)
-    with pytest.raises(UsageError, match="one shape"):
+    with pytest.raises(UsageError, match="a graph has fixed shapes"):
         microc.load(path, bounds={"batch": 4})  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="stream cannot be combined with bounds"):
         microc.compile(path, bounds={"batch": 4}, stream=1)
