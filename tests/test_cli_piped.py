@@ -39,7 +39,7 @@ def test_no_more_is_read_than_a_model_has(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(commands, "_MAX_PIPE_BYTES", 1000)
     pipe(monkeypatch, bytes(2000))
     assert main(["check", "-"]) == 2
-    assert "more than 1000 bytes" in capsys.readouterr().err
+    assert "more than 1,000 bytes" in capsys.readouterr().err
 
 
 def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

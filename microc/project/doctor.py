@@ -111,7 +111,7 @@ def run_install_commands(commands: Iterable[Sequence[str]]) -> None:
             ) from error
         if result.returncode:
             raise ToolError(
-                f"{line}: got exit code {result.returncode}, expected 0",
+                f"{line}: the command failed; it ended with exit code {result.returncode}",
                 hint="read its messages above, and run it by hand",
             )
 

@@ -121,7 +121,7 @@ def test_a_program_and_its_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model() -> None:
-    with pytest.raises(UsageError, match="cannot be dict"):
+    with pytest.raises(UsageError, match="got a model of type dict"):
         microc.compile({})
 
 

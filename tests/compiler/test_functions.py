@@ -179,7 +179,7 @@ def _beyond() -> Any:
         (lambda: _pick([0, 4, 1]), ProgramError, "c[v_i0] is loaded from c and may be 0..4, allowed is 0..3"),
         (lambda: _pick([0, -(1 << 31), 1]), ProgramError, "c[v_i0] is loaded from c and may be -2147483648..1"),
         (lambda: microc.build(product()), UsageError, "constant 'weight' has no data"),
-        (lambda: microc.build(product(), constants={"weight": data()[1][:3]}), UsageError, "given int8[3, 32]"),
+        (lambda: microc.build(product(), constants={"weight": data()[1][:3]}), UsageError, "got int8[3, 32]"),
         (lambda: microc.build(product(), constants={"w": 1}), UsageError, "no constant 'w'"),
         (lambda: microc.build([product(), product()]), UsageError, "one name"),
         (lambda: microc.build("model.tflite"), OutputError, "no folder model.tflite"),

@@ -37,7 +37,7 @@ def test_several_samples() -> None:
     assert "lib.batch(array.reshape(-1, 1, 4))" in error.value.hint
     with pytest.raises(UsageError) as error:
         library.batch(np.ones((5, 4), np.float32))
-    assert error.value.hint == "array.reshape(-1, 1, 4)"
+    assert error.value.hint == "reshape it: array.reshape(-1, 1, 4)"
     made = library.batch(np.ones((5, 4), np.float32).reshape(-1, 1, 4))
     assert isinstance(made, np.ndarray) and made.shape == (5, 1, 4)
 

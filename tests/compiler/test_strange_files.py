@@ -96,5 +96,5 @@ def test_a_model_is_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.onnx")
     for path in (tmp_path / "model.onnx", Path(os.devnull), Path("/dev/zero")):
         if path.exists():
-            with pytest.raises(ModelError, match="no model file"):
+            with pytest.raises(ModelError, match="expected a model file"):
                 detect.load_model_file(path)

@@ -30,7 +30,7 @@ def test_reports_have_figures() -> None:
         {"time": True, "kernels": []},
     ]
     for data in strangers:
-        with pytest.raises(UsageError, match="no report of a firmware"):
+        with pytest.raises(UsageError, match="expected numbers of flash"):
             read_growth_figures(data, "file")
 
 
@@ -49,7 +49,7 @@ def test_bounds_are_shares_of_what_was() -> None:
 def test_only_what_both_have_is_compared() -> None:
     size, profile = read_growth_figures(SIZE, ""), read_growth_figures(PROFILE, "")
     assert [each.what for each in compute_growth(size, profile, {"": 0.0})] == ["flash", "ram"]
-    with pytest.raises(UsageError, match="no time in both"):
+    with pytest.raises(UsageError, match="got time, expected a figure of both"):
         compute_growth(size, profile, {"time": 0.1})
     with pytest.raises(UsageError, match="cannot be compared"):
         compute_growth(profile, {**profile, "unit": "b instructions"}, {})

@@ -131,10 +131,10 @@ def test_the_search_goes_on_with_a_program_after_one_that_hangs(tmp_path: Path) 
 
 def test_lines_that_cannot_be_shared_are_refused() -> None:
     board, core = load_board("mps2-an386"), target_for("cortex-m4")
-    for name, ports, jobs in (("twice", ["A", "A"], 1), ("cannot share", ["A"], 2)):
+    for name, ports, jobs in (("twice", ["A", "A"], 1), ("got 2 for A, expected 1", ["A"], 2)):
         with pytest.raises(UsageError, match=name):
             meter_for(board, core, ports, jobs)
-    with pytest.raises(UsageError, match="no port"):
+    with pytest.raises(UsageError, match="--port requires a board"):
         meter_for(None, core, ["A"], 1)
     assert meter_for(board, core, ["A", "B"], 1).places == 2
     assert meter_for(board, core, ["pipe:x {elf}"], 3).places == 3

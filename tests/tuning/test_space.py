@@ -44,7 +44,7 @@ def test_candidates_take_no_index_from_constants_that_are_no_tables(monkeypatch:
     out = ir.Buffer("y", (1,), "int32")
     func = ir.PrimFunc("f", (x, out, table), ir.Store(out, (ir.const(0, "int32"),), x[table[0]]))
     made = found._replace(choice=replace(found.choice, func=func, verified=False))
-    monkeypatch.setattr(space, "priced", lambda _: made)
+    monkeypatch.setattr(space, "price_point", lambda _: made)
     assert space.candidate(point) is None
 
 
