@@ -85,7 +85,7 @@ class RegistryContent(Generic[T]):
 
 class Registry(Mapping[str, T], Generic[T]):
     """A read-only mapping of entries by name, such as operators or commands.
-    :meth:`extended` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries
+    :meth:`extend` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries
     cannot be replaced. ``what`` names the type of an entry in messages."""
 
     def __init__(self, what: str, entries: Mapping[str, T | LazyEntry[T]]) -> None:

@@ -39,7 +39,8 @@ EXIT_CODES = """exit codes:
 
 
 class Arguments(ReportArguments):
-    """Parsed arguments of all commands; each command reads its own. Options of a compilation: :func:`compilation_options`."""
+    """Parsed arguments of all commands; each command reads its own. Options of a compilation:
+    :func:`microc.cli.shared_options.compilation_options`."""
 
     command: str
     words: list[str]

@@ -355,7 +355,7 @@ def _profile_cost_cells(
 
 # ---- ``microc bench``: one network on several boards.
 
-_MIN_MILLIJOULES = 1e-3
+_MILLIJOULES_FROM = 1e-3
 """Joules below which energy is printed in microjoules."""
 
 
@@ -433,7 +433,7 @@ def _energy_text(joules: float | None) -> str:
     """Format an energy in joules with its unit; ``-`` if it was not measured."""
     if joules is None:
         return "-"
-    return f"{1e3 * joules:.4g} mJ" if joules >= _MIN_MILLIJOULES else f"{1e6 * joules:.4g} uJ"
+    return f"{1e3 * joules:.4g} mJ" if joules >= _MILLIJOULES_FROM else f"{1e6 * joules:.4g} uJ"
 
 
 # ---- ``microc size --against``: growth of a firmware since an earlier one, checked against limits.

@@ -343,7 +343,8 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     text = _search_result_text(result, arguments.records)
     if interrupted:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
-    # With regions there is no plan (see refuse_open), so the page shows records without what a compilation would choose.
+    # With regions there is no plan (see require_decided_code), so the page shows records without what a compilation would
+    # choose.
     elif arguments.html is not None and result.regions:
         keys = [each.task.key for each in (*result.kernels, *(region.tuned for region in result.regions))]
         write_text_file(arguments.html, to_html(result.database, arguments.model.name, keys=keys))

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 # ---- Plugins and schedule rules of the user: registered for the whole of a command, or of a call of the library.
 #
-# Registries are extended in two places alone. :func:`microc.cli.main` enters :func:`extended_by` around the command, and
-# :func:`knows_plugins` decorates the functions of the library that take options. Objects that they return compute some results
-# later (the files of a Program, the text of an Explanation): :func:`knows_its_plugins` decorates those methods. No other code
-# enters or leaves such a context, so that all stages of a call have the same registries.
+# Registries are extended in two places alone. :func:`microc.cli.main` enters :func:`register_plugins` around the command, and
+# :func:`registers_plugins` decorates the functions of the library that take options. Objects that they return compute some
+# results later (the files of a Program, the text of an Explanation): :func:`registers_own_plugins` decorates those methods. No
+# other code enters or leaves such a context, so that all stages of a call have the same registries.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-REGISTERS_PLUGINS = "knows_plugins"
-"""Attribute that :func:`knows_plugins` sets on the functions it decorates, for tests."""
+REGISTERS_PLUGINS = "registers_plugins"
+"""Attribute that :func:`registers_plugins` sets on the functions it decorates, for tests."""
 
 
 @contextmanager

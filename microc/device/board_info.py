@@ -54,7 +54,7 @@ class TensorInfo:
 
 @frozen
 class ModelInfo:
-    """A model in the firmware, as the board describes it. ``name``: safe to print, see :func:`printable`. ``fingerprint``:
+    """A model in the firmware, as the board describes it. ``name``: safe to print, see :func:`make_printable`. ``fingerprint``:
     of its project, 32 hexadecimal digits."""
 
     name: str

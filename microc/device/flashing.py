@@ -33,8 +33,8 @@ def flash_image(
     added to the first command.
 
     ``port``: the serial port, for runners that use a boot loader. On an emulated board this loads and verifies the
-    image in a temporary emulator; to continue with it, use :func:`load_emulator`. ToolError if the runner is missing or
-    fails, DeviceError if it hangs or finds no board."""
+    image in a temporary emulator; to continue with it, use :func:`load_image_into_emulator`. ToolError if the runner is missing
+    or fails, DeviceError if it hangs or finds no board."""
     selected = select_runner(board, runner)
     if dry_run:
         return _runner_commands(selected, _placeholder_values(selected, board, elf, port), extra)

@@ -301,7 +301,7 @@ def compile_shared_library(
 
 
 def link_shared_library(folder: Path, objects: Sequence[Path], target: Path) -> Path:
-    """Link objects of :func:`compile_object` into the shared library ``target``."""
+    """Link objects of :func:`compile_library_object` into the shared library ``target``."""
     return _run_shared_link(folder, [*map(str, objects)], target)
 
 

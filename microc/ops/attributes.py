@@ -78,8 +78,8 @@ class Rounding(DocumentedEnum):
 
 # ---- Declarations of attributes: types, bounds and defaults, beside the operator, as data.
 #
-# The verifier rejects what is not declared (:func:`fault`), builders of nodes take the defaults from here, and the page of
-# operators prints it. The functions below that are named after types build them: ``integer("how many", 1, least=1)``.
+# The verifier rejects what is not declared (:meth:`Attribute.fault`), builders of nodes take the defaults from here, and the
+# page of operators prints it. The functions below that are named after types build them: ``integer("how many", 1, least=1)``.
 
 
 class Absent(Enum):

@@ -106,7 +106,7 @@ Memories with few values, which are placed exactly, do not count.
 PAIR_EFFORT = 1 << 22
 """Pairs of values that quick planners examine in this search; beyond, only values that fit in any order count as fitting."""
 MAX_BRANCH_VALUES = 1 << 8
-"""Most values for branch and bound: with more, SPLITS steps would hardly leave the first branch."""
+"""Most values for branch and bound: with more, :data:`SPLIT_EFFORT` steps would hardly leave the first branch."""
 MAX_COPIES = 1 << 7
 """Constants, those with the largest gain per byte, that are considered for a copy in RAM."""
 MAX_HOT_KERNELS = 1 << 7

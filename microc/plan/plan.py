@@ -22,7 +22,7 @@ from microc.target import Memory
 # there are at most :data:`WIDTH` sets, and while a level takes no more than its share of
 # :data:`~microc.plan.placement.ORDER_EFFORT`. A chain has only one order.
 
-WIDTH = 64  # sets of calls that are kept at each level  # sets of calls that are kept at each level
+WIDTH = 64  # sets of calls that are kept at each level
 
 
 @frozen
@@ -58,7 +58,6 @@ class _PartialOrder:
 def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Module:
     """Reorder the calls topologically for a small peak; return ``module`` unchanged if no order is better."""
     search = OrderSearch(module, overlaps, io_in_arena=io_in_arena)
-    # A chain: every call depends on the one before.
     # A chain: every call depends on the one before.
     if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):
         return module
@@ -144,7 +143,6 @@ class OrderSearch:
         ending = frozenset(n for n in accessed if n not in self.kept and not self.users[n] & ~done)
         during = state.size + sum(self.sizes[n] for n in starting)
         # A call's results may overlap the operands that die with it.
-        # A call's results may overlap the operands that die with it.
         need = during + self.scratch[k] - self._max_shared_bytes(k, ending - starting, starting)
         left = during - sum(self.sizes[n] for n in ending)
         live = (state.live | _to_bit_set(starting)) & ~_to_bit_set(ending)
@@ -193,7 +191,6 @@ class OrderSearch:
             if state.before is None:
                 ready[state.done] = [k for k, needed in enumerate(self.needs) if not needed]
             else:
-                # Only followers of the last call can have become ready.
                 # Only followers of the last call can have become ready.
                 freed = (k for k in self.followers[state.call] if not self.earlier[k] & ~state.done)
                 ready[state.done] = sorted({*earlier[state.before.done], *freed} - {state.call})

@@ -151,7 +151,7 @@ def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[
 
 
 def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
-    """Yield statements in order; a let becomes a :class:`Name` for the statements behind it."""
+    """Yield statements in order; a let becomes a :class:`LetStep` for the statements behind it."""
     pending = [stmt]
     while pending:
         match pending.pop():
@@ -230,9 +230,7 @@ def deciding_variables(access: Access) -> set[ir.Var]:
 # walked from the outside in, with all executions side by side in arrays, and guards drop those that do not pass. A loop that
 # an access does not depend on runs only its first and last iteration: those between touch the same bytes.
 
-NEVER = (
-    1 << 62
-)  # time of the first write of a byte that is not written  # time of the first write of a byte that is not written
+NEVER = 1 << 62  # time of the first write of a byte that is not written
 _CHUNK = 1 << 18
 """Executions of an access that are computed side by side."""
 
@@ -314,7 +312,6 @@ def _executions_at_end(path: Way, wanted: set[ir.Var], values: Values, when: Arr
 
 def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, when: Array) -> tuple[Values, Array]:
     """Return those executions that pass a guard, with their values and ticks; a guard that depends on data passes all."""
-    # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
     # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
     if isinstance(condition, ir.Bin) and condition.op == ("and" if holds else "or"):
         for part in (condition.a, condition.b):

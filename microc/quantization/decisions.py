@@ -507,7 +507,7 @@ class CalibratedNetwork:
     """A float network and the statistics of its values on calibration data.
 
     ``found``: quantisation points; ``seen``: statistics of its values on ``rows``; ``reals``: compiled float networks,
-    as in :class:`.NetworkPair`; ``plains``: compiled networks without repairs, by bits of weights."""
+    as in :class:`.network_noise.NetworkPair`; ``plains``: compiled networks without repairs, by bits of weights."""
 
     graph: Graph
     config: QuantisationConfig

@@ -238,10 +238,10 @@ def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tu
 
 # ---- Sensitivity: noise at the network's outputs if only one layer's numbers are stored in few bits.
 #
-# The noise of an output, before a last function that saturates (:func:`.network_structure.ends`), is the sum of squared
-# differences from the float network over the sum of its squares; outputs and new contents of state add up. One layer is changed
-# at a time, in numpy, from the changed operator on: nothing is compiled. While noise is small the network is linear in it and
-# errors of different layers are uncorrelated, so the noise of many layers is close to the sum of theirs. The search
+# The noise of an output, before a last function that saturates (:func:`.network_structure.find_measured_ends`), is the sum of
+# squared differences from the float network over the sum of its squares; outputs and new contents of state add up. One layer is
+# changed at a time, in numpy, from the changed operator on: nothing is compiled. While noise is small the network is linear in
+# it and errors of different layers are uncorrelated, so the noise of many layers is close to the sum of theirs. The search
 # (:mod:`.mixed_bits`) adds them up and measures the networks that it finds.
 
 Change = Callable[[Mapping[str, Array]], Mapping[str, Array]]

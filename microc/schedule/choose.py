@@ -18,9 +18,10 @@ from microc.tir.rewrite import walk_stmt
 
 PACKED_MAX_SLOWDOWN, DEQUANTISED_MAX_SLOWDOWN, PACKED_PRICE_FACTOR, PACKED_MAX_COST_RATIO = 1.3, 4.0, 4.0, 1.05
 """Preference for packed weights, whose bits were reduced for the sake of flash. If some candidate packs weights, a byte costs
-DEARER times the goal's price, so that 1 % of the balanced network's flash is worth 1 % of its time. A schedule that packs is
-preferred if its weighted cost is at most HEAVIER times the least, or its instructions at most PACKING times the fewest; OPENING
-times, if floats are multiplied by integers that the file stores as weights. With a price of 0 instructions alone decide."""
+PACKED_PRICE_FACTOR times the goal's price, so that 1 % of the balanced network's flash is worth 1 % of its time. A schedule that
+packs is preferred if its weighted cost is at most PACKED_MAX_COST_RATIO times the least, or its instructions at most
+PACKED_MAX_SLOWDOWN times the fewest (DEQUANTISED_MAX_SLOWDOWN times, if floats are multiplied by integers that the file stores
+as weights). With a price of 0 instructions alone decide."""
 TIE_RATIO = 1.02
 """Schedules whose weighted costs differ by less are ranked by cycles: the model is not more precise."""
 
@@ -59,7 +60,7 @@ class CostedCandidate:
 
 
 class WeightedAlternative(Protocol):
-    """An alternative with a ``weight`` as in :func:`weight` and estimated ``cycles``."""
+    """An alternative with a ``weight`` as in :func:`weighted_cost` and estimated ``cycles``."""
 
     @property
     def weight(self) -> tuple[float, float]: ...

@@ -22,8 +22,8 @@ from microc.tir.text import to_text
 
 # ---- Schedules
 #
-# Every primitive returns a new schedule. A step is a name and JSON-able arguments. :func:`replay` repeats a trace on the same
-# function and gives the same result, byte for byte.
+# Every primitive returns a new schedule. A step is a name and JSON-able arguments. :func:`replay_trace` repeats a trace on the
+# same function and gives the same result, byte for byte.
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -87,7 +87,7 @@ class Alloc(Stmt):
 
 @node
 class Evaluate(Stmt):
-    """A call for its effect (an intrinsic that writes through :class:`AddressOf`)."""
+    """A call for its effect (an intrinsic that writes through :class:`.expressions.AddressOf`)."""
 
     value: Expr
 

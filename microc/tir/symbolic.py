@@ -25,7 +25,7 @@ from microc.tir.rewrite import (
 # ---- Symbolic extents: sizes that the caller passes are in shapes and loops as expressions over ``scalars``.
 #
 # Such a function can be printed, parsed and built within bounds; passes that analyse functions get it for some sizes
-# (:func:`specialize`). So extents have the type ``int`` everywhere, and :func:`require_fixed` guards the entry of these
+# (:func:`specialize`). So extents have the type ``int`` everywhere, and :func:`require_constant_sizes` guards the entry of these
 # passes.
 
 _KINDS = (ir.Const, ir.Var, ir.Bin, ir.Un)
@@ -117,7 +117,7 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
 # that of a single lane, and all analyses see the loop as one iteration for each lane. At run time a strip executes each
 # statement for all its lanes before the next statement. Reads may thus overlap with what other lanes write only if the body
 # reads everything before it writes: then every read precedes every write in either order, whatever the number of lanes
-# (:func:`fault`).
+# (:func:`scalable_loop_fault`).
 
 LENGTH = "vector_length_x"
 """Prefix of the intrinsics that return the number of active lanes, given how many iterations are left."""

@@ -269,7 +269,7 @@ def _sink_through_reshape(match: Match) -> Replacement | None:
     rewritten = move_through_reshape(source.shape, axes, result.shape)
     if rewritten is None:
         return None
-    axes1, shape, axes2 = rewritten  # the names of through_reshape
+    axes1, shape, axes2 = rewritten  # the names of move_through_reshape
     operand = match["x"]
     if not keeps_memory(source.shape, axes1):
         if axes2 != _CHANNELS_FIRST:

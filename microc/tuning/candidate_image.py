@@ -199,7 +199,7 @@ def make_digest_func(dtype: str, elements: int) -> PrimFunc:
 
 
 def digest_of_array(values: Array) -> int:
-    """Return the digest of an array, as the function of :func:`digest_func` computes it on the board."""
+    """Return the digest of an array, as the function of :func:`make_digest_func` computes it on the board."""
     bits = 8 * values.dtype.itemsize
     raw = values.reshape(-1) if values.dtype.kind == "i" else values.reshape(-1).view(f"u{bits // 8}")
     words = raw.astype(WORD) if bits <= 32 else raw.view(WORD)

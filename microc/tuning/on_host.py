@@ -125,7 +125,7 @@ def _result_of_candidate(candidate: Candidate, ticks: float, wrong: str) -> Meas
 
 def _run_rounds(folder: Path, place: int) -> Rounds:
     """Time the kernels of the library in a folder in another process; return the nanoseconds of every kernel, by round.
-    DeviceError as in :func:`run_timer`."""
+    DeviceError as in :func:`run_timing_process`."""
     run_timing_process("microc.tuning.timed", place, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
 

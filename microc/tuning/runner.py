@@ -45,7 +45,7 @@ def is_external_code(candidate: Candidate) -> bool:
 
 
 def float_tolerance_of(candidate: Candidate) -> float:
-    """Return the tolerance of a candidate's floats, as in :class:`Whole`; 0 for microc's code."""
+    """Return the tolerance of a candidate's floats, as in :class:`.search_space.RegionData`; 0 for microc's code."""
     return candidate.whole.bound if candidate.whole is not None else 0.0
 
 
@@ -128,7 +128,7 @@ def sample_inputs_and_outputs(task: Task) -> tuple[list[Array], list[Array]]:
 
 
 def _input_description(type_: TensorType) -> Mapping[str, Any]:
-    """Return the description of a tensor for :func:`draw_inputs`."""
+    """Return the description of a tensor for :func:`.frameworks.draw_input_arrays`."""
     spec = {
         "dtype": type_.dtype,
         "shape": type_.shape,
@@ -145,7 +145,7 @@ def inverted_first_bytes(expected: Array) -> bytes:
 
 def describe_disagreement(expected: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
     """Describe how a candidate's outputs differ from the expected ones; empty if they agree. ``names``: of the outputs;
-    ``read``: returns one by name; ``bound``: tolerance of floats as in :class:`Whole`."""
+    ``read``: returns one by name; ``bound``: tolerance of floats as in :class:`.search_space.RegionData`."""
     if bound == inf:
         return ""
     for array, name in zip(expected, names, strict=True):

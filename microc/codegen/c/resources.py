@@ -174,8 +174,8 @@ def _promoted_dtype(dtype: str) -> str:
 #   defines ``fabs``, ``fmax``, ``fmin``, ``fma`` and ``sqrt`` for RISC-V as functions that are always inlined: a slot for each
 #   parameter and result of each call.
 #
-# Each effect has a weight (:class:`Frame`). The weights are a linear program: the smallest that no frame exceeds, and about a
-# quarter more. The frames are those that gcc 12, gcc 5.4 (AVR) and clang 14 report (``-fstack-usage``) of 5,200 builds of
+# Each effect has a weight (:class:`FrameWeights`). The weights are a linear program: the smallest that no frame exceeds, and
+# about a quarter more. The frames are those that gcc 12, gcc 5.4 (AVR) and clang 14 report (``-fstack-usage``) of 5,200 builds of
 # operators and networks for 13 boards; another 1,500 builds exceeded no bound. It is an estimate: a network unlike these may
 # exceed it. ``benchmarks/stack.py`` compares bounds and frames again.
 

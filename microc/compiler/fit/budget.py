@@ -203,10 +203,10 @@ def _float_reason(graph: Graph, maker: Node | None) -> str:
 
 # ---- The price of flash, and the capacity of boards.
 #
-# A choice of schedules weighs instructions against bytes at a price. ``balanced`` values 1 % of the network's time at EXCHANGE %
-# of its flash. The price then needs no unit and no parameter: a byte is worth
-# MACs / (bytes of weights + OVERHEAD) / EXCHANGE instructions. A network over its budget is compiled again at ever higher
-# prices, last for size alone; :mod:`microc.compiler.fit.search` then chooses a price for each kernel.
+# A choice of schedules weighs instructions against bytes at a price. ``balanced`` values 1 % of the network's time at
+# FLASH_PER_TIME % of its flash. The price then needs no unit and no parameter: a byte is worth
+# MACs / (bytes of weights + CODE_OVERHEAD) / FLASH_PER_TIME instructions. A network over its budget is compiled again at ever
+# higher prices, last for size alone; :mod:`microc.compiler.fit.search` then chooses a price for each kernel.
 
 FLASH_PER_TIME = 4
 """Percent of flash that 1 % of time is worth: boards have more flash than networks take, and time is energy too."""

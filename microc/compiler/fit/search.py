@@ -7,7 +7,7 @@ runs the steps in this order:
 1. :func:`build_within_flash`: one goal for all kernels; over the flash limit, a goal for each (:func:`choose_kernel_goals`).
 2. :func:`try_loop_blocking`, :func:`try_blocked_attention`, :func:`try_prewidened_weights`: graph variants that trade memory
 for time.
-3. :func:`choose_within_limits`: over the RAM limit, kernels with smaller workspaces, layers row by row, or both.
+3. :func:`choose_within_ram`: over the RAM limit, kernels with smaller workspaces, layers row by row, or both.
 """
 
 from __future__ import annotations

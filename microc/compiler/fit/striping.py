@@ -1,7 +1,7 @@
 """Stripes: chains of layers computed row by row, so that an arena keeps within its limit.
 
-:class:`Streams` lowers a chain to one kernel, :class:`ChainEstimator` estimates its bytes and additional work, and
-:class:`Search` covers the calls that need too much memory by chains of the least additional work.
+:class:`ChainLowering` lowers a chain to one kernel, :class:`ChainEstimator` estimates its bytes and additional work, and
+:class:`StripeSearch` covers the calls that need too much memory by chains of the least additional work.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class KernelBuilder:
         self.taken: set[str] = set()
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
-        """Lower and schedule a group. ``uses``: number of equal groups; ``in_place`` as in :func:`schedule_group`."""
+        """Lower and schedule a group. ``uses``: number of equal groups; ``in_place`` as in
+        :func:`.kernel_selection.schedule_group`."""
         lowered = group_algorithms(self.graph, nodes, self.target, "kernel", in_place=in_place)
         goal = self.goal_of(nodes)
         number, choice = self.choose_schedule(lowered, goal, uses)

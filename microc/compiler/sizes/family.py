@@ -1,7 +1,7 @@
 """A network at several sizes, and the rules by which its extents and attributes depend on them.
 
 The graph is read at the largest sizes, the smallest, and at points between (:func:`choose_points`). All must have the
-same structure. From the values at the points, :class:`Fitter` derives expressions for every extent; :func:`instance`
+same structure. From the values at the points, :class:`Fitter` derives expressions for every extent; :func:`instantiate_graph`
 evaluates them at other sizes.
 """
 

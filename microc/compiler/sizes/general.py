@@ -130,7 +130,7 @@ class GeneralKernelBuilder(KernelBuilder):
         self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in every}
         self.nodes = {id(g): {node.outputs: node for node in g.nodes} for g in every}
 
-    # ------------------------------------------------------------ overrides of Maker
+    # ------------------------------------------------------------ overrides of KernelBuilder
 
     def group(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         if in_place:

@@ -311,7 +311,7 @@ def refuse_unused_choices(untuned: CompiledNetwork, made: CompiledNetwork, path:
 # ---- Measured schedules in a compilation (``--tuned``).
 #
 # The goal limits their cost: for ``speed`` flash is unlimited; ``balanced`` takes no more flash than without records; for
-# ``size`` the least flash wins, then time. Workspaces may enlarge the arena by :data:`GROWTH`, within the RAM limit. If
+# ``size`` the least flash wins, then time. Workspaces may enlarge the arena by :data:`ARENA_GROWTH`, within the RAM limit. If
 # time alone counts and the network was measured as a whole, the best combination decides.
 
 ARENA_GROWTH = 1 / 32

@@ -63,9 +63,9 @@ class Task:
     """A tuning task: a kernel to be tuned.
 
     ``layers``: the layers that run it, in order of execution; ``runs``: how often they run it in an inference;
-    ``inside``: it is part of a function of control flow; ``uses`` as in :func:`choose_schedule`; ``lowered``: its
-    unscheduled function by every algorithm; ``untuned``: the default schedule first, then the rules' choice for the
-    network's goal and for others."""
+    ``inside``: it is part of a function of control flow; ``uses`` as in :func:`microc.schedule.choose.choose_schedule`;
+    ``lowered``: its unscheduled function by every algorithm; ``untuned``: the default schedule first, then the rules' choice for
+    the network's goal and for others."""
 
     graph: Graph
     layers: tuple[str, ...]

@@ -40,7 +40,7 @@ def feature_rows(application: OpContext) -> str:
 
 
 def post_transform(application: OpContext) -> str:
-    """Return the transformation of scores, as ``emit_post`` names it."""
+    """Return the transformation of scores, as :func:`emit_post_transform` names it."""
     name = application.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
         application.refuse(f"post_transform {name!r}", f"use {', '.join(_TRANSFORMS)}, or apply it outside")

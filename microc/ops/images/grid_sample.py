@@ -163,8 +163,8 @@ def _tap_weight_array(mode: str, share: Array, tap: int) -> Array:
     if mode == "linear":
         return share if tap else 1 - share
     x, a = np.abs(tap - 1 - share), _SHARPNESS
-    clamp_coordinate, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return np.asarray(np.where(x <= 1, clamp_coordinate, far))
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.asarray(np.where(x <= 1, near, far))
 
 
 def _map_inside_array(attrs: Mapping[str, Any], index: Array, extent: int) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ from microc.tir.names import ACC, COLUMN, ENTRY, PAIRS, PART, VALUE
 # times the words, equally for all channels: a word behind each block holds c less that, from which its sums start.
 #
 # Where the weights of a block would exceed the fields, part of the largest moves to a block of its own at the end of the channel,
-# which reads its inputs by index. All of it is exact; :func:`pack` proves the bounds with the weights at hand.
+# which reads its inputs by index. All of it is exact; :func:`pack_pairs` proves the bounds with the weights at hand.
 
 FIELD = 1 << 15
 """Fields hold -FIELD .. FIELD - 1."""

@@ -112,8 +112,8 @@ def _qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     multiply = _multiply_function(attrs)
 
     def scaled_operand(x: Any, operand_name: str) -> Any:
-        centred_range = (np.asarray(x, np.int64) - attrs[f"zero_point_{operand_name}"]) << attrs["left_shift"]
-        return multiply(centred_range, attrs[f"multiplier_{operand_name}"], attrs[f"shift_{operand_name}"], NUMPY)
+        centred = (np.asarray(x, np.int64) - attrs[f"zero_point_{operand_name}"]) << attrs["left_shift"]
+        return multiply(centred, attrs[f"multiplier_{operand_name}"], attrs[f"shift_{operand_name}"], NUMPY)
 
     a, b = scaled_operand(arrays[0], "a"), scaled_operand(arrays[1], "b")
     return (_scale_array_to_output(attrs, a - b if attrs["negate_b"] else a + b),)

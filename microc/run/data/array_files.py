@@ -41,8 +41,8 @@ _MAX_DIRECTORY = 16 << 20
 file."""
 _UNPACKED_BASE = 1 << 30
 _MAX_RATIO = 16
-"""All members together may unpack to ``_ROOM`` bytes plus this multiple of the archive's size. Masks and spectrograms are
-compressed by about 10 to 1; zip bombs consist of zeros, which deflate compresses by 1,030 to 1."""
+"""All members together may unpack to ``_UNPACKED_BASE`` bytes plus this multiple of the archive's size. Masks and spectrograms
+are compressed by about 10 to 1; zip bombs consist of zeros, which deflate compresses by 1,030 to 1."""
 _ZIP64_LOCATOR = 20
 """Bytes of the ZIP64 locator before the end record of a large archive."""
 

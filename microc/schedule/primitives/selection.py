@@ -191,7 +191,7 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, for cores that do not profit from doubled sums.
 
     Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. A half that is computed from data, ``1 << (s - 1)``,
-    implies s >= 2 (``scaling.rounded_once``).
+    implies s >= 2 (:func:`.scaling.scale_with_high_mac`).
     """
 
     def on_expr(e: ir.Expr) -> ir.Expr:

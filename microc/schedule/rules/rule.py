@@ -117,7 +117,7 @@ def fixed_domain(*values: Any) -> Domain:
 WORDS = (4,)
 """Lanes of the vectors of a core that has vectors of integers alone."""
 NUMBERS = 2
-"""The result of :func:`float_lanes` for units that can multiply vectors of floats by scalars."""
+"""The result of :func:`float_vector_level` for units that can multiply vectors of floats by scalars."""
 
 
 def dividing_lanes(extent: int, target: Target) -> int:

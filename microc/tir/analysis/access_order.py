@@ -1,6 +1,6 @@
 """Accesses of a lowered function and their order in time.
 
-:func:`touches` computes, for one size, when each element of a buffer is first written and last accessed.
+:func:`access_times` computes, for one size, when each element of a buffer is first written and last accessed.
 :class:`Precedence` proves for many sizes at once which distances between two buffers are unsafe if they share memory.
 """
 

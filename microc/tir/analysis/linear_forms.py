@@ -26,7 +26,7 @@ class Int32Overflow(Exception):
 
 
 class Atom:
-    """A term of linear forms. Equal expressions share one atom (of an :class:`Atoms` table), so that atoms are
+    """A term of linear forms. Equal expressions share one atom (of an :class:`AtomTable`), so that atoms are
     compared and hashed by identity; hashing an expression costs as much as walking it."""
 
     __slots__ = ("expr", "order")
@@ -97,7 +97,7 @@ Fact = Linear  # a fact says that the form is at most zero
 
 
 def index_literal(value: int) -> Const:
-    """Return an int32 literal. Raises :class:`Unprintable` if the value does not fit."""
+    """Return an int32 literal. Raises :class:`Int32Overflow` if the value does not fit."""
     if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
         raise Int32Overflow
     return Const(value, "int32")

@@ -197,7 +197,7 @@ def is_loaded_as_int16(value: ir.Expr) -> bool:
 #
 # Roundings become one instruction each: the doubling high multiply ``(2 x m + 2**31) >> 32``, which scalar code writes
 # as ``high_mul_round``, and the rounding shift ``((x >> (n - 1)) + 1) >> 1``. A constant that was folded into the
-# rounding term is addend afterwards.
+# rounding term is added afterwards.
 
 _OPS = MappingProxyType(
     {

@@ -1,7 +1,7 @@
 """Split loops: at guards (unswitching, peeling) and for double buffering.
 
 :func:`unswitch_loops` moves conditions out of loops that they do not depend on, and divides loops at conditions on
-their counter. :func:`partition_loops` peels guarded tails of imperfect splits. :func:`double_buffers` copies for the
+their counter. :func:`partition_loops` peels guarded tails of imperfect splits. :func:`double_buffer_loops` copies for the
 next iteration while the current one computes.
 """
 

@@ -46,7 +46,7 @@ def escape_keyword(name: str) -> str:
 
 
 def unescape_keyword(name: str) -> str:
-    """Return the name that is written so in TIR text, the inverse of :func:`written`."""
+    """Return the name that is written so in TIR text, the inverse of :func:`escape_keyword`."""
     match = _KEYWORD.fullmatch(name)
     return name[:-1] if match and match[2] else name
 

@@ -54,7 +54,7 @@ def moves_elements(node: Node) -> bool:
 
 # ---- Values of the qdq pass: the integers that a float value stands for, and those that it will be quantised to.
 #
-# :class:`Values` writes the new graph. For a float value that is a dequantised integer value it records the integers
+# :class:`IntegerValues` writes the new graph. For a float value that is a dequantised integer value it records the integers
 # (``source``). The new graph dequantises them only if a node reads the floats.
 
 BYTES = ("int8", "uint8")
