@@ -61,7 +61,7 @@ def check_product(region: Region) -> str:
     if node.attrs.get("activation", "") not in _EPILOGUES:
         return f"its activation is {node.attr('activation')}"
     if node.op == "matmul" and (len(types[1].shape) != 2 or any(node.attrs.get(f"axes_{x}") for x in "ab")):
-        return "its matrices are several, or turned"
+        return "it multiplies several matrices, or transposed ones"
     if node.op == "conv2d":
         g = infer_geometry(node.attrs, types[0].shape, types[1].shape)
         if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":

@@ -333,7 +333,7 @@ def _iterate(step: LoopStep, wanted: set[ir.Var], values: Values, when: Array) -
         raise InternalError(f"the order in loop {loop.var.name} is not known")
     if step.longest < int(extents.max(initial=0)):
         if loop.var in wanted:
-            raise InternalError(f"loop {loop.var.name} is endless and addresses by its turn")
+            raise InternalError(f"loop {loop.var.name} has no bound, and addresses depend on its iteration")
         extents = np.minimum(extents, step.longest)
     extents = np.broadcast_to(extents, when.shape)
     count = int(extents.max(initial=0))

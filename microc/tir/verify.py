@@ -41,7 +41,9 @@ from microc.tir.text.print import expr_text
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
 _INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.integers}
 _OWN = ("workspace", "shared", "register", "local")
-_UNJUDGED = "bound the index, declare the operand in OpDef.constants, or pack what the operator has checked as a table"
+_CHECK_HINT = (
+    "bound the index, declare the operand in OpDef.constants, or pack what the operator has checked as a table"
+)
 _ANY_SCALAR = ir.COMPARISONS | {"min", "max"}
 
 
@@ -53,7 +55,7 @@ def verify(
 ) -> None:
     """Check every rule of TIR on ``func``.
 
-    ``tables``: the constants whose numbers have been judged (``OpDef.constants``, or loops that were verified with them before).
+    ``tables``: the constants whose numbers have been checked (``OpDef.constants``, or loops that were verified with them before).
     An index computed from their numbers, or from what is known at run time alone, may stay unproven, as only the operator's
     author knows its range; the interpreter checks it at every access. None: every index is proven. ``numbers``: the least and
     the greatest number of constants, by name, which proofs use.
@@ -92,7 +94,7 @@ class _Verifier:
     ) -> None:
         self.func = self.where = func.name
         self.body, self.tables, self.numbers = func.body, tables, numbers
-        self.unjudged: dict[ir.Var, str] = {}
+        self.unchecked: dict[ir.Var, str] = {}
         self.looked_up: set[ir.Var] = set()
         self.bound: dict[ir.Var, ir.Expr] = {}
 
@@ -127,7 +129,7 @@ class _Verifier:
                 names = declare(place.names, var, self.where)
                 self.looked_up |= {var} if self.depends_on_data(value) else set()
                 if constant := self.unchecked_constant(value):
-                    self.unjudged[var] = constant
+                    self.unchecked[var] = constant
                 known = let_context(var, value, place.known)
                 if dtypes.is_integer(value.dtype) and (
                     self.numbers or any(map(_saturated_range, rewrite.walk_expr(value)))
@@ -322,12 +324,10 @@ class _Verifier:
             if self.tables is not None and self.depends_on_data(index):
                 if constant := self.unchecked_constant(index, through=True):
                     known, bounds = constant in self.numbers, f"allowed is 0..{extent - 1}"
-                    what_is_known = (
-                        f" and may be {_range_text(reach)}" if known else ", whose numbers nobody has judged"
-                    )
+                    what_is_known = f" and may be {_range_text(reach)}" if known else ", whose numbers are not checked"
                     raise ProgramError(
                         f"{what()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
-                        hint="bound it: min(max(index, 0), size - 1)" if known else _UNJUDGED,
+                        hint="bound it: min(max(index, 0), size - 1)" if known else _CHECK_HINT,
                         where=self.where,
                     )
                 return allowed
@@ -367,8 +367,8 @@ class _Verifier:
                 return x.buffer.name
             if isinstance(x, ir.Load | ir.AddressOf) and through and x.buffer.name in self.carriers:
                 return self.carriers[x.buffer.name]
-            if isinstance(x, ir.Var) and x in self.unjudged:
-                return self.unjudged[x]
+            if isinstance(x, ir.Var) and x in self.unchecked:
+                return self.unchecked[x]
         return ""
 
     @cached_property

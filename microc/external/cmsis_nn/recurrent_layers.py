@@ -79,7 +79,7 @@ def check_lstm(region: Region) -> str:
     body = _legalised_loop_body(region)
     products = body.nodes("requantize")
     if len(products) != 2 or len(body.nodes("qmul")) != 3 or len(body.nodes("qsigmoid16")) != 5:
-        return "a turn of it is more than two layers, five curves and three products"
+        return "its iteration is not two layers, five activations and three products"
     return _sum_mismatch(region, body, products) or _cell_mismatch(region, body)
 
 

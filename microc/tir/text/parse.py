@@ -481,7 +481,7 @@ class NameScope(ExprReader):
             label = _target_name(loop)
             var = self.names.get(label)
             if label not in self.extents or not isinstance(var, ir.Var):
-                fail(loop, f"{label} is no loop around with a known number of turns")
+                fail(loop, f"{label} is no enclosing loop with a known number of iterations")
             found.append(ir.IterVar(ir.Var(_target_name(name), var.dtype), self.extents[label], _LETTERS[letter], var))
         return found
 
