@@ -275,10 +275,18 @@ def tree_ensemble(application: OpContext) -> None:
         application.refuse(
             f"features of shape {application.type(data).shape}", "give data of two axes, (rows, features)"
         )
-    combine = ("average", "sum", "min", "max")[attributes.integer("aggregate_function", 1) & 3]
-    post = ("none", "softmax", "logistic", "softmax_zero", "probit")[attributes.integer("post_transform", 0) % 5]
+    combine = _numbered_choice(application, "aggregate_function", 1, ("average", "sum", "min", "max"))
+    post = _numbered_choice(application, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit"))
     trees = tuple(_TreeEnsembleReader(application, targets).tree(root) for root in attributes.integers("tree_roots"))
     _write_ensemble(application, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
+
+
+def _numbered_choice(application: OpContext, name: str, default: int, choices: Sequence[str]) -> str:
+    """Return the choice whose number is the attribute ``name``."""
+    number = application.operator.attributes.integer(name, default)
+    if not 0 <= number < len(choices):
+        application.broken(f"{name}: got {number}, expected 0..{len(choices) - 1}")
+    return choices[number]
 
 
 def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.errors import UnsupportedError
+from microc.errors import ModelError, UnsupportedError
 from microc.frontend.onnx import reader as onnx_reader
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
@@ -210,8 +210,6 @@ def test_damaged_models() -> None:
 
 
 def test_a_broken_tree() -> None:
-    from microc.errors import ModelError
-
     x = np.zeros((1, 1), np.float32)
     attributes = {
         "nodes_treeids": [0, 0],
@@ -231,6 +229,16 @@ def test_a_broken_tree() -> None:
 
 
 @pytest.mark.parametrize(
+    ("attribute", "number", "allowed"), [("aggregate_function", 5, "0..3"), ("post_transform", -1, "0..4")]
+)
+def test_numbers_that_name_nothing(attribute: str, number: int, allowed: str) -> None:
+    x = np.zeros((1, 2), np.float32)
+    network = node("TreeEnsemble", x, 1, **{"n_targets": 1, "tree_roots": [0], attribute: number})
+    with pytest.raises(ModelError, match=f"{attribute}: got {number}, expected {allowed}"):
+        onnx_reader.read_onnx(network.SerializeToString(), "m", {})
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"nodes_featureids": [-7, 0, 0]}, "got -7, expected 0..3"),
@@ -241,8 +249,6 @@ def test_a_broken_tree() -> None:
     ],
 )
 def test_numbers_of_trees_are_refused(change: dict[str, Any], said: str) -> None:
-    from microc.errors import ModelError
-
     stump = {
         "n_targets": 1,
         "nodes_treeids": [0, 0, 0],
