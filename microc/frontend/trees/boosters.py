@@ -338,7 +338,7 @@ def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -
             f"the objective {objective!r}", where=file, hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS))
         )
     model, weights = _tree_model(learner["gradient_booster"], file)
-    trees_data = model["trees"][: _counted_trees(model, learner.get("attributes", {}), stopped)]
+    trees_data = model["trees"][: _counted_trees(model, learner.get("attributes", {}), file, stopped)]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError(
@@ -362,17 +362,15 @@ def _tree_model(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
 
-def _counted_trees(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bool | None) -> int:
+def _counted_trees(model: Mapping[str, Any], attributes: Mapping[str, Any], file: str, stopped: bool | None) -> int:
     """Return the number of trees that count: all, or those up to the best iteration."""
     best = attributes.get("best_iteration")
     if stopped is None:
         stopped = "scikit_learn" in attributes
     if best is None or not stopped:
         return len(model["trees"])
-    round_ = _bounded_integer(best, "best_iteration", "best_iteration", len(model["iteration_indptr"]) - 2)
-    return _bounded_integer(
-        model["iteration_indptr"][round_ + 1], "iteration_indptr", "iteration_indptr", len(model["trees"])
-    )
+    round_ = _bounded_integer(best, file, "best_iteration", len(model["iteration_indptr"]) - 2)
+    return _bounded_integer(model["iteration_indptr"][round_ + 1], file, "iteration_indptr", len(model["trees"]))
 
 
 def _bounded_integer(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:

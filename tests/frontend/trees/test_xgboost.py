@@ -15,7 +15,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend import detect
 from microc.frontend.trees import sklearn as reader
-from microc.frontend.trees.boosters import is_xgboost
+from microc.frontend.trees.boosters import is_xgboost, parse_xgboost
 from tests.frontend.mutate import survey
 
 NAN = float("nan")
@@ -166,6 +166,15 @@ def test_broken_trees(change: dict[str, Any], said: str) -> None:
 def test_broken_learners(learner: dict[str, Any], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         run(written(model([STUMP], **learner)), ROWS)
+
+
+@pytest.mark.parametrize(("best", "ends", "said"), [("7", [0, 1], "best_iteration"), ("0", [0, 9], "iteration_indptr")])
+def test_errors_of_the_best_round_name_the_file(best: str, ends: list[int], said: str) -> None:
+    broken = model([STUMP], attributes={"best_iteration": best, "scikit_learn": "{}"})
+    broken["learner"]["gradient_booster"]["model"]["iteration_indptr"] = ends
+    with pytest.raises(ModelError, match=said) as caught:
+        parse_xgboost(written(broken), "trees.json")
+    assert caught.value.where.startswith("trees.json")
 
 
 @pytest.mark.parametrize(
