@@ -23,13 +23,14 @@ class Signal:
     """A value of the graph under construction, passing through the stages.
 
     Axis 1 is time: samples, later frames; the last axis of frames is the content of one frame. An integer q represents
-    ``scale`` * q. ``rate``: samples per second, before they became frames.
+    ``scale`` * q. ``rate``: samples per second, before they became frames. ``framed``: the samples were cut into frames.
     """
 
     net: GraphBuilder
     value: str
     rate: float
     scale: float = 1.0
+    framed: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

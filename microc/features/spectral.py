@@ -143,7 +143,7 @@ class Frames(Stage):
         self.truth("center")
 
     def build(self, signal: Signal) -> Signal:
-        if len(signal.shape) > 2 and signal.shape[2] > 1 and len(signal.shape) != 3:
+        if signal.framed:
             raise self.refusal(
                 f"expects samples, got frames of shape {list(signal.shape)}", "put one Frames into a pipeline"
             )
@@ -152,7 +152,8 @@ class Frames(Stage):
             margin = ((0, 0), (half, half), *((0, 0),) * (len(signal.shape) - 2))
             signal = signal.op("pad", padding=margin, value=0)
         framed = signal.op("frame", axis=1, length=self.length, step=self.step)
-        return framed if len(framed.shape) == 3 else framed.op("transpose", axes=(0, 1, 3, 2))
+        framed = framed if len(framed.shape) == 3 else framed.op("transpose", axes=(0, 1, 3, 2))
+        return replace(framed, framed=True)
 
     def needs(self, count: int) -> int:
         return self.length + (count - 1) * self.step - (2 * (self.length // 2) if self.center else 0)

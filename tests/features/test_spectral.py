@@ -156,6 +156,8 @@ def test_silence_and_full_scale_are_no_matter() -> None:
         (lambda: Bands((3, 2)), "edges", "sort"),
         (lambda: Log("ln"), "ln", "choose from"),
         (lambda: Pipeline((Frames(480, 320), Dct(2), Spectrogram(fft_length=4, window_length=9))).graph(800), "9", "2"),
+        (lambda: Pipeline((Frames(64, 32), Frames(4, 2))).graph(800), "expects samples, got frames", "one Frames"),
+        (lambda: Pipeline((Frames(64, 32), Frames(4, 2)), channels=2).graph(800), "expects samples", "one Frames"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, says: str, hint: str) -> None:
