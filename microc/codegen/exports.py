@@ -10,6 +10,7 @@ import base64
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -267,12 +268,26 @@ def build_package(
 
 
 def _escape_texts(data: Any) -> Any:
-    """Wrap all strings in plain data as :class:`Text`, for a file of code."""
-    if isinstance(data, str):
-        return Text(data)
-    if isinstance(data, dict):
-        return {Text(key): _escape_texts(value) for key, value in data.items()}
-    return [_escape_texts(value) for value in data] if isinstance(data, list) else data
+    """Wrap all strings in plain data as :class:`Text`, for a file of code. Different strings stay different: tensors are found
+    by their names, which ``Text`` cuts and filters."""
+    escaped: dict[str, Text] = {}
+    taken: set[str] = set()
+
+    def escape_text(text: str) -> Text:
+        if text not in escaped:
+            candidates = map(Text, chain((text,), (f"{number}: {text}" for number in count(2))))
+            escaped[text] = next(candidate for candidate in candidates if candidate not in taken)
+            taken.add(escaped[text])
+        return escaped[text]
+
+    def escape(value: Any) -> Any:
+        if isinstance(value, str):
+            return escape_text(value)
+        if isinstance(value, dict):
+            return {escape_text(key): escape(item) for key, item in value.items()}
+        return [escape(item) for item in value] if isinstance(value, list) else value
+
+    return escape(data)
 
 
 def _join_path(folder: str, file: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import random
 import string
 import subprocess
@@ -150,3 +151,12 @@ def test_tools_read_the_same(tmp_path: Path, text: str) -> None:
     for path in (p for p in hostile if p.endswith(("CMakeLists.txt", "Makefile", ".mk", ".yml", ".yaml", ".cmake"))):
         rest = [[line for line in files[path].splitlines() if line[:2] != "# "] for files in (hostile, plain)]
         assert rest[0] == rest[1], path
+
+
+def test_long_names_stay_different() -> None:
+    """Names that are equal where they are cut, or but for unsafe letters, have entries of their own in a web page's manifest."""
+    module = replace(program().module, hashes={"a" * 300: "1", "a" * 299 + "b": "2", "<": "3", ">": "4", "2: ?": "5"})
+    script = build_package(module, load_board("host"), "web", "test").files["manifest.js"]
+    assert isinstance(script, str)
+    hashes = json.JSONDecoder().raw_decode(script, script.index("{"))[0]["sha256"]
+    assert sorted(hashes.values()) == ["1", "2", "3", "4", "5"] and all(len(name) <= Text.LIMIT for name in hashes)
