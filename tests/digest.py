@@ -344,6 +344,7 @@ def main(words: Sequence[str] | None = None) -> int:
     comparing.add_argument("--texts", type=Path, nargs=2, metavar="DIR", help="what `record --texts` kept of the two")
     arguments = parser.parse_args(words)
     if arguments.command == "record":
+        arguments.file.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         digests = record(arguments.quick, arguments.texts, arguments.jobs)
         arguments.file.write_text(json.dumps(digests, indent=1) + "\n")

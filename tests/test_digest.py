@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from tests import digest
 
@@ -53,3 +56,10 @@ def test_a_compilation_has_the_same_digests_twice(tmp_path: Path) -> None:
         first = digest.Compiler(tmp_path / "first", None).digests(what)
         assert first == digest.Compiler(tmp_path / "second", None).digests(what)
         assert {"json", "text", "tokens"} <= set(first)
+
+
+def test_record_makes_the_folder_before_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "build" / "digest.json"
+    monkeypatch.setattr(digest, "record", lambda *_: {"a folder": {"exists": str(file.parent.is_dir())}})
+    assert digest.main(["record", str(file)]) == 0
+    assert json.loads(file.read_text()) == {"a folder": {"exists": "True"}}
