@@ -153,8 +153,9 @@ def test_a_project_of_another_network_stays(project: Path, said: Any) -> None:
     shutil.copy(model, second)
     said("compile", model, "-o", "out")
     error = said("compile", second, "-o", "out", code=2)["error"]
-    assert "the project of digits_int8, not of second" in error["what"] and "--force" in error["hint"]
-    said("export", model, "--format", "c", "-o", "out", code=2)
+    assert "the project of digits_int8, not the project of second" in error["what"] and "--force" in error["hint"]
+    error = said("export", model, "--format", "c", "-o", "out", code=2)["error"]
+    assert "the project of digits_int8, not the export (c) of digits_int8" in error["what"]
     assert said("compile", second, "-o", "out", "--force")["report"]["model"] == "second"
     said("compile", second, "--name", "other", "--board", "microbit", "-o", "out")  # the same model again
     os.mkdir("page")

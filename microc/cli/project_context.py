@@ -137,9 +137,11 @@ def check_replaceable(folder: Path, arguments: Arguments, models: list[Path], fo
     old_names = [str(name) for name in manifest.get("models", [manifest.get("model", "")])]
     is_same_network = old_names == new_names or manifest.get("source") in [model.name for model in models]
     if not is_same_network or manifest.get("format", "") != format:
-        content = f"the export ({manifest['format']})" if manifest.get("format") else "the project"
+        content, new_content = (
+            f"the export ({name})" if name else "the project" for name in (manifest.get("format", ""), format)
+        )
         raise OutputError(
-            f"{folder} holds {content} of {', '.join(old_names)}, not of {', '.join(new_names)}",
+            f"{folder} holds {content} of {', '.join(old_names)}, not {new_content} of {', '.join(new_names)}",
             where=str(folder),
             hint=f"choose another folder: -o {free_path(folder)}; or replace it: --force",
         )
