@@ -108,6 +108,13 @@ def test_a_reader_refuses_with_the_place() -> None:
     assert "strides=(0, 1) is less than 1" in caught.value.what and caught.value.where == "net.mcg #3"
 
 
+def test_the_table_of_sigmoid_has_a_dtype() -> None:
+    attrs, x = {"curve": "sigmoid", "multiplier": 3, "shift": 0}, TensorType((4,), "int16")
+    infer_types("qsigmoid16", attrs, [x, TensorType((513,), "uint16")], "net.mcg #3")
+    with pytest.raises(ModelError, match=r"table int16 \(513,\), expected int16 and uint16 \(513,\)"):
+        infer_types("qsigmoid16", attrs, [x, TensorType((513,), "int16")], "net.mcg #3")
+
+
 def test_every_rounding_is_an_answer() -> None:
     """What may be written is a value of an enumeration; graphs compare and print it as the plain string."""
     for name, operator in registry.registry().items():

@@ -210,9 +210,10 @@ def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Ar
 
 def _qsigmoid16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
-    if x.dtype != "int16" or table.shape != (513,):
+    if x.dtype != "int16" or (table.dtype, table.shape) != ("uint16", (513,)):
         raise ModelError(
-            f"qsigmoid16: operands have wrong types; got {x.dtype} and a table {table.shape}, expected int16 and (513,)"
+            f"qsigmoid16: operands have wrong types; got {x.dtype} and a table {table.dtype} {table.shape}, "
+            "expected int16 and uint16 (513,)"
         )
     return (TensorType(x.shape, "int16"),)
 
