@@ -134,7 +134,7 @@ def test_categories_lead_to_the_right(default_left: int) -> None:
         ({"left_children": [7, -1, -1]}, "left_children: got 7"),
         ({"left_children": [0, -1, -1]}, "children"),
         ({"right_children": [-1, -1, -1]}, "one child"),
-        ({"split_indices": [9, 0, 0]}, "feature 9"),
+        ({"split_indices": [9, 0, 0]}, "got 9, expected 0..1"),
         ({"split_indices": [-7, 0, 0]}, "split_indices: got -7"),
         ({"split_indices": [0.5, 0, 0]}, "split_indices: got 0.5; expected whole"),
         ({"split_indices": [1 << 70, 0, 0]}, "split_indices: got"),
